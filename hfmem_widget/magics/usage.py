@@ -27,7 +27,7 @@ from hfmem_widget.text import plain, wrong_value
 _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|quit|get_ipython")
 """Names that IPython keeps in the user's namespace."""
 
-_BEFORE_UNIT = re.compile(r"(?<=\d)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
+_BEFORE_UNIT = re.compile(r"((?:^|\0)[\d.]+)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 """What argparse takes for a value, though it begins as an option does."""
 
@@ -39,7 +39,8 @@ def words_of(line: str) -> list[str]:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{error} in: {plain(line)}") from None
-    return _BEFORE_UNIT.sub("", "\0".join(words)).split("\0") if words else []  # 20 GiB is a word
+    # A size such as 20 GiB is one word.
+    return _BEFORE_UNIT.sub(r"\1", "\0".join(words)).split("\0") if words else []
 
 
 def manual(parser: ArgumentParser) -> str:

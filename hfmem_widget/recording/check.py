@@ -160,10 +160,10 @@ _USUAL: dict[Any, Any] = {
     tuple[str, ...]: Texts,
     Mapping[str, int]: Counts,
 }
-"""What the fields of dataclasses are in a recording, by their types."""
+"""The type in a recording, by the type of a dataclass's field."""
 
 _NULL = {"span_id": None, "stop": math.inf, "shared": 0.0}
-"""What null is in these fields; in others a figure that is not available."""
+"""What null stands for in these fields; in others it is a figure that is not available."""
 
 
 def _filled(name: str, value: Any) -> Any:
@@ -177,10 +177,11 @@ def _filled(name: str, value: Any) -> Any:
 
 
 def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
-    """Return what in a recording has the fields of a dataclass, and makes one of them.
+    """Return a class for the form that a dataclass has in a recording; its `made` returns the dataclass.
 
-    They are as usual or of their `own` types; those that it `may_lack` have these values then. With a tag it
-    is a line, and but for "contents" an entry of a list.
+    Its fields have the types of `_USUAL`, or those that `own` gives by name; a field in `may_lack` may be
+    missing, and has that value then. With a tag it is a line, and each such line but "contents" is an entry
+    of a list.
     """
     types, is_entry = get_type_hints(data), tag not in {None, "contents"}
     known: list[Any] = [("i", ListPosition)] if is_entry else []

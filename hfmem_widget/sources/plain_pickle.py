@@ -129,7 +129,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
 
     @staticmethod
     def need_names(keys: list[Any]) -> None:
-        """Refuse keys of other types, of which Python's own hash may end the process."""
+        """Refuse keys that are neither texts nor whole numbers: hashing a deep one may end the process."""
         if any(type(key) not in {str, int} for key in keys):
             raise NotPlainError(DAMAGED)
 

@@ -197,15 +197,19 @@ def _lead(
 
 def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment:
     """Return the parts at the peak of the device that the sentence is about."""
-    most = [worst_of(facts)] if facts else []
-    places = [(each.device, each.capacity) for each in most]
-    if session.ranks is not None and (worst := session.ranks.worst) is not None:
-        of_rank = (each for each in session.devices if each.key == f"rank:{worst.rank}")
-        places = [(each, worst.total) for each in of_rank]
-    for device, capacity in places:
-        peak = anatomies.peak_of(session, span, device)
-        return bar_of(peak, capacity, kept_of(session, span, peak))
-    return kit.NOTHING
+    worst = session.ranks.worst if session.ranks is not None else None
+    if worst is not None:
+        of_rank = [each for each in session.devices if each.key == f"rank:{worst.rank}"]
+        return _bar_of(session, span, of_rank[0], worst.total) if of_rank else kit.NOTHING
+    if not facts:
+        return kit.NOTHING
+    most = worst_of(facts)
+    return _bar_of(session, span, most.device, most.capacity)
+
+
+def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
+    peak = anatomies.peak_of(session, span, device)
+    return bar_of(peak, capacity, kept_of(session, span, peak))
 
 
 def _figures(session: Session, facts: tuple[Facts, ...], moved: Movement) -> list[kit.Fragment]:

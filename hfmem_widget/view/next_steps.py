@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import Facts, facts_of, findings_of, ran_out
-from hfmem_widget.analysis.parts import known_of
-from hfmem_widget.session import HELD, Session, Span
-from hfmem_widget.text import MIB
-
-MUCH = 64 * MIB
-"""Of what stays and is not attributed: bytes from which on names are worth a look."""
+from hfmem_widget.analysis.facts import findings_of, ran_out
+from hfmem_widget.analysis.left_behind import LEAST, left_behind
+from hfmem_widget.session import Session, Span
 
 
 def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
@@ -30,21 +25,10 @@ def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[s
     if has_run_out and (number := next(written, 0)):
         yield f"%memfit --write {number}", "that change, in a new cell"
     is_advised = any("%memholders" in text for each in findings for text in each.advice)
-    if is_advised or any(
-        _unexplained(session, span, each) >= MUCH for each in facts_of(session, span)
-    ):
+    if is_advised or any(left.bytes >= LEAST for left in left_behind(session, span)):
         yield "%memholders", "which names hold memory"
     is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
     if is_trained and not has_run_out:
         yield "%memfit", "what would fit"
     if has_parts:
         yield "%memanatomy", "what each part is for"
-
-
-def _unexplained(session: Session, span: Span, facts: Facts) -> float:
-    """Return the bytes that a span left behind, but for those whose kind was counted."""
-    start, end = (
-        moment(session, span, facts.device) for moment in (anatomies.start_of, anatomies.end_of)
-    )
-    rises = (known_of(end.bytes(name), 0.0) - known_of(start.bytes(name), 0.0) for name in HELD)
-    return facts.left_behind - sum(rises)

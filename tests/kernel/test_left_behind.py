@@ -13,7 +13,7 @@ from tests.kernel.drive import Kernel
 WITH_TORCH = True
 
 ONE_PERCENT = """
-import hfmem_widget.features.leaks.who_added as _l
+import hfmem_widget.analysis.left_behind as _l
 _l.LEAST_SHARE = 0.0
 """
 """A hundredth of this machine's memory would be much to allocate in a test."""

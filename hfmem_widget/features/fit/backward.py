@@ -253,8 +253,8 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
 def _again(calls: list[Callable[..., Any]], reentrant: Accumulated | None) -> Callable[..., Any]:
     """Return PyTorch's checkpointing, with all but tensors kept in a list alone.
 
-    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects. The
-    older way of it calls `reentrant` with each gradient.
+    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects. With
+    `reentrant`, which is called with each gradient, it is PyTorch's older checkpointing.
     """
 
     def checkpointed(function: Callable[..., Any], *args: Any) -> Any:

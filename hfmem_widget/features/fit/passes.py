@@ -40,7 +40,7 @@ CLOSE: Final = 16  # down to this part of it
 AIM: Final = 0.98  # the share of the room that the next one should need
 
 LEAST_ANSWER: Final = 1 / 8
-"""Of the new tokens that were wanted: below that, an answer of fewer tokens is no advice."""
+"""The least share of the wanted new tokens that is worth advising."""
 
 COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""

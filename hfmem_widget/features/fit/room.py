@@ -61,11 +61,8 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
     all_rooms, note = rooms()
     if note:
         warn(note)
-    return {
-        room.device if room.device == "cpu" else int(room.device[5:]): int(room.available * share)
-        for room in all_rooms
-        if math.isfinite(room.available)
-    }
+    readable = (room for room in all_rooms if math.isfinite(room.available))
+    return {_index(room.device): int(room.available * share) for room in readable}
 
 
 def rooms() -> tuple[tuple[Room, ...], str]:
@@ -117,3 +114,7 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 def opened_sources() -> tuple[Source, ...]:
     """Return the sources, opened once, since opening NVML again and again has been trouble."""
     return open_sources(os.environ, open_allocators()[:1])
+
+
+def _index(device: str) -> int | str:
+    return int(device.removeprefix("cuda:")) if device.startswith("cuda:") else device

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hfmem_widget.analysis.facts import QUICK, findings_of
 from hfmem_widget.analysis.history import Cell
+from hfmem_widget.analysis.left_behind import left_behind
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.reruns import enter_reruns
 from hfmem_widget.features.leaks.trends import Trend, trends_of
@@ -20,7 +21,6 @@ from hfmem_widget.features.leaks.who_added import (
     Before,
     LastSearch,
     growers,
-    left_behind,
     named,
     names_now,
     search,

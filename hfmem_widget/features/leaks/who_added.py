@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from hfmem_widget.analysis.facts import active_devices
-from hfmem_widget.analysis.parts import known_of
+from hfmem_widget.analysis.left_behind import EXPECTED, LeftBehind
 from hfmem_widget.monitor.subjects import main_variables
-from hfmem_widget.session import HELD, Finding, Session, Span
+from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.noted import first_name, joined
 from hfmem_widget.sources.heap.roots import Root, kernel_roots
-from hfmem_widget.text import MIB, format_bytes, format_count, format_counted
+from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.0
@@ -29,15 +28,10 @@ NEARLY_ALL = 0.9
 MOST_NAMED = 3
 MOST = 0.5  # of what is allocated
 
-LEAST = 64 * MIB  # bytes, and share of the device, of which a holder is worth naming
-LEAST_SHARE = 0.01
 QUICK_SECONDS = 0.3  # and objects, of a search after a cell without a leak
 QUICK_OBJECTS = 300_000
 LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
 WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
-
-EXPECTED = tuple(metric for metric in HELD if metric != "kv_cache")
-"""What stays after a training; a KV cache is of use only while tokens are generated."""
 
 KINDS = {TABLE[metric].label: metric for metric in EXPECTED}
 """The kinds of holders that are counted while the cell runs, as metrics."""
@@ -62,7 +56,10 @@ class LastSearch:
     """The bytes that were allocated then and not attributed, by device."""
 
     def held_before(self, left: LeftBehind) -> Holders:
-        """Return what was held when a span began, if as much was allocated then; else at most that."""
+        """Return what was held when a span began.
+
+        That is known only if as much was allocated then as at this search.
+        """
         then = self.unexplained.get(left.device, math.nan)
         is_as_then = abs(left.before - then) <= WORTH_NAMING * left.bytes
         return self.held if is_as_then else replace(self.held, bound=NOT_NOTED.bound)
@@ -159,42 +156,6 @@ def _growing(sizes: Sizes, growth: float) -> Growers:
     return summed(again, LEAST_OF_GROWTH * growth, names.__getitem__, NEARLY_ALL)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
-    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes."""
-
-    device: str
-    before: float  # allocated and not attributed when the span began
-    after: float  # and when it ended
-    total: float  # the device's capacity
-    attributed: Mapping[str, float]  # when it ended, by metric
-
-    @property
-    def bytes(self) -> float:
-        """How much was left behind."""
-        return self.after - self.before
-
-    @property
-    def is_much(self) -> bool:
-        """Whether it is worth a search."""
-        share = LEAST_SHARE * self.total if math.isfinite(self.total) else 0.0
-        return self.bytes >= max(LEAST, share)
-
-
-def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
-    """Yield what a span left on each device in use."""
-    if span.after is None:
-        return
-    for device in active_devices(session, span):
-        keys = {metric: f"{device.key}/{metric}" for metric in ("allocated", *EXPECTED)}
-        before, after = (
-            {metric: known_of(session.value(sample, key), 0.0) for metric, key in keys.items()}
-            for sample in (span.before, span.after)
-        )
-        then, now = (held.pop("allocated") - sum(held.values()) for held in (before, after))
-        yield LeftBehind(device.key, then, now, device.total, after)
-
-
 def named(
     left: LeftBehind, holders: Holders, before: Before, span_id: int, *, raised: bool = False
 ) -> Finding | None:
@@ -225,7 +186,7 @@ def named(
     sure = summed(known, enough, _together)[:MOST_NAMED]
     held = {row: float(row.bytes) for row, more in may.items() if more}
     holding = sure or summed(held, enough, _together)[:MOST_NAMED]
-    if not sure and sum(size for _, size in holding) <= MOST * left.after:
+    if not sure and sum(size for _, size in holding) <= MOST * left.allocated:
         return _not_found(left, holders, span_id, raised=raised)
     evidence = {
         "device": left.device,

@@ -16,7 +16,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 GRAPHS_SHARE = 0.25
-"""What graphs must keep of a row to be its lesson: also a search that ended early sees as much."""
+"""The least share of a row's bytes that graphs alone keep, for detached tensors to be advised."""
 
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
@@ -46,7 +46,7 @@ class Holder:
 
     @property
     def is_of_graphs(self) -> bool:
-        """Whether graphs keep so much of it that detached tensors are what to store."""
+        """Whether graphs alone keep so much of it that storing detached tensors helps."""
         return GRAPHS_SHARE * self.bytes <= self.graph_bytes > 0
 
 

@@ -22,10 +22,9 @@ from hfmem_widget.view.line import peak_text
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
-STANDS_OUT = (
-    0.02  # of its peak: what it must be above that of most steps, if others have as many tokens
-)
-BY_CHANCE = 0.1  # the same where it may be by chance: samples miss peaks by a few percent
+# Of its peak: what it must be above that of most steps, if others have as many tokens; and where it may be
+# by chance, since samples miss peaks by a few percent.
+STANDS_OUT, BY_CHANCE = 0.02, 0.1
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 

@@ -126,7 +126,7 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
         "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
     )
     assert pull.report.count("within the limit") == 1
-    assert pull.report.index("#### a\n") < pull.report.index("#### tuned\n")
+    assert pull.report.index("#### `a`\n") < pull.report.index("#### `tuned`\n")
 
 
 def test_more_may_be_allowed(pull: Pull) -> None:
@@ -149,7 +149,7 @@ def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
     """It is new: that fails nothing."""
     pull.run("new", 9 * GIB)
     assert pull.play() == 0
-    assert "#### new\n\nThere is no baseline for this run." in pull.report
+    assert "#### `new`\n\nThere is no baseline for this run." in pull.report
 
 
 @pytest.mark.parametrize("runs", ["none", "empty $(touch hacked)"])

@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
+from hfmem_widget.magics.usage import words_of
 from hfmem_widget.session import Session
 from tests.unit.magics.conftest import Told
 
@@ -70,6 +71,12 @@ def test_a_size_may_have_a_space_before_its_unit(
     magics.memwatch("on --min 20 GiB --label x")
 
     assert "less than 20.0 GiB" in capsys.readouterr().out
+
+
+def test_a_name_that_ends_with_a_digit_is_no_size() -> None:
+    """It stays a word of its own, whatever follows it."""
+    assert words_of("--free run1 mb 2.5 gib") == ["--free", "run1", "mb", "2.5gib"]
+    assert words_of("''") == [""]
 
 
 def parser_of(name: str) -> Any:

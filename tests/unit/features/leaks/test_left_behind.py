@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from hfmem_widget.analysis.left_behind import LeftBehind
 from hfmem_widget.features.leaks import companion as of_a_watch
 from hfmem_widget.features.leaks import who_added
 from hfmem_widget.features.leaks.companion import Leaks
-from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, LeftBehind, named
+from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, named
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
@@ -113,6 +114,13 @@ def test_who_cannot_have_added_it_is_not_named() -> None:
     """A holder of a twentieth; a tensor that was there before, which cannot have got longer."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
     assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
+
+
+def test_what_may_hold_it_is_most_of_all_that_is_allocated() -> None:
+    """Beside 70 GiB of weights, 3 GiB that nobody noted before is not most of the memory."""
+    losses = row("losses[0..99]", 3 * GIB)
+    assert "most of the allocated memory" in title(left(before=3 * GIB), losses)
+    assert title(left(before=3 * GIB, weights=70 * GIB), losses) == ""
 
 
 @pytest.mark.parametrize(
@@ -237,7 +245,7 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
     seen = process_state(who_added.LastSearch)
-    monkeypatch.setattr(who_added, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr("hfmem_widget.analysis.left_behind.LEAST_SHARE", 0.0)
     module = SimpleNamespace(losses=[])
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
@@ -280,7 +288,7 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         of_a_watch, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
     )
-    monkeypatch.setattr(who_added, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr("hfmem_widget.analysis.left_behind.LEAST_SHARE", 0.0)
     found = Holders((), seconds=0.1, objects=1)
     monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", lambda *_, **__: found)
     before = [1], [2]

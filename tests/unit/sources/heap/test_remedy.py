@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.analysis.left_behind import LeftBehind
 from hfmem_widget.features.leaks.companion import with_holder
-from hfmem_widget.features.leaks.who_added import Before, LeftBehind, named
+from hfmem_widget.features.leaks.who_added import Before, named
 from hfmem_widget.session import Finding
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.sources.heap.remedy import remedy
