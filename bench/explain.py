@@ -151,20 +151,22 @@ def real_step(case: Case, config: Any, device: str) -> tuple[Moments, float, flo
             if isinstance(one, torch.Tensor)
         )
         if number < 2:
+            given = real_batch(batch, device)
             with Checked():
-                loss = loss_of(case, model, real_batch(batch, device), device)
+                loss = loss_of(case, model, given, device)
             loss.backward()
             clean = float(torch.cuda.max_memory_allocated()) if device == "cuda" else 0.0
         else:
             with mode:
                 mode.moments.phase = "forward"
+                given = real_batch(batch, device)
                 with Checked():
-                    loss = loss_of(case, model, real_batch(batch, device), device)
+                    loss = loss_of(case, model, given, device)
                 mode.moments.phase = "backward"
                 loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        del loss
+        del loss, given
     return mode.moments, mode._base, clean  # noqa: SLF001
 
 

@@ -93,6 +93,7 @@ class Step:
                 name: one.clone() if isinstance(one, torch.Tensor) else one
                 for name, one in given.items()
             }
+            live.hold(copy.values())
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 outputs = model(**copy)
             del copy

@@ -44,8 +44,9 @@ class Step:
 
     forward: ReplayPeak
     backward: ReplayPeak
-    kept: int  # between the two: what was saved for the backward pass, and the batch
+    kept: int  # what was saved for the backward pass
     gradients: int  # all of them, when they are complete
+    batches: int = 0  # what a loop keeps of its input until the step is over
     unused: frozenset[int] = frozenset()
     """Identities of parameters that the model's own loss does not reach."""
     routes: bool = False  # whether tokens went to experts
@@ -73,10 +74,12 @@ def training_step(
     autocast: torch.dtype | None = None,
     checkpointing: bool = False,
     accumulating: bool = False,
+    at_once: int = 1,
 ) -> Step:
     """Run one batch forward and backward through a model on the meta device, which gets gradients.
 
-    With `accumulating`, the gradients of an earlier batch are there from the beginning.
+    With `accumulating`, the gradients of an earlier batch are there from the beginning. So many batches are
+    there `at_once`, and all of them until the step is over.
     """
     counted: set[int] = set()
     reached: set[int] = set()
@@ -98,7 +101,12 @@ def training_step(
                     accumulated(parameter)
         reached.clear()
         live.restart()
-        outputs = model(**inputs())
+        batches, given = 0, {}
+        for _ in range(at_once):
+            given = inputs()
+            batches += live.hold(tree_leaves(dict(given)))
+        outputs = model(**given)
+        del given
         # Without one, the user's loss may well reach what the first result does not.
         has_loss = _own_loss(outputs) is not None
         mode.leave_autocast()
@@ -114,7 +122,10 @@ def training_step(
         routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     forward, backward = played.peaks[-2:]
-    return Step(forward, backward, kept, played.marked, unused, routes, assumed, events, has_loss)
+    gradients = played.marked
+    return Step(
+        forward, backward, kept, gradients, batches, unused, routes, assumed, events, has_loss
+    )
 
 
 @contextmanager

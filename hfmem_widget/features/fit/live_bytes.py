@@ -267,6 +267,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         self._granularity = granularity
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, object] = {}
+        self._held: set[int] = set()
         self.in_backward = False
         self._zeros = 0
 
@@ -275,6 +276,16 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         for tensor in tensors:
             # Kept, so that no later storage takes its place in memory, and in here.
             self._storages[storage_id(tensor)] = tensor.untyped_storage()
+
+    def hold(self, tensors: Iterable[object]) -> int:
+        """Keep tensors in the events to their end, as the caller does; return their bytes.
+
+        `now` has them only while they are used.
+        """
+        keys = {storage_id(one) for one in tensors if isinstance(one, torch.Tensor)}
+        numbers = {self._numbers[key] for key in keys if key in self._numbers}
+        self._held |= numbers
+        return sum(self.events[number][2] for number in numbers)
 
     def mark(self, tensor: torch.Tensor) -> None:
         """Count a tensor as marked from now on."""
@@ -327,6 +338,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         def gone(_: object) -> None:
             self.now -= size
             self._storages.pop(key, None)
-            self.events.append((Moment.GONE, number, 0))
+            if number not in self._held:
+                self.events.append((Moment.GONE, number, 0))
 
         self._storages[key] = weakref.ref(storage, gone)

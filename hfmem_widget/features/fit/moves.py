@@ -86,7 +86,13 @@ class DryRuns:
             if time.monotonic() > self._until:
                 raise TimeoutError
             training = self._training
-            forecast = changed_forecast(training.model, setting, training.optimizer, training.seen)
+            forecast = changed_forecast(
+                training.model,
+                setting,
+                training.optimizer,
+                training.seen,
+                by_trainer=training.loss != "loop",
+            )
             self._known[setting] = training.calibration.of(forecast, training.forecast)
         return self._known[setting]
 
@@ -132,7 +138,7 @@ def training_of(session: Session, headroom: float) -> Training:
     setting = Setting(
         batch=max(1, rows), length=length, accumulation=batches, device=kind, **trained.ran
     )
-    forecast = changed_forecast(model, setting, optimizer, seen)
+    forecast = changed_forecast(model, setting, optimizer, seen, by_trainer=bool(trainings))
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
     held = {

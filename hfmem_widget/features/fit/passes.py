@@ -45,6 +45,9 @@ LEAST_ANSWER: Final = 1 / 8
 COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""
 
+STILL_THERE: Final = 2
+"""Of them, while the next token is computed."""
+
 
 Need = tuple[float, float]
 """The bytes that passes take above what was allocated before them: their peak by a dry run, and at most."""
@@ -88,10 +91,11 @@ class Passes:
         prefill = self._run(made, self.seen.length).peak
         last = self._run(made, whole - 1, is_last=True)
         head = self.ghost.get_output_embeddings()
-        logits = COPIES * 4 * made * (0 if head is None else int(head.weight.shape[0]))
+        logits = 4 * made * (0 if head is None else int(head.weight.shape[0]))
         # `generate` keeps the tokens and their mask, and makes both anew for each token.
         tokens = COPIES * 8 * made * whole
-        peak = tokens + sum(self._libraries()) + max(prefill, last.peak, last.kv_cache + logits)
+        decode = max(last.peak + STILL_THERE * logits, last.kv_cache + COPIES * logits)
+        peak = tokens + sum(self._libraries()) + max(prefill, decode)
         # A growing cache leaves pieces between an allocator's blocks.
         pieces = last.kv_cache if ":" in self.device.key else 0
         return peak, MEASURED[1] * peak + pieces

@@ -141,12 +141,17 @@ def _check(setting: Setting) -> None:
 
 
 def changed_forecast(
-    model: Any, setting: Setting, optimizer: Any, seen: SeenBatch | None = None
+    model: Any,
+    setting: Setting,
+    optimizer: Any,
+    seen: SeenBatch | None = None,
+    *,
+    by_trainer: bool = True,
 ) -> Forecast:
     """Return the memory that a live model should need in a setting like its own, or raise OptionError.
 
     The rule is the optimizer's unless the setting names one of a Trainer's. Batches are like the one that
-    was `seen`.
+    was `seen`. A Trainer moves all batches of a step to the device before the first of them is used.
     """
     ghost = copy_of(model)
     if setting.precision.startswith("pure"):
@@ -155,7 +160,7 @@ def changed_forecast(
         rule = optimizers.by_name(setting.optimizer, setting.device)
     else:
         rule = optimizers.of_live(optimizer, setting.device)
-    return _forecast(ghost, setting, rule, seen=seen)
+    return _forecast(ghost, setting, rule, seen=seen, by_trainer=by_trainer)
 
 
 def _forecast(
@@ -165,6 +170,7 @@ def _forecast(
     *,
     partial: bool = False,
     seen: SeenBatch | None = None,
+    by_trainer: bool = True,
 ) -> Forecast:
     name = type(model).__name__
     allocator = allocator_of(setting.device)
@@ -192,7 +198,16 @@ def _forecast(
             if seen is not None or _is_of_transformers(model):
                 inputs = inputs_of(bare, setting, seen)
                 ready = replace(held, replay=Replay((*of_weights, *of_buffers), (), ()))
-                forecast = _dry(model, inputs, ready, optimizer, allocator, unpacked=2 * largest)
+                at_once = setting.accumulation if by_trainer else 1
+                forecast = _dry(
+                    model,
+                    inputs,
+                    ready,
+                    optimizer,
+                    allocator,
+                    unpacked=2 * largest,
+                    at_once=at_once,
+                )
                 if not setting.shards:
                     return forecast
                 return sharded(forecast, *_divisible(model, setting, weights))
@@ -297,6 +312,7 @@ def _dry(
     allocator: Allocator,
     *,
     unpacked: int,
+    at_once: int,
 ) -> Forecast:
     setting = held.setting
     if setting.device == "cuda":
@@ -318,6 +334,7 @@ def _dry(
             autocast=HALVES.get(setting.precision),
             checkpointing=setting.checkpointing,
             accumulating=setting.accumulation > 1,
+            at_once=at_once,
         )
         step, cached = _larger(model, run_once, checkpointing=setting.checkpointing)
         needs = _needs(optimizer, model, step.unused)
@@ -390,7 +407,7 @@ def _of_training(held: Forecast, step: Step, needed: Needs, states: int) -> Fore
     above = {
         "forward": step.forward,
         "backward": step.backward,
-        "optimizer": (step.gradients + needed.temporaries, step.gradients),
+        "optimizer": (step.gradients + step.batches + needed.temporaries, step.gradients),
     }
     moment = max(above, key=lambda name: above[name][0])
     most, gradients = above[moment]

@@ -220,9 +220,10 @@ def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: st
             model(**real_batch(batch, device), **generation_options(model))
         return
     autocast = HALVES.get(setting.precision)
-    for _ in range(setting.accumulation):
+    # A Trainer, too, has all batches of a step on the device at once.
+    for given in [real_batch(batch, device) for _ in range(setting.accumulation)]:
         with torch.autocast(device, autocast, enabled=autocast is not None):
-            outputs = model(**real_batch(batch, device))
+            outputs = model(**given)
         if autocast is not None:
             cast_to_float(outputs)
         loss = loss_of(outputs)

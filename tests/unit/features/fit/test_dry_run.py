@@ -83,6 +83,43 @@ def test_what_is_kept_is_what_autograd_saves() -> None:
     assert abs(dry(config).kept - sum(one.nbytes() for one in saved.values())) <= LOSS
 
 
+def test_a_batch_is_there_until_the_step_is_over() -> None:
+    """Under autocast the model uses a copy of its images, but the loop still has them."""
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        image_size=64,
+    )
+    config.architectures = ["ViTForImageClassification"]
+    ghost = from_config(config, torch.float32, for_training=True)
+    told = training_step(
+        ghost, batch_for(ghost, 8, 1, with_labels=True), device="cpu", autocast=torch.bfloat16
+    )
+    model = built(config).train()
+    live = LiveBytes(device="cpu")
+    live.leave_out([*model.parameters(), *model.buffers()])
+    with live:
+        given = {"pixel_values": torch.zeros(8, 3, 64, 64), "labels": torch.zeros(8).long()}
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**given).loss
+        live.restart()
+        loss.backward()
+
+    assert told.batches == sum(one.nbytes for one in given.values())
+    assert abs(told.backward.bytes - live.peak) <= LOSS
+
+
+def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
+    """So each of them is counted at every moment, though one after the other is used."""
+    one, four = dry(bert(), accumulating=True), dry(bert(), accumulating=True, at_once=4)
+
+    assert four.batches == 4 * one.batches > 0
+    assert four.forward.bytes - one.forward.bytes == 3 * one.batches
+    assert four.backward.bytes - one.backward.bytes == 3 * one.batches
+
+
 def test_gradients_of_a_batch_before_are_there_from_the_beginning() -> None:
     """With accumulation, all gradients are complete at every moment."""
     told = dry(gpt2(), accumulating=True)
