@@ -15,6 +15,7 @@ BUNDLES = (
     "widget.js",
     "chart.js",
     "what_if.js",
+    "moments.js",
     "labextension/package.json",
     "THIRD-PARTY-LICENSES.txt",
 )

@@ -31,13 +31,13 @@ async function buildStatic() {
   const made = await esbuild.build(chart);
   const define = { CHART_HASH: JSON.stringify(hashOf(await readFile(`${STATIC}/chart.js`))) };
   const widget = await esbuild.build({ ...chart, entryPoints: { widget: "src/hosts/widget.ts" }, define });
-  const whatIf = await esbuild.build({
+  const carried = await esbuild.build({
     ...chart,
-    entryPoints: { what_if: "src/hosts/what_if.ts" },
+    entryPoints: { what_if: "src/hosts/what_if.ts", moments: "src/hosts/moments.ts" },
     format: "iife",
   });
   const panel = await buildLabextension(define);
-  await writeLicenses([made.metafile, widget.metafile, whatIf.metafile, panel]);
+  await writeLicenses([made.metafile, widget.metafile, carried.metafile, panel]);
 }
 
 /** Once for people, beside the bundles, and once for JupyterLab, whose Help › Licenses looks there. */

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from pathlib import Path
 
 from hfmem_widget.text import MIB, format_bytes, plain
 
@@ -29,6 +31,8 @@ NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold lab
 
 UNBROKEN = "\u00a0"
 SQUARE, BULLET = "\u25a0", "\u25cf"
+
+_STATIC = Path(__file__).parents[1] / "static"
 
 
 def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
@@ -150,8 +154,17 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
 
 def drawn_by_script(name: str, data: str, without: Fragment, script: str = "") -> Fragment:
     """Return what a script draws from data in an attribute, above what stands there without scripts."""
-    run = f"<script>{script}</script>" if script else ""
-    return Fragment(f'<div {name}="{escape(data)}">{without.html}</div>{run}', without.text)
+    return Fragment(f'<div {name}="{escape(data)}">{without.html}</div>{script}', without.text)
+
+
+@cache
+def script(name: str) -> str:
+    """Return a script that an output carries with it; empty where the front end was not built."""
+    try:
+        code = (_STATIC / f"{name}.js").read_text(encoding="utf-8").replace("</", "<\\/")
+    except FileNotFoundError:
+        return ""
+    return f"<script>{code}</script>"
 
 
 def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:

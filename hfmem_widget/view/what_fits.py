@@ -6,8 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, astuple
-from functools import cache
-from pathlib import Path
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Move, WhatIf
@@ -80,7 +78,6 @@ def _code(text: str) -> kit.Fragment:
     return kit.code(kit.Fragment(html, text))
 
 
-_SCRIPT = Path(__file__).parents[1] / "static" / "what_if.js"
 _OF_SIZES = (Column("batch \N{MULTIPLICATION SIGN} tokens", is_bold=True), Column("peak"),
             Column("expected", is_words=True), Column("", is_words=True))  # fmt: skip
 
@@ -93,7 +90,9 @@ def what_if_html(what: WhatIf | None, *, scripted: bool = True) -> kit.Fragment:
                       kit.faint("(by dry runs of this model; no kernel is needed)"))  # fmt: skip
     sizes = kit.fold("a few sizes as a table", _table(what), is_open=True)
     data = json.dumps(_data(what), separators=(",", ":"))
-    drawn = kit.drawn_by_script("data-hfmem-what-if", data, sizes, _script() if scripted else "")
+    drawn = kit.drawn_by_script(
+        "data-hfmem-what-if", data, sizes, kit.script("what_if") if scripted else ""
+    )
     return kit.Fragment(f"{title.html}{drawn.html}", f"{title.text}\n{_table(what).text}")
 
 
@@ -129,12 +128,3 @@ def _data(what: WhatIf) -> dict[str, object]:
         "variants": variants,
         "parts": {name: (LABELS[name], palette.PARTS.get(name, palette.SAVE)) for name in names},
     }
-
-
-@cache
-def _script() -> str:
-    """Return the script; empty where the front end was not built."""
-    try:
-        return _SCRIPT.read_text(encoding="utf-8").replace("</", "<\\/")
-    except FileNotFoundError:
-        return ""

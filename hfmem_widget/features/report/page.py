@@ -294,7 +294,8 @@ def after_chart(session: Session) -> Iterator[Section]:
 
 def _shown(noun: Shown) -> str:
     html: str = noun._repr_mimebundle_()["text/html"]
-    return html
+    shown, _, script = html.partition("<script>")  # the page's own does what it does
+    return shown + script.partition("</script>")[2]
 
 
 def _summary(session: Session) -> str:

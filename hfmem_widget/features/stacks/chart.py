@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -53,6 +56,23 @@ def chart_html(over_time: OverTime, by: By, title: str) -> str:
     picture = paint.picture(title, HEIGHT + paint.FOOT, "".join(drawn))
     keys = paint.legend(reversed(curves), f";margin:2px 0 6px {paint.GUTTER}px;font-size:11.5px")
     return f'<div style="padding:4px 20px 0 {paint.GUTTER}px">{picture}</div>{keys}'
+
+
+def moments_data(over_time: OverTime, by: By) -> str:
+    """Return what each band held at each moment, for a script: Base64 of the gzip of JSON."""
+    colours = colours_of(over_time, by)
+    bands = [
+        [
+            *(plain(text, NAME_LENGTH) for text in (band.name, band.source)),
+            colours[band.name],
+            band.sizes,
+        ]
+        for band in over_time.bands[by]
+    ]
+    moments = [round(moment, 6) for moment in over_time.moments]
+    held = {"moments": moments, "isTimed": over_time.is_timed, "bands": bands}
+    packed = gzip.compress(json.dumps(held, separators=(",", ":")).encode(), mtime=0)
+    return base64.b64encode(packed).decode()
 
 
 def _frame(over_time: OverTime, peak: int) -> Frame:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hfmem_widget.features.stacks.call_sites import NO_NAMES
-from hfmem_widget.features.stacks.chart import chart_html, colours_of
+from hfmem_widget.features.stacks.chart import chart_html, colours_of, moments_data
 from hfmem_widget.features.stacks.over_time import OTHERS
 from hfmem_widget.session.stacks import By, LivePeak, Row, StackRecording, Stacks
 from hfmem_widget.text import (
@@ -51,14 +51,19 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
             kit.headed(TITLE), kit.note(". ".join((nothing, *stacks.recording.notes)))
         )
     facts = _facts(shown, stacks.recording)
+    script = kit.script("moments") if any(peak.over_time for peak in shown) else ""
     return kit.bundle(
-        kit.headed(TITLE), *peaks_shown(shown), *kit.notes(facts), _how_to_keep(stacks)
+        kit.headed(TITLE),
+        *peaks_shown(shown, scripted=True),
+        *kit.notes(facts),
+        _how_to_keep(stacks),
+        kit.Fragment(script),
     )
 
 
-def peaks_shown(peaks: Sequence[LivePeak]) -> list[kit.Fragment]:
-    """Return the pictures and tables of each device."""
-    return [_peak(peak, is_first=peak is peaks[0]) for peak in peaks]
+def peaks_shown(peaks: Sequence[LivePeak], *, scripted: bool = False) -> list[kit.Fragment]:
+    """Return the pictures and tables of each device; with what a script needs to answer clicks, if wanted."""
+    return [_peak(peak, is_first=peak is peaks[0], scripted=scripted) for peak in peaks]
 
 
 def _certainty(peak: LivePeak) -> str:
@@ -120,25 +125,33 @@ def _how_to_keep(stacks: Stacks) -> kit.Fragment:
     return kit.Fragment(kit.note(note).html)
 
 
-def _peak(peak: LivePeak, *, is_first: bool) -> kit.Fragment:
+def _peak(peak: LivePeak, *, is_first: bool, scripted: bool) -> kit.Fragment:
     when = "" if math.isnan(peak.time) else f", {format_duration(peak.time)} after the start"
     blocks = sum(site.blocks for site in peak.sites)
     counted = format_counted(blocks, "tensor" if peak.device == "cpu" else "block")
     title = f"{peak.device}: {_size(peak.bytes)} in {counted}{when}"
     head = kit.Fragment(kit.faint(title).html, f"live at the peak of {plain(title)}")
-    tables = (_table(peak, by, name, is_open=is_first and by == "line") for by, name in HEADS)
-    chart = kit.Fragment(_chart(peak, "line", HEADS[0][1]))
+    charts = {by: _chart(peak, by, name, scripted=scripted) for by, name in HEADS}
+    chart = kit.Fragment(charts.pop("line"))
+    tables = (
+        _table(peak, by, name, charts.get(by, ""), is_open=is_first and by == "line")
+        for by, name in HEADS
+    )
     return kit.block("margin:0 0 6px", kit.words(head, chart, *tables, between="\n\n"))
 
 
-def _chart(peak: LivePeak, by: By, head: str) -> str:
+def _chart(peak: LivePeak, by: By, head: str, *, scripted: bool) -> str:
     title = (
         f"What was allocated on {plain(peak.device)} over time, {head}; the tables below list it"
     )
-    return "" if peak.over_time is None else chart_html(peak.over_time, by, title)
+    chart = "" if peak.over_time is None else chart_html(peak.over_time, by, title)
+    if peak.over_time is None or not chart or not scripted:
+        return chart
+    data = moments_data(peak.over_time, by)
+    return kit.drawn_by_script("data-hfmem-moments", data, kit.Fragment(chart)).html
 
 
-def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
+def _table(peak: LivePeak, by: By, head: str, chart: str, *, is_open: bool) -> kit.Fragment:
     peaks, over_time = peak.rows(by), peak.over_time
     bands = over_time.bands[by] if over_time is not None else ()
     colours = colours_of(over_time, by) if over_time is not None else {}
@@ -170,8 +183,7 @@ def _table(peak: LivePeak, by: By, head: str, *, is_open: bool) -> kit.Fragment:
         ]
         heads = ("", "at the peak", "", "most at any time")
         columns = [Column(head, is_bold=at == 1, is_quiet=at > 1) for at, head in enumerate(heads)]
-        drawn = table(columns, rows, fills=True)
-    chart = "" if by == "line" else _chart(peak, by, head)
+        drawn = table(columns, rows, fills=True, scrolls=head)
     return kit.fold(
         kit.Fragment(f"{head} {format_count(len(peaks))}", head),
         kit.Fragment(chart + drawn.html, told.text),

@@ -2,6 +2,7 @@
 
 import { make, setText } from "./dom.ts";
 import { formatBytes, formatCount, formatCounted } from "./format.ts";
+import { slider } from "./slider.ts";
 
 /** As `view/what_fits.py` writes them; a moment has gradients, fixed bytes, and bytes for each token and pair of tokens. */
 export interface Variant {
@@ -209,28 +210,6 @@ function drawBar(bar: HTMLElement, keys: HTMLElement, what: WhatIf, answer: Answ
     ...shown,
     ...(room > 0 && !unknown ? [mark(color, `${word} in ${formatBytes(room)}`)] : []),
   );
-}
-
-function slider(
-  name: string,
-  value: number,
-  min: number,
-  max: number,
-  step: number,
-  onChange: (value: number) => void,
-): HTMLElement {
-  const range = { type: "range", min: `${min}`, max: `${max}`, step: `${step}` };
-  // JupyterLab has uses of its own for the arrow keys.
-  const input = make("input", "", { ...range, "data-lm-suppress-shortcuts": "true" });
-  input.style.cssText = "display:block;width:100%;min-height:24px;margin:0;accent-color:#0072B2";
-  input.value = `${value}`;
-  const shown = make("strong", "", {}, [formatCount(value)]);
-  input.addEventListener("input", () => {
-    setText(shown, formatCount(input.valueAsNumber));
-    onChange(input.valueAsNumber);
-  });
-  const style = "flex:1 1 200px;max-width:320px;font-size:12px";
-  return make("label", "", { style }, [`${name} `, shown, input]);
 }
 
 function box(name: string, checked: boolean, onChange: (checked: boolean) => void): HTMLElement {

@@ -1,5 +1,7 @@
 /** The chart on a page that carries its run, and chart.js, with it; `features/report/page.py` writes that page. */
 
+import { inflate } from "../core/inflate.ts";
+import { drawAllMoments } from "../core/moments.ts";
 import { decode } from "../core/protocol.ts";
 import { defaultSettings } from "../core/settings.ts";
 import { Store } from "../core/store.ts";
@@ -11,7 +13,7 @@ const clock = () => 0;
 
 /** A frame as the page carries it: Base64 of the gzip of a line of JSON and, behind it, the buffers. */
 export async function unpack(text: string): Promise<{ content: unknown; buffers: Uint8Array[] }> {
-  const bytes = await inflate(Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0)));
+  const bytes = await inflate(text);
   let from = bytes.indexOf(10) + 1;
   const { content, sizes } = JSON.parse(new TextDecoder().decode(bytes.subarray(0, from)));
   const buffers = (sizes as number[]).map((size) => {
@@ -32,20 +34,15 @@ export async function openReport(host: HTMLElement, text: string, signal: AbortS
   new View(host, store, { signal, clock, settings });
 }
 
-async function inflate(bytes: Uint8Array<ArrayBuffer>): Promise<Uint8Array> {
-  const { readable, writable } = new DecompressionStream("gzip");
-  const writer = writable.getWriter();
-  // Where it fails, `readable` fails too.
-  Promise.all([writer.write(bytes), writer.close()]).catch(() => {});
-  return new Uint8Array(await new Response(readable).arrayBuffer());
-}
-
 /** Opens what a report's page carries. The page is known by its head, where no output of a notebook can write. */
 export function openPageOfReport(): void {
   const isReport = document.head?.querySelector('meta[name="generator"][content^="hfmem_widget "]');
   const host = document.getElementById("hfmem-chart");
   const data = document.getElementById("hfmem-data");
-  if (isReport) drawAllWhatIfs(document);
+  if (isReport) {
+    drawAllWhatIfs(document);
+    void drawAllMoments(document);
+  }
   // An old browser, or a page that was cut: the still chart stays.
   if (isReport && host && data) {
     openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});

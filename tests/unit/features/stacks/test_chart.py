@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
+from typing import Any
 
 import pytest
 
@@ -12,12 +16,24 @@ from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.session.stacks import BY, By, OverTime, StackRecording, Stacks
 from tests.data.torch_snapshots import Allocations, training
+from tests.scenes import scripted_run
 
 
 def held(made: Allocations) -> OverTime:
     over_time = live_peak(replay(made.snapshot(), 0), "cuda:0").over_time
     assert over_time is not None
     return over_time
+
+
+def stacks_of(made: Allocations) -> Stacks:
+    """Return what a watch has recorded of an allocator."""
+    return Stacks((live_peak(replay(made.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
+
+
+def carried(html: str) -> list[Any]:
+    """Return what each picture carries for a script."""
+    found = re.findall(r'data-hfmem-moments="([^"]*)"', html)
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
 
 
 @pytest.mark.parametrize("by", BY)
@@ -43,10 +59,50 @@ def test_nothing_has_no_picture() -> None:
 
 def test_a_table_has_what_was_gone_at_the_peak() -> None:
     """With the most it held; plain text, which has no heads, has the peak alone."""
-    peak = live_peak(replay(training().snapshot(), 0), "cuda:0")
-    bundle = stacks_bundle(Stacks((peak,), StackRecording("allocator")))
+    bundle = stacks_bundle(stacks_of(training()))
     modules = bundle["text/html"].split("by module")[-1]
 
     assert "most at any time" in modules
     assert re.search(r"autograd \(backward\).*?0\.00 MiB.*?96\.0 MiB", modules)
     assert "autograd (backward)" not in bundle["text/plain"]
+
+
+def test_a_script_gets_what_each_band_held_to_the_byte() -> None:
+    """By line, module and operator, in this order, and in the colours of the picture; there is one script."""
+    made = training()
+    over, html = held(made), stacks_bundle(stacks_of(made))["text/html"]
+
+    assert html.count("<script>") <= 1  # none where the front end was not built
+    assert len(carried(html)) == len(BY)
+    for by, data in zip(BY, carried(html), strict=True):
+        names, sources, colours, sizes = zip(*data["bands"], strict=True)
+        assert [*map(sum, zip(*sizes, strict=True))] == [*over.allocated]
+        assert names == tuple(band.name for band in over.bands[by])
+        assert sources == ("",) * len(names)
+        assert colours == tuple(colours_of(over, by).values())
+        assert data["moments"] == pytest.approx(over.moments, abs=1e-6)
+        assert data["isTimed"]
+
+
+def test_a_name_from_outside_cannot_end_what_the_script_gets() -> None:
+    """Nor the script: it is packed."""
+    hostile = '"><script>alert(1)</script>'
+    made = Allocations()
+    made.wait(1.0)
+    made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
+    html = stacks_bundle(stacks_of(made))["text/html"]
+
+    assert "<script>alert" not in html
+    assert "alert(1)" in carried(html)[0]["bands"][0][0]
+
+
+def test_what_is_written_as_a_report_has_no_second_script() -> None:
+    """The page's own draws it; a static page has the picture and the tables."""
+    from hfmem_widget.features.report.page import page
+
+    session = scripted_run("training")
+    session.stacks = stacks_of(training())
+    html = page(session, static=True)
+
+    assert len(carried(html)) == len(BY)
+    assert "<script" not in html
