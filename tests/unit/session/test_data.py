@@ -34,9 +34,9 @@ from hfmem_widget.session.model import same
 from hfmem_widget.session.series import LINES, PARTS, TABLE
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.view import palette
+from tests.data.recorders import KEY, recorder_of
 from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.groups import add_group
-from tests.unit.session.conftest import KEY, recorder_of
 from tests.unit.session.test_steps import one_step
 
 NAN = float("nan")

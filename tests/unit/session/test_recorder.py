@@ -12,7 +12,7 @@ import pytest
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.session import Peak, Recorder, Sample, Session, Timeline
 from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNPUBLISHED
-from tests.unit.session.conftest import KEY, recorder_of
+from tests.data.recorders import KEY, recorder_of
 
 WRITES = 400
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session
+from hfmem_widget.session import Recorder, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.live import CellView, NotebookView, RunView
 from hfmem_widget.view.screen import MARK, Screen
 from hfmem_widget.view.wire.protocol import Buffers, Message
+from tests.data.recorders import cell_of
 from tests.scenes import FakeClock, scripted_run
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -410,13 +411,7 @@ def test_captured_outputs_get_the_card_alone() -> None:
 
 def nothing_done(*, note: str = "") -> Session:
     """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cpu", "host", total=8 * GIB)], [Series("cpu", "allocated", "heap")])
-    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (GIB,))))
-    for tick in range(1, 6):
-        after = recorder.append(Sample(tick / 10, (GIB,)))
-    recorder.close_span(span.id, after, {})
+    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
     session.notes += [note] if note else []
     return session
 

@@ -8,18 +8,15 @@ import re
 import pytest
 
 from hfmem_widget.session import (
-    Device,
     Finding,
     Guide,
     Peak,
-    Recorder,
-    Sample,
-    Series,
     Session,
 )
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
 from hfmem_widget.view.chart.scene import Scene, build_scene
+from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes.stage import STARTED_AT
 
 CELLS = ((5.0, 15.0, 4.0), (3615.0, 3625.0, 9.0))
@@ -27,16 +24,15 @@ CELLS = ((5.0, 15.0, 4.0), (3615.0, 3625.0, 9.0))
 
 
 def notebook(*cells: tuple[float, float, float]) -> Session:
-    recorder = Recorder("every cell", started_at=STARTED_AT)
-    recorder.adopt([Device("cuda:0", "H200", total=20 * GIB)], [Series("cuda:0", "allocated")])
+    recorder = recorder_of(total=20 * GIB)
+    recorder.session.started_at = STARTED_AT
     for start, stop, peak in cells:
-        cell = recorder.open_span("cell", f"[{start:g}]", recorder.append(Sample(start, (GIB,))))
+        cell = recorder.open_span("cell", f"[{start:g}]", read(recorder, start, GIB))
         for tenth in range(1, 100):
             height = peak if tenth == 50 else 1 + tenth / 100
-            recorder.append(Sample(start + tenth * (stop - start) / 100, (height * GIB,)))
-        after = recorder.append(Sample(stop, (2 * GIB,)))
-        peaks = {"cuda:0/allocated": Peak(peak * GIB, "exact")}
-        recorder.close_span(cell.id, after, peaks, "done")
+            read(recorder, start + tenth * (stop - start) / 100, height * GIB)
+        after = read(recorder, stop, 2 * GIB)
+        recorder.close_span(cell.id, after, {KEY: Peak(peak * GIB, "exact")}, "done")
     return recorder.session
 
 
