@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.view.card import MOST_TEXT
+from tests.data.planted import FAULTS, PREPARE, Fault
 from tests.kernel.conftest import StartKernel
 from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
+from tests.kernel.test_left_behind import ONE_PERCENT, card
 
 WITH_TORCH = True
 
@@ -129,3 +132,13 @@ def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -
     kernel.run("%load_ext hfmem_widget")
     assert "everything else" in told(kernel)["text/plain"]
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_the_text_of_a_cell_names_what_holds_memory(fresh: Kernel, fault: Fault) -> None:
+    """The name and the way, in at most 1,500 characters."""
+    assert fresh.run(PREPARE + ONE_PERCENT).status == "ok"
+    text = card(fresh, fault.cell.strip(), status=fault.status)["text/plain"]
+
+    assert all(word in text for word in fault.words), text
+    assert len(text) <= MOST_TEXT

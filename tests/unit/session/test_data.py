@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
+import importlib
+import inspect
 import pickle
+import pkgutil
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hfmem_widget
+from hfmem_widget.monitor.process import Part
 from hfmem_widget.session import (
     HELD,
     Contents,
@@ -267,3 +274,38 @@ def test_a_series_has_the_label_of_the_table_unless_it_has_its_own(
 ) -> None:
     """What is no row of it has none by default."""
     assert series.label == label
+
+
+CHANGING = {
+    "_Edge", "rows._Group", "_Patch", "_Reader", "_Watched",
+    "ReplayBlock", "Bucket", "PollerCost", "Execution", "tail.File", "Phase", "Polling",
+    "Tick", "Watched", "Window", "HookedModule", "Process", "guard._State",
+    # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
+    "Piece", "Extremes", "Finished", "StepsLine",
+}  # fmt: skip
+"""What is counted up while it goes on, beside the parts of a process.
+
+`Polling` alone is handed out, of a session that runs.
+"""
+
+
+def dataclasses_of_the_package() -> Iterator[type]:
+    """Yield each once, with the module that has it."""
+    for module in pkgutil.walk_packages(hfmem_widget.__path__, "hfmem_widget."):
+        found = importlib.import_module(module.name)
+        for _, one in inspect.getmembers(found, inspect.isclass):
+            if one.__module__ == module.name and dataclasses.is_dataclass(one):
+                yield one
+
+
+EVERY = sorted(dataclasses_of_the_package(), key=lambda one: (one.__module__, one.__qualname__))
+
+
+@pytest.mark.parametrize("one", EVERY, ids=lambda one: f"{one.__module__}.{one.__qualname__}")
+def test_a_value_has_slots_and_stays_as_it_is(one: Any) -> None:
+    """A session keeps a hundred thousand of some; whoever was given one finds it unchanged."""
+    assert "__slots__" in vars(one)
+    names = {one.__name__, f"{one.__module__.rpartition('.')[2]}.{one.__name__}"}
+    assert one.__dataclass_params__.frozen is (
+        names.isdisjoint(CHANGING) and not issubclass(one, Part)
+    )
