@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -36,6 +37,14 @@ def interrupts_as_usual() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Have what goes in a test go by itself: the collector rests."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

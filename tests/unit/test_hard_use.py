@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
 from tests.data.forwards import FORWARDS, Raises, Takes
+from tests.data.threads import on_threads
 
 NO_NUMBERS: dict[str, Any] = {
     "an array": np.array([1, 2]),
@@ -137,12 +139,7 @@ def test_spans_of_threads_stay_with_the_watch_of_their_thread() -> None:
             with hfmem_widget.span(f"of {name}"):
                 both.wait(10)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(partial(work, "a"), partial(work, "b"))
     assert {name: labels(one) for name, one in sessions.items()} == {
         "a": ["a", "of a"],
         "b": ["b", "of b"],
@@ -184,13 +181,12 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
             pass
 
     with hfmem_widget.watch("main", quiet=True) as session:
-        threads = [threading.Thread(target=other), threading.Thread(target=worker)]
-        threads[0].start()
+        beside = threading.Thread(target=other)
+        beside.start()
         both.wait(10)
-        threads[1].start()
-        threads[1].join()
+        on_threads(worker)
         both.wait(10)
-        threads[0].join()
+        beside.join()
 
     assert labels(session) == ["main", "of the pool"]
 
@@ -347,12 +343,7 @@ def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
         together.wait(10)
         made.append(shared_monitor())
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(*[work] * 8)
     assert len(made) == 8
     assert len(set(map(id, made))) == 1
 

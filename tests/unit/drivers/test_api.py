@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -21,6 +20,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.screen import Screen
 from tests.data.modules import run_alone
+from tests.data.threads import on_threads
 
 
 @pytest.fixture
@@ -325,7 +325,5 @@ def test_watches_side_by_side_are_not_within_each_other() -> None:
             with hfmem_widget.watch("beside", quiet=True) as session:
                 others.append(session.running)
 
-        thread = threading.Thread(target=beside)
-        thread.start()
-        thread.join()
+        on_threads(beside)
     assert others == [True]

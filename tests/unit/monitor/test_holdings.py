@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Iterator
@@ -261,18 +260,15 @@ def test_a_view_counts_as_what_it_keeps() -> None:
     assert sum(size for _, _, size, _ in storages_in(kept)) == 2 * 100 * 4 * 4
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_cache_is_not_kept_and_is_gone_at_once() -> None:
     """Without the collector: the reference itself says so."""
     caches, kept = Caches(), cache(layer())
     reference = weakref.ref(kept)
     caches.see(kept)
-    gc.disable()
-    try:
-        del kept
-        assert reference() is None
-    finally:
-        gc.enable()
+    del kept
 
+    assert reference() is None
     assert caches.gone
     assert caches.held() == {}
     assert not caches.gone

@@ -22,6 +22,7 @@ from hfmem_widget.ranks.directory import (
     streams,
 )
 from hfmem_widget.session.rank_records import Rank
+from tests.data.threads import on_threads
 
 RANK = Rank(7, 3, 8, 0, "node0001", 4711, "torchrun")
 NAME = "r00007-a0-node0001-4711.jsonl"
@@ -61,12 +62,7 @@ def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
         begin.wait()
         found.append(make_or_join(tmp_path / "run").run)
 
-    threads = [threading.Thread(target=join) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(*[join] * 8)
     assert len(found) == 8
     assert set(found) == {read_run(tmp_path / "run").run}
 

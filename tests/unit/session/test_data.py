@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import importlib
 import inspect
 import pickle
@@ -152,6 +151,7 @@ def test_a_copy_is_what_was_known_then(way: str) -> None:
     assert session.highest_in(1, KEY) == 9.0
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_session_that_has_ended_leads_to_nobody() -> None:
     """Its recorder goes with the last who knows it: no cycle keeps a session that is deleted."""
     writer = recorder_of(1.0)
@@ -159,12 +159,8 @@ def test_a_session_that_has_ended_leads_to_nobody() -> None:
     writer.open_span("cell", "run", session.last_sample)
     writer.stop(8.0)
     known = weakref.ref(writer)
-    gc.disable()
-    try:
-        del writer
-        assert known() is None
-    finally:
-        gc.enable()
+    del writer
+    assert known() is None
     assert len(session.spans) == 1
 
 

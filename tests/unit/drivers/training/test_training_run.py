@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import weakref
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.session import Session, Span
+from tests.data.threads import on_threads
 from tests.unit.monitor.conftest import Bench
 
 SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
@@ -93,9 +93,7 @@ def test_an_end_without_a_begin_does_nothing(
 def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> None:
     """Replicas of nn.DataParallel call hooks from threads of their own."""
     run.step_begins(1)
-    other = threading.Thread(target=run.forward_begins, args=(SHAPE,))
-    other.start()
-    other.join()
+    on_threads(lambda: run.forward_begins(SHAPE))
 
     assert tree(session) == ["cell", ["step"]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 import weakref
@@ -145,6 +144,7 @@ def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
     assert HANDLED not in hfmem_widget.free("errors").notes
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None:
     """A cycle outlives its name until garbage is collected, which happens only on request."""
 
@@ -156,19 +156,15 @@ def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None
         node.itself = node
         return node
 
-    gc.disable()
-    try:
-        main["node"] = cycle()
-        seen = weakref.ref(main["node"])
-        hfmem_widget.free("node", collect=False)
-        assert seen() is not None
-        assert "node" not in main
-        hfmem_widget.free("cache")
-        assert seen() is not None
-        hfmem_widget.free("garbage")
-        assert seen() is None
-    finally:
-        gc.enable()
+    main["node"] = cycle()
+    seen = weakref.ref(main["node"])
+    hfmem_widget.free("node", collect=False)
+    assert seen() is not None
+    assert "node" not in main
+    hfmem_widget.free("cache")
+    assert seen() is not None
+    hfmem_widget.free("garbage")
+    assert seen() is None
 
 
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:

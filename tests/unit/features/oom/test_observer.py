@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from functools import partial
@@ -145,6 +144,7 @@ def test_of_two_backward_passes_none_is_named() -> None:
     assert [one.calls for one in told] == [()]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_nothing_of_who_waits_is_kept() -> None:
     """A frame that was looked at would keep what its function holds, until a collection."""
     cuda = FakeCuda(SEGMENTS)
@@ -158,11 +158,7 @@ def test_nothing_of_who_waits_is_kept() -> None:
         cuda.run_out_in_backward()
         return weakref.ref(activations)
 
-    gc.disable()
-    try:
-        assert training_step()() is None
-    finally:
-        gc.enable()
+    assert training_step()() is None
     assert len(told) == 1
 
 
