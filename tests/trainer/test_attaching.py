@@ -191,12 +191,10 @@ def test_a_fault_of_ours_is_said_once_and_the_training_goes_on(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All its steps are made."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError("no more spans")
-
     with hfmem_widget.watch(quiet=True) as session:
-        monkeypatch.setattr(shared_monitor(), "open_span", broken)
+        monkeypatch.setattr(
+            shared_monitor(), "open_span", mock.Mock(side_effect=OSError("no more spans"))
+        )
         trainer.train()
         monkeypatch.undo()
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -65,12 +66,8 @@ def test_an_error_ends_what_is_open_and_says_so(
 
 def test_an_error_in_a_forward_pass_is_the_forward_phases(tmp_path: Path) -> None:
     """The phase in which it happened says so, and none begins after it."""
-
-    def fails(*_: object) -> None:
-        raise RuntimeError("broken layer")
-
     trainer = make_trainer(tmp_path)
-    trainer.model.lm_head.register_forward_hook(fails)
+    trainer.model.lm_head.register_forward_hook(Mock(side_effect=RuntimeError("broken layer")))
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(RuntimeError, match="layer"):
         trainer.train()
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from IPython.core.interactiveshell import InteractiveShell
 
 from tests.data.searched import little_to_search
+from tests.data.timeouts import raises
 
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
@@ -45,6 +46,14 @@ def uncollected() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def timeout() -> Iterator[None]:
+    """Have SIGALRM raise `TimeIsUpError`."""
+    usual = signal.signal(signal.SIGALRM, raises)
+    yield
+    signal.signal(signal.SIGALRM, usual)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -316,10 +317,7 @@ def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
 
 @pytest.fixture
 def tracing_that_raises() -> Iterator[None]:
-    def refuse(*_: Any) -> Any:
-        raise ValueError("tracing")
-
-    threading.settrace(refuse)
+    threading.settrace(Mock(side_effect=ValueError("tracing")))
     yield
     threading.settrace(None)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -17,6 +18,7 @@ from hfmem_widget import guard as interrupts
 from hfmem_widget.guard import harmless, interrupts_deferred, raised_by_handler
 from tests.data.modules import run_alone
 from tests.data.threads import on_threads
+from tests.data.timeouts import TimeIsUpError, raises
 
 
 def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None:
@@ -48,14 +50,6 @@ def test_other_threads_are_left_alone() -> None:
     on_threads(look)
 
     assert seen == [signal.getsignal(signal.SIGINT)]
-
-
-class TimeIsUpError(Exception):
-    """What a handler of the user's raises, such as one of ``signal.alarm``."""
-
-
-def raises(_number: int, _frame: object) -> None:
-    raise TimeIsUpError
 
 
 class Raiser:
@@ -217,14 +211,16 @@ def test_a_timeout_passes_through_what_is_harmless(
 @pytest.mark.usefixtures("handlers")
 def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subinterpreter may set none: `signal.signal` raises there, and no signal reaches it."""
-
-    def refuse(*_: object) -> None:
-        raise ValueError("signal only works in main thread of the main interpreter")
-
     signal.signal(signal.SIGUSR1, raises)
     done = []
     with monkeypatch.context() as subinterpreter:
-        subinterpreter.setattr(interrupts, "_handle", refuse)
+        subinterpreter.setattr(
+            interrupts,
+            "_handle",
+            Mock(
+                side_effect=ValueError("signal only works in main thread of the main interpreter")
+            ),
+        )
         with interrupts_deferred():
             done.append("the block")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,11 +125,7 @@ def test_an_output_that_nobody_reads_is_no_error(
 
 def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted command ends with the code that shells know."""
-
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command, "resolve", interrupted)
+    monkeypatch.setattr(command, "resolve", Mock(side_effect=KeyboardInterrupt))
 
     assert main(["check", "x"]) == INTERRUPTED
 

@@ -224,11 +224,9 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in a container that allows no more of them: the block runs, and the card says what is missing."""
-
-    def refuse(_: Ticker) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(Ticker, "start", refuse)
+    monkeypatch.setattr(
+        Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))
+    )
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
         kept = bytearray(50_000_000)
     span = session.spans[0]

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -216,14 +217,10 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said in one line, whatever is to come, and the model is loaded."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken")
-
     module = modeling()
     surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session:
-        monkeypatch.setattr(Monitor, "turn", broken)
+        monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
         loaded = module.PreTrainedModel.from_pretrained(files)
 
     assert loaded is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import signal
 import sys
 import traceback
 import warnings
@@ -14,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,6 +21,7 @@ from hfmem_widget import follow, span, watch
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.patch import restore, surround
 from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.data.timeouts import TimeIsUpError, time_is_up
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.sources.conftest import pass_on
 
@@ -140,36 +141,22 @@ def test_a_fault_of_ours_leaves_the_call_as_it_is(
     owner: type[Owner], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said in one line, and the method runs."""
-
-    def broken(_owner: object) -> pytest.MonkeyPatch:
-        raise RuntimeError("broken")
-
-    surround(owner, "work", broken)  # type: ignore[arg-type]  # never returns
-
+    surround(owner, "work", Mock(side_effect=RuntimeError("broken")))
     assert owner().work(3) == 6
     assert capsys.readouterr().err.count("broken") == 1
 
 
+@pytest.mark.usefixtures("timeout")
 def test_a_timeout_of_the_users_is_no_fault_of_ours(owner: type[Owner]) -> None:
     """What the handler of a signal raises while we are asked reaches the caller."""
 
-    class TimeIsUpError(Exception):
-        pass
-
-    def handler(_number: int, _frame: object) -> None:
-        raise TimeIsUpError
-
     def around(_owner: object) -> AbstractContextManager[object]:
-        signal.raise_signal(signal.SIGALRM)
+        time_is_up()
         return nullcontext()
 
     surround(owner, "work", around)
-    usual = signal.signal(signal.SIGALRM, handler)
-    try:
-        with pytest.raises(TimeIsUpError):
-            owner().work()
-    finally:
-        signal.signal(signal.SIGALRM, usual)
+    with pytest.raises(TimeIsUpError):
+        owner().work()
 
 
 class Kinds:

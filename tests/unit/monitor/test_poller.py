@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -183,12 +184,7 @@ def test_an_interval_may_change_while_it_runs() -> None:
 
 def test_an_error_ends_the_thread_and_is_kept() -> None:
     """A tick that raises stops the ticker and says why; it reaches nobody else."""
-
-    def fail() -> None:
-        message = "no"
-        raise LookupError(message)
-
-    ticker = Ticker(fail, 0.01)
+    ticker = Ticker(Mock(side_effect=LookupError("no")), 0.01)
     ticker.start()
 
     assert ticker.stop(timeout=LONG)
@@ -247,12 +243,7 @@ def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
 def test_where_no_thread_can_be_had_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has so many threads at most, and each needs memory for its stack."""
     where: list[int] = []
-
-    def refuse(_ticker: Ticker) -> None:
-        message = "can't start new thread"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(Ticker, "start", refuse)
+    monkeypatch.setattr(Ticker, "start", Mock(side_effect=RuntimeError("can't start new thread")))
 
     assert done_within(LONG, lambda: where.append(threading.get_ident()))
     assert done_within(LONG, [].pop)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,11 +72,7 @@ def test_where_there_are_no_links_one_has_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on many network drives."""
-
-    def no_link(*_: object, **__: object) -> None:
-        raise PermissionError(1, "no links here")
-
-    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "no links here")))
 
     assert make_or_join(tmp_path / "run") == make_or_join(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]

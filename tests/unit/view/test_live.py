@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -321,11 +322,7 @@ def test_a_chart_that_cannot_be_made_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     """Without a live chart the cell goes on, and the still chart is there at the end."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(live, "Broadcast", broken)
+    monkeypatch.setattr(live, "Broadcast", Mock(side_effect=error))
     stage = Stage()
     stage.appear()
     stage.finish()

@@ -8,6 +8,7 @@ import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -187,12 +188,11 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
 ) -> None:
     """An error as the cache is emptied becomes a note, and is not raised."""
     fake = FakeAllocator()
-
-    def broken() -> None:
-        message = "CUDA error: device-side assert triggered"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(fake, "empty_cache", broken)
+    monkeypatch.setattr(
+        fake,
+        "empty_cache",
+        Mock(side_effect=RuntimeError("CUDA error: device-side assert triggered")),
+    )
     done = carry_out(parse_request(["garbage"], shell=None), PLAN, fake)
     assert done.notes == (
         "%memholders --free ended early (RuntimeError: CUDA error: device-side assert triggered).",

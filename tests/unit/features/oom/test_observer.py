@@ -6,6 +6,7 @@ import threading
 import weakref
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -227,11 +228,7 @@ def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[s
     """What a listener raises would take the place of the user's own error; it costs one line."""
     cuda = FakeCuda()
     observer = OomObserver(CudaAllocator(cuda.modules))
-
-    def broken(_event: OomEvent) -> None:
-        raise ValueError("broken")
-
-    observer.listen(broken)
+    observer.listen(Mock(side_effect=ValueError("broken")))
     cuda.run_out()
     assert "ValueError: broken" in capsys.readouterr().err
 
