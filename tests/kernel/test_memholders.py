@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,6 @@ from tests.kernel.drive import Kernel
 from tests.kernel.test_left_behind import ONE_PERCENT, card
 
 WITH_TORCH = True
-
-
-def told(kernel: Kernel, line: str = "%memholders") -> dict[str, Any]:
-    result = kernel.run(line)
-    assert result.status == "ok", printed(result)
-    (display,) = result.displays
-    return dict(display.content["data"])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -115,22 +107,22 @@ def test_no_code_of_an_object_is_run(fresh: Kernel) -> None:
 def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
     """With `--least 1GiB` a model of 4 MiB is not named."""
     fresh.run("model = torch.nn.Linear(1024, 1024)")
-    assert re.search(r" model\b", told(fresh)["text/plain"])
-    assert not re.search(r" model\b", told(fresh, "%memholders --least 1GiB")["text/plain"])
+    assert re.search(r" model\b", fresh.run("%memholders").shown["text/plain"])
+    assert not re.search(r" model\b", fresh.run("%memholders --least 1GiB").shown["text/plain"])
 
 
 def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
     """With `--detail`, and only then, a model's tensors are told one by one."""
     fresh.run("model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))")
-    assert "[0].weight" not in told(fresh)["text/plain"]
-    assert "4.00 MiB  [0].weight" in told(fresh, "%memholders --detail")["text/plain"]
+    assert "[0].weight" not in fresh.run("%memholders").shown["text/plain"]
+    assert "4.00 MiB  [0].weight" in fresh.run("%memholders --detail").shown["text/plain"]
 
 
 def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -> None:
     """And it does not import torch."""
     kernel = start_kernel()
     kernel.run("%load_ext hfmem_widget")
-    assert "everything else" in told(kernel)["text/plain"]
+    assert "everything else" in kernel.run("%memholders").shown["text/plain"]
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
 
 
