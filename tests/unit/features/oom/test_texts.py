@@ -7,7 +7,7 @@ import json
 import math
 import re
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,28 @@ from hfmem_widget.features.oom.observer import OomEvent, OomObserver
 from hfmem_widget.session import Device, Recorder, Sample, Session
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import DATA
-from tests.data.oom_corpus import CORPUS, NOT_ABOUT_MEMORY, NUMPY, Said
 from tests.fakes.torch_oom import FakeCuda
+
+
+class Said(NamedTuple):
+    """One text, where it is from, and what is in it; bytes, None where it does not say."""
+
+    version: str
+    origin: str
+    says: dict[str, Any]
+    text: str
+
+
+_FILE = json.loads((DATA / "oom_corpus.json").read_text(encoding="utf-8"))
+
+CORPUS = tuple(Said(**one) for one in _FILE["errors"])
+"""As the versions named wrote them; figures are made up."""
+
+NUMPY = tuple((one["text"], one["asked"]) for one in _FILE["numpy"])
+"""What numpy says, from 1.17 on, and the bytes."""
+
+NOT_ABOUT_MEMORY = tuple(_FILE["not_about_memory"])
+
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})
 AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "torch"})
