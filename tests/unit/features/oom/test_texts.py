@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import re
-import weakref
 from typing import Any, NamedTuple
 
 import pytest
@@ -174,16 +173,6 @@ def test_an_error_that_cannot_say_what_it_is() -> None:
             raise ValueError("no words")
 
     assert out_of_memory(Mute()) is None
-
-
-def test_nothing_of_the_error_is_kept() -> None:
-    """The error goes as soon as the user lets it go."""
-    error = TorchsOwn(CORPUS[-1].text)
-    gone = weakref.ref(error)
-    told = out_of_memory(error)
-    del error
-    assert told is not None
-    assert gone() is None
 
 
 @given(st.text())
