@@ -247,17 +247,6 @@ def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
     assert math.isnan(float(session.timeline.high[0, session.index("cpu/cached") or 0]))
 
 
-def test_a_costly_tick_slows_the_poller_down(bench: Bench) -> None:
-    """A tick that takes more than a fifth of the interval doubles it, and says so."""
-    session, _ = bench.watch()
-    bench.host.meanwhile = lambda: bench.cpu.advance(0.05)
-    for _ in range(20):
-        bench.pass_time(0.1)
-
-    assert session.polling.current_interval > 0.1
-    assert any("samples are now taken every" in note for note in session.notes)
-
-
 def test_a_suspended_machine_is_noted(bench: Bench) -> None:
     """When the wall clock runs ahead of the monotonic one, the session says so."""
     session, _ = bench.watch()
