@@ -22,7 +22,6 @@ from hfmem_widget.session import (
     DeviceSteps,
     Guide,
     Peak,
-    Recorder,
     Sample,
     Series,
     Session,
@@ -49,6 +48,7 @@ from hfmem_widget.view.chart.lanes import fold, lay_lanes, lay_steps, range_labe
 from hfmem_widget.view.chart.layers import layers
 from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
+from tests.data.recorders import recorder_of
 from tests.scenes.contrast import contrast
 from tests.scenes.groups import add_group
 
@@ -144,13 +144,10 @@ def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
 @pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))
 def test_the_parts_stand_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Which part is on which, and how high."""
-    recorder = Recorder("run")
-    session = recorder.session
-    device = Device("cpu", "", total=1000.0)
     values = {"allocated": case["allocated"], **case["read"]}
-    recorder.adopt([device], [Series(device.key, metric) for metric in values])
-    for time in (0.0, 1.0):
-        recorder.append(Sample(time, tuple(map(known, values.values()))))
+    row = tuple(map(known, values.values()))
+    session = recorder_of(row, row, keys=["cpu"], metrics=list(values)).session
+    (device,) = session.devices
     found = layers(session, device, session.between(0.0, 1.0), (0.0, 1.0), columns=10)
 
     names = {row.label: name for name, row in PARTS.items()}

@@ -7,4 +7,3 @@ from typing import Final
 
 DATA: Final = Path(__file__).parent
 ROOT: Final = DATA.parents[1]
-CONTRACT: Final = ROOT / "tests" / "contract"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hfmem_widget.monitor.monitor import Monitor
@@ -15,7 +15,8 @@ from hfmem_widget.sources.source import Source
 class FakeSource(Source):
     """A `Source` whose readings are set by hand: NaN by default.
 
-    `read` raises `failure` while that is set; `at` returns what is `known`, of whatever instant.
+    `read` raises `failure` while that is set; `meanwhile` happens at each reading. `at` returns what is
+    `known`, of whatever instant.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class FakeSource(Source):
         self.series: tuple[Series, ...] = tuple(series)
         self.values = list(values) if values is not None else [math.nan] * len(self.series)
         self.failure: Exception | None = None
+        self.meanwhile: Callable[[], object] = lambda: None
         self.known: Sequence[float] | None = None
         self.reads = 0
         self.closed = False
@@ -43,6 +45,7 @@ class FakeSource(Source):
     def read(self, now: float) -> Sequence[float]:
         """Return the values set, or raise the failure set."""
         self.reads += 1
+        self.meanwhile()
         if self.failure is not None:
             raise self.failure
         return tuple(self.values)

@@ -64,6 +64,18 @@ class Result:
         values = self.of("execute_result")
         return values[-1].content["data"] if values else None
 
+    @property
+    def value_text(self) -> str:
+        """Its plain text; empty where it has none."""
+        return str((self.value or {}).get("text/plain", ""))
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The MIME bundle of the one display of a cell that works."""
+        assert self.status == "ok", (self.text(), self.text("stderr"), self.errors)
+        (display,) = self.displays
+        return dict(display.content["data"])
+
     def text(self, stream: str = "stdout") -> str:
         """Return all that was printed to a stream."""
         streams = (one.content for one in self.of("stream"))

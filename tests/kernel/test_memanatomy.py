@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from tests.kernel.drive import Kernel, Result
 
@@ -26,22 +25,15 @@ HISTORY.latest = scripted_run({name!r})
 """
 
 
-def shown(result: Result) -> dict[str, Any]:
-    """Return the one bundle that a cell displayed."""
-    assert result.status == "ok", result.errors
-    (display,) = result.displays
-    return dict(display.content["data"])
-
-
 def columns(result: Result) -> list[str]:
-    head = shown(result)["text/plain"].splitlines()[2]
+    head = result.shown["text/plain"].splitlines()[2]
     return re.split(r"  +", head)
 
 
 def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) -> None:
     """On the CPU: private memory, the resident set, and what of them nobody explains."""
     reloaded.run(WATCH)
-    bundle = shown(reloaded.run("%memanatomy"))
+    bundle = reloaded.run("%memanatomy").shown
     assert set(bundle) == {"text/html", "text/plain"}
     title, device, head, *rows = bundle["text/plain"].splitlines()
     assert title == "blocks"
@@ -69,20 +61,20 @@ def test_a_moment_is_the_peak_or_a_step(reloaded: Kernel) -> None:
     reloaded.run(SCRIPTED.format(name="steps"))
     assert columns(reloaded.run("%memanatomy peak"))[:2] == ["part", "at the peak (exact)"]
     assert columns(reloaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
-    assert "\noptimizer states " in shown(reloaded.run("%memanatomy"))["text/plain"]
+    assert "\noptimizer states " in reloaded.run("%memanatomy").shown["text/plain"]
 
 
 def test_a_device_is_chosen_by_its_name(reloaded: Kernel) -> None:
     """`--device cpu` shows the host where a GPU would be shown otherwise."""
     reloaded.run(SCRIPTED.format(name="steps"))
-    of_host = shown(reloaded.run("%memanatomy --device cpu"))["text/plain"]
+    of_host = reloaded.run("%memanatomy --device cpu").shown["text/plain"]
     assert of_host.splitlines()[1].startswith("cpu ")
 
 
 def test_all_shows_every_device_that_was_used(reloaded: Kernel) -> None:
     """`--all` has a table for each of eight GPUs, in their order."""
     reloaded.run(SCRIPTED.format(name="eight gpus"))
-    told = shown(reloaded.run("%memanatomy --all peak"))["text/plain"]
+    told = reloaded.run("%memanatomy --all peak").shown["text/plain"]
     assert re.findall(r"^cuda:\d", told, re.MULTILINE) == [f"cuda:{index}" for index in range(8)]
 
 
@@ -91,4 +83,4 @@ def test_now_needs_no_watch(reloaded: Kernel) -> None:
     reloaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
 
     for line in ("%memanatomy", "%memanatomy now"):
-        assert "weights" in shown(reloaded.run(line))["text/plain"]
+        assert "weights" in reloaded.run(line).shown["text/plain"]

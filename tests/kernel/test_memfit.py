@@ -18,9 +18,8 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
     """HTML without script and plain text; the forecast is kept where that was asked for."""
     reloaded.run(CONFIG)
     result = reloaded.run("%memfit config --batch 4 --length 64 --output told")
+    bundle = result.shown
 
-    assert result.status == "ok"
-    bundle = result.displays[0].content["data"]
     assert "Largest batch" in bundle["text/plain"]
     assert "gradients" in bundle["text/html"]
     assert "<script" not in bundle["text/html"]
@@ -42,7 +41,7 @@ def test_a_configuration_in_the_working_folder_is_found(reloaded: Kernel) -> Non
     reloaded.run("config.save_pretrained('tiny')")
     result = reloaded.run("%memfit ./tiny --inference --length 64 --precision bf16")
 
-    assert "KV cache" in result.displays[0].content["data"]["text/plain"]
+    assert "KV cache" in result.shown["text/plain"]
 
 
 RUNS_OUT = """
@@ -77,7 +76,7 @@ def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -
         assert reloaded.run(cell).status == "ok"
     failed = reloaded.run(TRAINS)
     listed = reloaded.run("%memfit --output fitted")
-    told = listed.displays[0].content["data"]["text/plain"]
+    told = listed.shown["text/plain"]
     [number] = re.findall(r"^(\d)\. 2 rows in a batch, 2 batches accumulated ", told, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
@@ -101,7 +100,7 @@ def test_a_model_that_is_made_anew_is_not_there_twice(reloaded: Kernel) -> None:
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")
     reloaded.run("trainer = Trainer(model, arguments, train_dataset=rows)")
     assert reloaded.run(TRAINS).status == "ok"
-    told = reloaded.run("%memfit last").displays[0].content["data"]["text/plain"]
+    told = reloaded.run("%memfit last").shown["text/plain"]
     [number] = re.findall(r"^(\d)\. weights in bfloat16 ", told, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]

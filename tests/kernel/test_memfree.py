@@ -31,11 +31,7 @@ def fresh(fresh: Kernel) -> Kernel:
 
 
 def told(kernel: Kernel, line: str) -> str:
-    result = kernel.run(line)
-    assert result.status == "ok", printed(result)
-    (display,) = result.displays
-    text: str = display.content["data"]["text/plain"]
-    return text
+    return str(kernel.run(line).shown["text/plain"])
 
 
 def figures(text: str) -> dict[str, str]:
@@ -130,8 +126,7 @@ def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
     manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
     assert "before and after" in manual
     assert "--no-cache" in manual
-    completed = fresh.run("print(get_ipython().complete('', '%memholders --free ', 19)[1])")
-    assert "outputs" in printed(completed)
+    assert "outputs" in fresh.complete("%memholders --free ")
 
 
 def test_the_name_of_before_does_the_same_and_says_the_new_one(fresh: Kernel) -> None:

@@ -3,22 +3,171 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
+from hfmem_widget.view.card import MOST_TEXT
 from tests.kernel.conftest import StartKernel
 from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
+from tests.kernel.test_left_behind import ONE_PERCENT, card
+
+PREPARE = """
+%load_ext hfmem_widget
+import copy, functools, gc, torch
+from torch import nn
+torch.set_num_threads(1)
+ROWS, WIDTH = 4096, 512
+def network():
+    return nn.Sequential(nn.LayerNorm(WIDTH), nn.GELU())
+def batches(tensors=1):
+    for _ in range(24 // tensors):
+        yield torch.randn(ROWS, WIDTH)
+gc.collect();
+"""
+"""A batch, and what a layer makes of it, have 8 MiB; 192 MiB stay if so many `tensors` of a step do."""
+
+
+class Fault(NamedTuple):
+    """A cell, and the words that its text has: the name that holds memory, and how."""
+
+    cell: str
+    words: tuple[str, ...]
+    status: str = "ok"
+
+
+FAULTS = {
+    "losses with their graphs": Fault(
+        """
+model, losses = network(), []
+for batch in batches(3):
+    losses.append(model(batch).pow(2).mean())
+""",
+        ("losses", "graph"),
+    ),
+    "a sum of losses": Fault(
+        """
+model, total = network(), 0.0
+for batch in batches(3):
+    total = total + model(batch).pow(2).mean()
+""",
+        ("total", "graph"),
+    ),
+    "predictions of an evaluation": Fault(
+        """
+model, predictions = network(), []
+with torch.no_grad():
+    for batch in batches():
+        predictions.append(model(batch))
+""",
+        ("predictions",),
+    ),
+    "hidden states by step": Fault(
+        """
+model, seen = network(), {}
+for step, batch in enumerate(batches(2)):
+    hidden = batch
+    for layer in model:
+        hidden = layer(hidden)
+        seen.setdefault(step, []).append(hidden.detach())
+""",
+        ("seen",),
+    ),
+    "what a hook collects": Fault(
+        """
+model, maps = network(), []
+model[0].register_forward_hook(lambda layer, given, made: maps.append(made.detach()))
+with torch.no_grad():
+    for batch in batches():
+        model(batch)
+""",
+        ("maps",),
+    ),
+    "caches of keys and values": Fault(
+        """
+from transformers import GPT2Config, GPT2LMHeadModel
+config = GPT2Config(n_layer=8, n_embd=64, n_head=1, vocab_size=1000)
+model, caches = GPT2LMHeadModel(config).eval(), []
+with torch.no_grad():
+    for batch in batches(8):
+        rows = torch.randint(0, 1000, (64, 256))
+        caches.append(model.transformer(rows, use_cache=True).past_key_values)
+""",
+        ("caches",),
+    ),
+    "a cached function": Fault(
+        """
+model = network()
+@functools.lru_cache(maxsize=None)
+def encoded(number):
+    with torch.no_grad():
+        return model(torch.randn(ROWS, WIDTH))
+for number, _ in enumerate(batches()):
+    encoded(number)
+""",
+        ("encoded[",),
+    ),
+    "models of a class": Fault(
+        """
+class Tracked(nn.Module):
+    made = []
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4096, WIDTH)
+        Tracked.made.append(self)
+for batch in batches():
+    score = Tracked().layer.weight.sum().item()
+""",
+        ("Tracked.made",),
+    ),
+    "an error that holds its frame": Fault(
+        """
+model = network()
+def evaluate():
+    outputs = [model(batch) for batch in batches(2)]
+    return torch.stack(outputs).mean() / undefined
+evaluate()
+""",
+        ("error of cell",),
+        "error",
+    ),
+    "functions that hold a batch": Fault(
+        """
+model, callbacks = network(), []
+for batch in batches(3):
+    output = model(batch)
+    callbacks.append(lambda output=output: output.sum().item())
+""",
+        ("callbacks",),
+    ),
+    "a checkpoint of each epoch": Fault(
+        """
+model, checkpoints = nn.Linear(4096, WIDTH), []
+for batch in batches():
+    checkpoints.append(copy.deepcopy(model.state_dict()))
+""",
+        ("checkpoints",),
+    ),
+    "a history on an object": Fault(
+        """
+class Logger:
+    def __init__(self):
+        self.history = []
+    def log(self, **values):
+        self.history.append(values)
+model, logger = network(), Logger()
+for step, batch in enumerate(batches()):
+    output = model(batch).detach()
+    logger.log(step=step, loss=output.pow(2).mean().item(), output=output)
+""",
+        ("logger.history",),
+    ),
+}
+"""Each planted in the cell of a notebook."""
+
 
 WITH_TORCH = True
-
-
-def told(kernel: Kernel, line: str = "%memholders") -> dict[str, Any]:
-    result = kernel.run(line)
-    assert result.status == "ok", printed(result)
-    (display,) = result.displays
-    return dict(display.content["data"])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -112,20 +261,30 @@ def test_no_code_of_an_object_is_run(fresh: Kernel) -> None:
 def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
     """With `--least 1GiB` a model of 4 MiB is not named."""
     fresh.run("model = torch.nn.Linear(1024, 1024)")
-    assert re.search(r" model\b", told(fresh)["text/plain"])
-    assert not re.search(r" model\b", told(fresh, "%memholders --least 1GiB")["text/plain"])
+    assert re.search(r" model\b", fresh.run("%memholders").shown["text/plain"])
+    assert not re.search(r" model\b", fresh.run("%memholders --least 1GiB").shown["text/plain"])
 
 
 def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
     """With `--detail`, and only then, a model's tensors are told one by one."""
     fresh.run("model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))")
-    assert "[0].weight" not in told(fresh)["text/plain"]
-    assert "4.00 MiB  [0].weight" in told(fresh, "%memholders --detail")["text/plain"]
+    assert "[0].weight" not in fresh.run("%memholders").shown["text/plain"]
+    assert "4.00 MiB  [0].weight" in fresh.run("%memholders --detail").shown["text/plain"]
 
 
 def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -> None:
     """And it does not import torch."""
     kernel = start_kernel()
     kernel.run("%load_ext hfmem_widget")
-    assert "everything else" in told(kernel)["text/plain"]
+    assert "everything else" in kernel.run("%memholders").shown["text/plain"]
     assert printed(kernel.run("import sys; print('torch' in sys.modules)")) == "False\n"
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_the_text_of_a_cell_names_what_holds_memory(fresh: Kernel, fault: Fault) -> None:
+    """The name and the way, in at most 1,500 characters."""
+    assert fresh.run(PREPARE + ONE_PERCENT).status == "ok"
+    text = card(fresh, fault.cell.strip(), status=fault.status)["text/plain"]
+
+    assert all(word in text for word in fault.words), text
+    assert len(text) <= MOST_TEXT

@@ -43,8 +43,7 @@ def test_a_cell_that_works_gives_ok_its_value_and_one_card(reloaded: Kernel) -> 
     result = reloaded.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
 
     assert result.status == "ok"
-    assert result.value is not None
-    assert result.value["text/plain"] == "42"
+    assert result.value_text == "42"
     assert len(cards(result)) == 1
     assert cards(result)[0].startswith('memwatch "two words"')
 
@@ -66,8 +65,7 @@ def test_top_level_await_works(reloaded: Kernel) -> None:
     result = reloaded.run("%%memwatch -o s\nimport asyncio\nawait asyncio.sleep(0.2)\n'awaited'")
 
     assert result.status == "ok"
-    assert result.value is not None
-    assert result.value["text/plain"] == "'awaited'"
+    assert result.value_text == "'awaited'"
     assert reloaded.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
 
 
@@ -87,8 +85,7 @@ def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
 
     assert result.status == "ok"
     assert "Wall time" in result.text()
-    assert result.value is not None
-    assert result.value["text/plain"] == "42"
+    assert result.value_text == "42"
     assert len(cards(result)) == 1
 
 
@@ -146,34 +143,9 @@ def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
     assert_nothing_left(reloaded)
 
 
-def test_bad_input_says_what_is_allowed_and_the_cell_does_not_run(reloaded: Kernel) -> None:
-    """A UsageError of one line; the body is not executed."""
-    result = reloaded.run("%%memwatch --interval 0\nran = True")
-
-    assert (result.status, result.reply["ename"]) == ("error", "UsageError")
-    assert "from 0.01 to 3600" in result.text("stderr")
-    assert len(result.text("stderr").splitlines()) == 1
-    assert reloaded.run("print('ran' in globals())").text() == "False\n"
-    assert_nothing_left(reloaded)
-
-
 def test_an_empty_body_is_ipythons_own_error(reloaded: Kernel) -> None:
     """A first line alone is told to be a line magic, as IPython tells it."""
     assert "cell body is empty" in reloaded.run("%%memwatch").text("stderr")
-
-
-def test_options_complete(reloaded: Kernel) -> None:
-    """Tab after the magic offers its options and actions."""
-    assert "--label" in reloaded.complete("%%memwatch --la")
-    assert {"on", "off"} <= {*reloaded.complete("%memwatch o")}
-
-
-def test_a_session_is_kept_under_a_name(reloaded: Kernel) -> None:
-    """`-o NAME` keeps it, also when the cell fails; `-q` shows nothing."""
-    result = reloaded.run("%%memwatch -q -o kept\n1 / 0")
-
-    assert result.displays == ()
-    assert reloaded.run("print(kept.spans[0].outcome)").text() == "raised ZeroDivisionError\n"
 
 
 def test_run_cell_magic_from_code_works_too(reloaded: Kernel) -> None:
@@ -181,8 +153,7 @@ def test_run_cell_magic_from_code_works_too(reloaded: Kernel) -> None:
     result = reloaded.run("get_ipython().run_cell_magic('memwatch', '-l x', 'y = 20\\ny + 22')")
     failed = reloaded.run("get_ipython().run_cell_magic('memwatch', '', '1 / 0')")
 
-    assert result.value is not None
-    assert result.value["text/plain"] == "42"
+    assert result.value_text == "42"
     assert len(cards(result)) == 1
     assert (failed.status, len(failed.errors)) == ("error", 1)
 
@@ -302,8 +273,7 @@ def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
 
     for one in (result, unwatched):
         assert one.status == "ok"
-        assert one.value is not None
-        assert one.value["text/plain"] == "42"
+        assert one.value_text == "42"
         assert "ours" in one.text("stderr")
     assert_nothing_left(kernel)
 
@@ -344,8 +314,7 @@ def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
     result = reloaded.run(f"%%memwatch\n{below}")
 
     assert result.status == "ok"
-    assert result.value is not None
-    assert result.value["text/plain"] == "42"
+    assert result.value_text == "42"
 
 
 @pytest.mark.parametrize("line", ["-h\nran = True", "--label x --help\nran = True", "--help"])

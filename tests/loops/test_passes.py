@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.phases import phase_rows
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
+from tests.data.threads import on_threads
 
 
 @pytest.fixture(autouse=True)
@@ -261,9 +261,7 @@ def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         model(images()[0])
-        thread = threading.Thread(target=with_no_gradients, args=(model, images()[0]))
-        thread.start()
-        thread.join()
+        on_threads(lambda: with_no_gradients(model, images()[0]))
 
     assert named(session) == ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -119,13 +120,11 @@ def test_each_picture_is_one_call_with_its_phases(
 def test_a_picture_that_fails_ends_its_phases() -> None:
     """The step and all around it say how, no hook is left, and the next one is followed."""
     pipeline = tiny.stable_diffusion()
-
-    def fail(*_: Any) -> Any:
-        raise RuntimeError("the user's own")
-
     with hfmem_widget.watch(quiet=True) as session:
         with pytest.raises(RuntimeError, match="the user's own"):
-            tiny.prompted(pipeline, callback_on_step_end=fail)
+            tiny.prompted(
+                pipeline, callback_on_step_end=Mock(side_effect=RuntimeError("the user's own"))
+            )
         hooks = len(pipeline.unet._forward_pre_hooks)
         tiny.prompted(pipeline)
 

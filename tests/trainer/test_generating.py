@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -178,11 +179,7 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
 def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
     """It was handed over by nobody yet, and is found in what the error still holds."""
     model = made(llama)
-
-    def run_out(*_: Any, **__: Any) -> None:
-        raise RuntimeError("CPU out of memory.")
-
-    model.model.layers[1].mlp.forward = run_out
+    model.model.layers[1].mlp.forward = Mock(side_effect=RuntimeError("CPU out of memory."))
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:
         model.generate(IDS, max_new_tokens=NEW)
     (prefill,) = of_kind(session, "prefill")

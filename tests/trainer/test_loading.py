@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
+from tests.data.threads import on_threads
 from tests.trainer.tiny import of_kind, outline, tiny_model
 
 try:
@@ -211,11 +211,7 @@ def test_loads_on_other_threads_do_not_mix(
         loaded.append(LlamaForCausalLM.from_pretrained(sharded))
 
     with hfmem_widget.watch(quiet=True) as session:
-        threads = [threading.Thread(target=load) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(load, load)
 
     assert [same(bare, one) for one in loaded] == [True, True]
     assert len(of_kind(session, "load")) == 2

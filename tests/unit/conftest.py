@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from IPython.core.interactiveshell import InteractiveShell
 
 from tests.data.searched import little_to_search
+from tests.data.timeouts import raises
 
 # Without a deadline: a busy machine fails no test. At home every run tries other examples, which finds more;
 # a change in CI is judged by the same ones as the change before it.
@@ -36,6 +38,22 @@ def interrupts_as_usual() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Have what goes in a test go by itself: the collector rests."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def timeout() -> Iterator[None]:
+    """Have SIGALRM raise `TimeIsUpError`."""
+    usual = signal.signal(signal.SIGALRM, raises)
+    yield
+    signal.signal(signal.SIGALRM, usual)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from argparse import Action
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -142,16 +143,11 @@ def test_the_environment_turns_live_views_off(
     setting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`HFMEM_WIDGET=static`, or `off`: a kernel's front end is given only what stays."""
+    shell = SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object()))
 
-    class Publisher:
-        pub_socket = object()
-
-    class Shell:
-        display_pub = Publisher()
-
-    assert Screen(Shell()).live
+    assert Screen(shell).live
     monkeypatch.setenv("HFMEM_WIDGET", setting)
-    assert not Screen(Shell()).live
+    assert not Screen(shell).live
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -194,16 +195,11 @@ def test_a_fault_that_comes_again_is_said_once_in_a_watch(
 ) -> None:
     """A hook that fails in every step has one line on stderr, and one more in the next watch."""
     fake_monitor()
-
-    def failing() -> None:
-        message = "ours"
-        raise RuntimeError(message)
-
     lines = []
     for _ in range(2):
         with hfmem_widget.watch(quiet=True):
             for _ in range(100):
-                guard.harmless(failing)
+                guard.harmless(Mock(side_effect=RuntimeError("ours")))
         lines.append(capsys.readouterr().err)
 
     assert lines == ["memwatch: RuntimeError: ours\n"] * 2

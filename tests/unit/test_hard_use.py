@@ -12,12 +12,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfmem_widget
@@ -25,7 +28,89 @@ from hfmem_widget.drivers.span import NO_NUMBER_NOTE
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.procfs import ProcFile
-from tests.data.forwards import FORWARDS, Raises, Takes
+from tests.data.threads import on_threads
+
+
+class Raises:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Odd(dict[str, Any]):
+    def get(self, *_: Any) -> Any:
+        raise RuntimeError("get")
+
+
+class Shapeless:
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("shape")
+
+
+class Takes(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
+    def forward(self, *_: Any, attention_mask: Any = None, **__: Any) -> Any:
+        return torch.zeros(1) if attention_mask is None else attention_mask + 1
+
+
+def nested() -> Any:
+    layer = torch.nn.Linear(4, 4)
+    return layer, lambda: layer(torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]))
+
+
+def called_with(*args: Any, **kwargs: Any) -> Any:
+    module = Takes()
+    return module, lambda: module(*args, **kwargs)
+
+
+def under_vmap() -> Any:
+    module = Takes()
+    ids, mask = torch.ones(3, 2, 4, dtype=torch.int64), torch.ones(3, 2, 4, dtype=torch.int64)
+    return module, lambda: torch.vmap(lambda i, m: module(input_ids=i, attention_mask=m))(ids, mask)
+
+
+def under_fake_tensors() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    module = Takes()
+
+    def call() -> Any:
+        with FakeTensorMode():
+            return module(
+                input_ids=torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(2, 3)
+            )
+
+    return module, call
+
+
+def under_a_function_mode() -> Any:
+    class Refuses(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if getattr(func, "__name__", "") in {"sum", "__get__"}:
+                raise RuntimeError("only what the model does")
+            return func(*args, **(kwargs or {}))
+
+    module = Takes()
+    ids = torch.ones(2, 3, dtype=torch.int64)
+
+    def call() -> Any:
+        with Refuses():
+            return module(input_ids=ids, attention_mask=ids)
+
+    return module, call
+
+
+FORWARDS: dict[str, Callable[[], Any]] = {
+    "nested tensors": nested,
+    "a shape that raises": lambda: called_with(Shapeless()),
+    "a mapping whose get raises": lambda: called_with(Odd(input_ids=torch.ones(2, 3))),
+    "vmap": under_vmap,
+    "fake tensors": under_fake_tensors,
+    "a function mode": under_a_function_mode,
+    "an object that raises": lambda: called_with(Raises()),
+}
+
 
 NO_NUMBERS: dict[str, Any] = {
     "an array": np.array([1, 2]),
@@ -137,12 +222,7 @@ def test_spans_of_threads_stay_with_the_watch_of_their_thread() -> None:
             with hfmem_widget.span(f"of {name}"):
                 both.wait(10)
 
-    threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(partial(work, "a"), partial(work, "b"))
     assert {name: labels(one) for name, one in sessions.items()} == {
         "a": ["a", "of a"],
         "b": ["b", "of b"],
@@ -184,13 +264,12 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
             pass
 
     with hfmem_widget.watch("main", quiet=True) as session:
-        threads = [threading.Thread(target=other), threading.Thread(target=worker)]
-        threads[0].start()
+        beside = threading.Thread(target=other)
+        beside.start()
         both.wait(10)
-        threads[1].start()
-        threads[1].join()
+        on_threads(worker)
         both.wait(10)
-        threads[0].join()
+        beside.join()
 
     assert labels(session) == ["main", "of the pool"]
 
@@ -320,10 +399,7 @@ def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
 
 @pytest.fixture
 def tracing_that_raises() -> Iterator[None]:
-    def refuse(*_: Any) -> Any:
-        raise ValueError("tracing")
-
-    threading.settrace(refuse)
+    threading.settrace(Mock(side_effect=ValueError("tracing")))
     yield
     threading.settrace(None)
 
@@ -347,12 +423,7 @@ def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
         together.wait(10)
         made.append(shared_monitor())
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(*[work] * 8)
     assert len(made) == 8
     assert len(set(map(id, made))) == 1
 

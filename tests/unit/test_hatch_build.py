@@ -15,6 +15,7 @@ from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 import hfmem_widget
+from scripts import install_shared_data
 from tests.data import ROOT
 
 STATIC = "hfmem_widget/static"
@@ -171,3 +172,58 @@ def test_make_and_the_wheel_build_from_the_same_files() -> None:
 
     assert all(f'"{name}"' in hook for name in built_by)
     assert all(f"js/{name}" in makefile for name in built_by)
+
+
+PROJECT = """
+[tool.hatch.build.targets.wheel.shared-data]
+"built/chart.js" = "share/ours/static/chart.js"
+"built/extension" = "share/ours"
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a checkout with an extension and a file that goes into its folder."""
+    root = tmp_path / "checkout"
+    (root / "built" / "extension" / "static").mkdir(parents=True)
+    (root / "pyproject.toml").write_text(PROJECT)
+    (root / "built" / "chart.js").write_text("chart")
+    (root / "built" / "extension" / "package.json").write_text("{}")
+    (root / "built" / "extension" / "static" / "remoteEntry.1.js").write_text("one")
+    monkeypatch.setattr(install_shared_data, "ROOT", root)
+    return root
+
+
+def files(prefix: Path) -> set[str]:
+    return {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()}
+
+
+def test_files_go_into_the_folder_whatever_the_order(checkout: Path, tmp_path: Path) -> None:
+    """A folder does not replace what is put into it."""
+    prefix = tmp_path / "environment"
+    install_shared_data.install_shared_data(prefix)
+
+    assert checkout.is_dir()
+    assert files(prefix) == {
+        "share/ours/package.json",
+        "share/ours/static/chart.js",
+        "share/ours/static/remoteEntry.1.js",
+    }
+
+
+def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
+    """A module that has another name by now goes, and nobody else's files do."""
+    prefix = tmp_path / "environment"
+    install_shared_data.install_shared_data(prefix)
+    neighbour = prefix / "share" / "theirs"
+    neighbour.write_text("stays")
+    static = checkout / "built" / "extension" / "static"
+    (static / "remoteEntry.1.js").rename(static / "remoteEntry.2.js")
+    install_shared_data.install_shared_data(prefix)
+
+    assert files(prefix) == {
+        "share/theirs",
+        "share/ours/package.json",
+        "share/ours/static/chart.js",
+        "share/ours/static/remoteEntry.2.js",
+    }

@@ -6,29 +6,34 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget import guard as interrupts
 from hfmem_widget.guard import harmless, interrupts_deferred, raised_by_handler
 from tests.data.modules import run_alone
+from tests.data.threads import on_threads
+from tests.data.timeouts import TimeIsUpError, raises
+
+
+def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None:
+    """Have signals come within a block, and go on in it."""
+    with interrupts_deferred():
+        for number in numbers:
+            signal.raise_signal(number)
+        then()
 
 
 def test_an_interrupt_within_the_block_comes_right_after_it() -> None:
     """The block is finished, then KeyboardInterrupt is raised."""
     finished: list[bool] = []
-
-    def work() -> None:
-        with interrupts_deferred():
-            signal.raise_signal(signal.SIGINT)
-            finished.append(True)
-
     with pytest.raises(KeyboardInterrupt):
-        work()
+        in_a_block(signal.SIGINT, then=lambda: finished.append(True))
     assert finished == [True]
 
 
@@ -41,24 +46,10 @@ def test_an_error_in_the_block_passes_through() -> None:
 def test_other_threads_are_left_alone() -> None:
     """Elsewhere than on the main thread no handler is touched."""
     seen: list[object] = []
-
-    def work() -> None:
-        with interrupts_deferred():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+    look = partial(in_a_block, then=lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    on_threads(look)
 
     assert seen == [signal.getsignal(signal.SIGINT)]
-
-
-class TimeIsUpError(Exception):
-    """What a handler of the user's raises, such as one of ``signal.alarm``."""
-
-
-def raises(_number: int, _frame: object) -> None:
-    raise TimeIsUpError
 
 
 class Raiser:
@@ -69,33 +60,28 @@ class Raiser:
         raise TimeIsUpError
 
 
+NAMES = ("SIGALRM", "SIGINT", "SIGTERM", "SIGUSR1", "SIGVTALRM")
+
+
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Put back whatever handlers a test sets."""
-    usual = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGUSR1)}
+    usual = {getattr(signal, name): signal.getsignal(getattr(signal, name)) for name in NAMES}
     yield
     for number, handler in usual.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("name", ["SIGALRM", "SIGINT", "SIGTERM", "SIGUSR1", "SIGVTALRM"])
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("name", NAMES)
 def test_what_the_users_own_handlers_raise_waits_too(name: str) -> None:
     """A timeout, or a request to end, comes right after the block as well."""
     number = getattr(signal, name)
-    usual = signal.signal(number, raises)
+    signal.signal(number, raises)
     finished: list[bool] = []
-
-    def work() -> None:
-        with interrupts_deferred():
-            signal.raise_signal(number)
-            finished.append(True)
-
-    try:
-        with pytest.raises(TimeIsUpError):
-            work()
-        assert signal.getsignal(number) is raises
-    finally:
-        signal.signal(number, usual)
+    with pytest.raises(TimeIsUpError):
+        in_a_block(number, then=lambda: finished.append(True))
+    assert signal.getsignal(number) is raises
     assert finished == [True]
 
 
@@ -105,8 +91,7 @@ def test_within_another_block_it_waits_for_that_one() -> None:
 
     def work() -> None:
         with interrupts_deferred():
-            with interrupts_deferred():
-                signal.raise_signal(signal.SIGINT)
+            in_a_block(signal.SIGINT)
             finished.append("outer")
 
     with pytest.raises(KeyboardInterrupt):
@@ -120,14 +105,8 @@ def test_of_two_that_came_each_is_handled() -> None:
     seen: list[int] = []
     signal.signal(signal.SIGALRM, raises)
     signal.signal(signal.SIGUSR1, lambda number, _frame: seen.append(number))
-
-    def work() -> None:
-        with interrupts_deferred():
-            signal.raise_signal(signal.SIGUSR1)
-            signal.raise_signal(signal.SIGALRM)
-
     with pytest.raises(TimeIsUpError):
-        work()
+        in_a_block(signal.SIGUSR1, signal.SIGALRM)
     assert seen == [signal.SIGUSR1]
 
 
@@ -172,8 +151,7 @@ def test_a_stand_in_that_stayed_passes_on_what_comes(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(TimeIsUpError):
         signal.raise_signal(signal.SIGALRM)
-    with interrupts_deferred():
-        pass
+    in_a_block()
     assert signal.getsignal(signal.SIGALRM) is raises
 
 
@@ -203,13 +181,9 @@ def test_what_was_held_back_is_the_users_even_if_its_handler_has_gone() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         raise TimeIsUpError
 
-    def work() -> None:
-        with interrupts_deferred():
-            signal.raise_signal(signal.SIGALRM)
-
     signal.signal(signal.SIGALRM, once)
     with pytest.raises(TimeIsUpError) as caught:
-        work()
+        in_a_block(signal.SIGALRM)
 
     assert raised_by_handler(caught.value)
 
@@ -237,14 +211,16 @@ def test_a_timeout_passes_through_what_is_harmless(
 @pytest.mark.usefixtures("handlers")
 def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A subinterpreter may set none: `signal.signal` raises there, and no signal reaches it."""
-
-    def refuse(*_: object) -> None:
-        raise ValueError("signal only works in main thread of the main interpreter")
-
     signal.signal(signal.SIGUSR1, raises)
     done = []
     with monkeypatch.context() as subinterpreter:
-        subinterpreter.setattr(interrupts, "_handle", refuse)
+        subinterpreter.setattr(
+            interrupts,
+            "_handle",
+            Mock(
+                side_effect=ValueError("signal only works in main thread of the main interpreter")
+            ),
+        )
         with interrupts_deferred():
             done.append("the block")
 
@@ -260,14 +236,12 @@ def test_a_handler_in_c_stays_in_force() -> None:
     handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(calls.append)
     before = ctypes.create_string_buffer(512)
     libc.sigaction(signal.SIGINT, None, before)
-    with interrupts_deferred():
-        pass
+    in_a_block()
     libc.signal.restype = ctypes.c_void_p
     libc.signal(signal.SIGINT, handler)
     try:
         for _ in range(2):
-            with interrupts_deferred():
-                pass
+            in_a_block()
             os.kill(os.getpid(), signal.SIGINT)
     finally:
         libc.sigaction(signal.SIGINT, before, None)
@@ -275,6 +249,7 @@ def test_a_handler_in_c_stays_in_force() -> None:
     assert calls == [signal.SIGINT, signal.SIGINT]
 
 
+@pytest.mark.usefixtures("handlers")
 def test_how_the_system_calls_a_handler_stays() -> None:
     """`signal.siginterrupt` is kept."""
 
@@ -283,15 +258,11 @@ def test_how_the_system_calls_a_handler_stays() -> None:
         ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
         return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
 
-    usual = signal.signal(signal.SIGUSR1, lambda *_: None)
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     signal.siginterrupt(signal.SIGUSR1, False)
-    try:
-        before = flags()
-        with interrupts_deferred():
-            pass
-        assert flags() == before
-    finally:
-        signal.signal(signal.SIGUSR1, usual)
+    before = flags()
+    in_a_block()
+    assert flags() == before
 
 
 def test_an_interrupt_waits_behind_a_handler_in_c_that_passes_it_on() -> None:
@@ -324,11 +295,9 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(interrupts._state, "seconds", 0.0)
     monkeypatch.setattr("hfmem_widget.guard.time.perf_counter", steps.__next__)
     for _ in range(400):
-        with interrupts_deferred():
-            pass
+        in_a_block()
     usual = interrupts.seconds_of_an_event()
-    with interrupts_deferred():
-        pass
+    in_a_block()
 
     assert usual == pytest.approx(2e-5)
     assert interrupts.seconds_of_an_event() < 2 * usual

@@ -1,4 +1,4 @@
-"""What the product says of scripted runs, errors, maps and faults: whole, in `tests/data/texts`."""
+"""What the product says and draws, whole, of scripted runs, errors, maps and faults: `tests/data/texts`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hfmem_widget.sources.nvml_gpu import Fault, why_closed, why_unread
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
 from hfmem_widget.view.card import card_bundle
+from tests.data.drawn import every, kept, summary
 from tests.data.oom_cases import CASES
 from tests.data.recorded import NAMES, recorded_map
 from tests.data.texts import assert_reads
@@ -94,3 +95,17 @@ def test_what_is_said_reads_so(
     # What an argument of a Trainer is called depends on the transformers that is loaded, if any.
     monkeypatch.delitem(sys.modules, "transformers.training_args", raising=False)
     assert_reads(told.__name__, "\n\n".join(f"# {name}\n{text}" for name, text in told()))
+
+
+KEPT = kept()
+
+
+@pytest.mark.parametrize(("name", "make"), [pytest.param(*one, id=one[0]) for one in every()])
+def test_a_picture_has_the_pieces_that_are_kept(name: str, make: Callable[[], list[str]]) -> None:
+    """Where a change is meant, ``python -m tests.data.drawn`` keeps what is drawn now."""
+    assert summary(make()) == KEPT[name], f"python -m tests.data.drawn {name} shows its pieces"
+
+
+def test_every_picture_that_is_kept_is_drawn() -> None:
+    """None is left of a view that went."""
+    assert [name for name, _ in every()] == list(KEPT)

@@ -15,18 +15,15 @@ from hfmem_widget.analysis.anatomy import anatomy, end_of, peak_of
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (
-    Device,
     DeviceSteps,
     Peak,
-    Recorder,
-    Sample,
-    Series,
     Session,
     SpanKind,
     StepGroup,
 )
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
+from tests.data.recorders import read, recorder_of
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 from tests.scenes.groups import add_group
 
@@ -251,23 +248,15 @@ def test_what_there_is_not_is_refused_with_what_there_is(
 
 def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
     """Before the first sample an anatomy is empty, and no error."""
-    recorder = Recorder("new")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU", total=GIB)], [Series("cuda:0", "allocated")])
+    session = recorder_of().session
     assert anatomy(session).parts == ()
     assert anatomy(session, "peak").parts == ()
 
 
 def test_the_device_is_the_one_on_which_most_was_allocated() -> None:
     """Unless told otherwise, the anatomy is that of the GPU in most use, not of the host."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt(
-        [Device(key, key) for key in ("cuda:0", "cuda:1", "cpu")],
-        [Series(key, "allocated") for key in ("cuda:0", "cuda:1", "cpu")],
-    )
-    recorder.append(Sample(0.0, (1.0, 2.0, 9.0)))
-    assert anatomy(session).device.key == "cuda:1"
+    recorder = recorder_of((1.0, 2.0, 9.0), keys=("cuda:0", "cuda:1", "cpu"))
+    assert anatomy(recorder.session).device.key == "cuda:1"
 
 
 def test_the_device_is_the_host_where_no_other_is_used() -> None:
@@ -371,13 +360,11 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
 
 def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
     """A note says how much of the cache only a graph can use, and no more than there is of it."""
-    session = Recorder("run")
+    recorder = recorder_of(metrics=("allocated", "reserved", "private_pools"))
     notes: list[str] = []
-    series = [Series("cuda:0", one) for one in ("allocated", "reserved", "private_pools")]
-    session.adopt([Device("cuda:0", "GPU")], series)
     for pools in (0.0, 2 * GIB, 9 * GIB):
-        session.append(Sample(1.0, (GIB, 4 * GIB, pools)))
-        notes.append(" ".join(anatomy(session.session, "now").notes))
+        read(recorder, 1.0, (GIB, 4 * GIB, pools))
+        notes.append(" ".join(anatomy(recorder.session, "now").notes))
 
     assert ["private pools" in one for one in notes] == [False, True, True]
     assert "2.00 GiB" in notes[1]
@@ -386,11 +373,8 @@ def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
 
 def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
     """It is in no part, since it is not in the heap."""
-    session = Recorder("run")
-    session.adopt([Device("cpu", "CPU")], [Series("cpu", one) for one in ("allocated", "pinned")])
-    session.append(Sample(1.0, (GIB, 2 * GIB)))
-
-    now = anatomy(session.session, "now")
+    recorder = recorder_of((GIB, 2 * GIB), keys=["cpu"], metrics=("allocated", "pinned"))
+    now = anatomy(recorder.session, "now")
 
     assert "2.00 GiB" in now.notes[0]
     assert [part.bytes for part in now.parts] == [GIB]

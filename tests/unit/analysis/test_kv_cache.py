@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from hfmem_widget.analysis.kv_cache import LEFT_FOR_TEMPORARIES, kv_cache
-from hfmem_widget.session import Device, KVCache, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import Device, KVCache, Peak, Session
 from hfmem_widget.text import GIB, KIB, MIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.tokens import kv_cache_text, sentence
+from tests.data.recorders import read, recorder_of
 
 METRICS = ("allocated", "reserved", "device_used", "kv_cache")
 TOTAL = 16 * GIB
@@ -20,10 +21,10 @@ TOTAL = 16 * GIB
 
 def decoded(counts: Mapping[str, float], *, key: str = "cuda:0", held: float = GIB) -> Session:
     """Return a session of one decode, at whose peak 4 of 6 reserved GiB are allocated; 1 GiB is others'."""
-    recorder = Recorder("generate")
-    recorder.adopt([Device(key, "one", total=TOTAL)], [Series(key, one) for one in METRICS])
-    rows = [(2 * GIB, 3 * GIB, 4 * GIB, 0.0), (3 * GIB, 6 * GIB, 7 * GIB, held)]
-    before, after = (recorder.append(Sample(at / 10, row)) for at, row in enumerate(rows))
+    first = (2 * GIB, 3 * GIB, 4 * GIB, 0.0)
+    recorder = recorder_of(first, keys=[key], metrics=METRICS, total=TOTAL)
+    before = recorder.session.last_sample
+    after = read(recorder, 0.1, (3 * GIB, 6 * GIB, 7 * GIB, held))
     cell = recorder.open_span("cell", "cell", before)
     span = recorder.open_span("decode", "decode", before)
     peaks = {f"{key}/allocated": Peak(4 * GIB, "exact"), f"{key}/reserved": Peak(6 * GIB, "exact")}

@@ -9,8 +9,9 @@ import pytest
 
 from hfmem_widget.features.memory_map.holes import holes
 from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series
+from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB
+from tests.data.recorders import KEY, read, recorder_of
 from tests.unit.features.memory_map.test_holes import found_in
 
 NAN = math.nan
@@ -28,16 +29,13 @@ def test_retries_are_those_of_the_span(before: float, after: float, retries: int
 
 def test_holes_after_the_span_are_not_its_own() -> None:
     """Though it was fuller then."""
-    recorder = Recorder("cell")
-    session = recorder.session
-    metrics = ("allocated", "reserved", "inactive_split")
-    recorder.adopt([Device("cuda:0", "")], [Series("cuda:0", one) for one in metrics])
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (0.0, 0.0, 0.0))))
-    within = recorder.append(Sample(1.0, (5 * GIB, 8 * GIB, 2 * GIB)))
-    peaks = {"cuda:0/allocated": Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
+    recorder = recorder_of((0.0,) * 3, metrics=("allocated", "reserved", "inactive_split"))
+    span = recorder.open_span("cell", "cell", recorder.session.last_sample)
+    within = read(recorder, 1.0, (5 * GIB, 8 * GIB, 2 * GIB))
+    peaks = {KEY: Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
     closed = recorder.close_span(span.id, within, peaks)
-    recorder.append(Sample(2.0, (7 * GIB, 8 * GIB, 0.0)))
-    (found,) = holes(session, closed)
+    read(recorder, 2.0, (7 * GIB, 8 * GIB, 0.0))
+    (found,) = holes(recorder.session, closed)
 
     assert found.evidence["holes"] == 2 * GIB
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,11 +257,7 @@ def test_a_file_that_cannot_be_written_fails_the_run(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk that is full costs the update, and the exit code says so."""
-
-    def refuses(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Baseline, "write", refuses)
+    monkeypatch.setattr(Baseline, "write", Mock(side_effect=OSError(28, "No space left on device")))
     result = play("def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))", *UPDATE)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -323,11 +324,7 @@ def test_a_fault_of_ours_fails_no_test(
     play: Play, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """The test is run as without us, and the summary says that it was not measured."""
-
-    def breaks(_self: Memory) -> None:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(Memory, broken, breaks)
+    monkeypatch.setattr(Memory, broken, Mock(side_effect=RuntimeError("a fault of ours")))
     result = play(
         """
 @pytest.mark.limit_vram("1 MiB")

@@ -1,17 +1,23 @@
-"""What Jupyter's agents may call."""
+"""What agents may call, and what `hfmem skill` tells them."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from importlib.resources import files
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 
+import hfmem_widget
 from hfmem_widget.cli import tools
+from hfmem_widget.cli.main import main
+from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.display import resolve
+from hfmem_widget.options import WatchOptions, options_of
 
 Make = Callable[..., Path]
 
@@ -53,3 +59,50 @@ def test_a_command_that_takes_too_long_is_ended(
     """And that is said."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
+
+
+TEXT = files(hfmem_widget).joinpath("skill", "SKILL.md").read_text("utf-8")
+
+
+def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name, and when to use it, in at most 1,024 characters."""
+    assert main(["skill"]) == FINE
+    said = capsys.readouterr().out
+    assert said == TEXT
+    head = re.match(r"---\nname: (\S+)\ndescription: (.+)\n---\n", said)
+    assert head is not None
+    assert head[1] == "hfmem"
+    assert len(head[2]) <= 1024
+
+
+def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each subcommand of `hfmem` is one, and each of their options."""
+    named = re.findall(r"`hfmem ([^`]+)`", TEXT)
+    assert named
+    for words in named:
+        command, *rest = words.split(" -- ")[0].split()
+        with pytest.raises(SystemExit) as ended:
+            main([command, "-h"])
+        assert ended.value.code == 0
+        said = capsys.readouterr().out
+        assert all(word in said for word in rest if word.startswith("--"))
+
+
+def test_every_option_of_a_watch_in_it_exists() -> None:
+    """And is one that `%%memwatch` takes."""
+    named = set(re.findall(r"%%memwatch --([a-z-]+)", TEXT)) | {"stacks"}
+    assert named <= set(options_of(WatchOptions))
+
+
+def test_it_is_written_where_agents_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once: what is there already is not overwritten."""
+    folder = tmp_path / "skills"
+    place = folder / "hfmem" / "SKILL.md"
+    assert main(["skill", "--install", str(folder)]) == FINE
+    assert place.read_text("utf-8") == TEXT
+    place.write_text("mine", "utf-8")
+    assert main(["skill", "--install", str(folder)]) == WRONG
+    assert place.read_text("utf-8") == "mine"
+    assert "already exists" in capsys.readouterr().err

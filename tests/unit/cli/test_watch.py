@@ -8,6 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -126,11 +127,7 @@ def test_a_run_that_broke_off_is_told_by_its_code(
 def test_ctrl_c_ends_it(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
     """That is how one leaves: no traceback, and the exit code 0."""
     growing.pause(0)
-
-    def interrupted(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    assert watch(asked(growing.path), interrupted) == FINE
+    assert watch(asked(growing.path), Mock(side_effect=KeyboardInterrupt)) == FINE
     assert capsys.readouterr().err == ""
 
 

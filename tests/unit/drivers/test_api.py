@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -21,6 +20,7 @@ from hfmem_widget.options import WatchOptions
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.screen import Screen
 from tests.data.modules import run_alone
+from tests.data.threads import on_threads
 
 
 @pytest.fixture
@@ -224,11 +224,9 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in a container that allows no more of them: the block runs, and the card says what is missing."""
-
-    def refuse(_: Ticker) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(Ticker, "start", refuse)
+    monkeypatch.setattr(
+        Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))
+    )
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
         kept = bytearray(50_000_000)
     span = session.spans[0]
@@ -325,7 +323,5 @@ def test_watches_side_by_side_are_not_within_each_other() -> None:
             with hfmem_widget.watch("beside", quiet=True) as session:
                 others.append(session.running)
 
-        thread = threading.Thread(target=beside)
-        thread.start()
-        thread.join()
+        on_threads(beside)
     assert others == [True]

@@ -1,4 +1,4 @@
-"""What is followed of loading, with a transformers of our own that loads as 4.57 does: file by file."""
+"""A model that transformers loads: its shards as spans, and which files its tensors complete."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from safetensors.torch import save_file
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import loading
+from hfmem_widget.drivers.loading import Shards
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.patch import surround, surround_all
 from hfmem_widget.monitor.process import process_state
@@ -215,14 +217,10 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said in one line, whatever is to come, and the model is loaded."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken")
-
     module = modeling()
     surround_all(loading.PLACES, module)
     with hfmem_widget.watch(quiet=True) as session:
-        monkeypatch.setattr(Monitor, "turn", broken)
+        monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
         loaded = module.PreTrainedModel.from_pretrained(files)
 
     assert loaded is not None
@@ -258,3 +256,69 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
 
         assert process_state(loading.Loads).calls == []
         assert [span.kind for span in session.open_spans] == ["block"]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    """Return two shards: a and b of 400 and 40 bytes, and c of 2."""
+    made = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
+    save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, made[0], metadata={"format": "pt"})
+    save_file({"c": torch.zeros(1, dtype=torch.float16)}, made[1])
+    return made
+
+
+def test_a_file_is_completed_with_the_last_of_its_tensors(paths: list[str]) -> None:
+    """Whatever the order; a tensor is in the model when the next one goes in."""
+    shards = Shards(paths)
+    for name in "abc":
+        shards.collect(name)
+    steps = [list(shards.place(names)) for names in ("b", "c", "a", "")]
+
+    assert steps == [[], [(40, False)], [(2, True)], [(400, True)]]
+
+
+def test_tensors_that_go_in_together_are_there_together(paths: list[str]) -> None:
+    """As experts' weights do, which become one."""
+    shards = Shards(paths)
+    for name in "abc":
+        shards.collect(name)
+    list(shards.place("abc"))
+
+    assert list(shards.place(())) == [(400, False), (40, True), (2, True)]
+
+
+def test_what_the_model_does_not_take_is_not_waited_for(paths: list[str]) -> None:
+    """A file is completed without it, and one with nothing else is not wanted at all."""
+    shards = Shards(paths)
+    shards.collect("a")
+    list(shards.place("a"))
+
+    assert shards.wanted == 1
+    assert list(shards.place(())) == [(400, True)]
+
+
+def test_a_tensor_counts_once(paths: list[str]) -> None:
+    """Though it is put in twice, and a tensor of no file not at all."""
+    shards = Shards(paths)
+    shards.collect("a")
+    shards.collect("elsewhere")
+    found = [*shards.place("a"), *shards.place(["a", "elsewhere"]), *shards.place(())]
+
+    assert found == [(400, True)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, b"", b"\xff" * 16, b"\x08" + bytes(7) + b"not json", b"\x02" + bytes(7) + b"[]"),
+        *(b"\x0b" + bytes(7) + b'{"a": null}', b"\x07" + bytes(7) + b'{"a":1}'),
+    ],
+    ids=["missing", "empty", "endless", "no json", "a list", "null", "a number"],
+)
+def test_a_file_that_cannot_be_read_has_no_tensors(tmp_path: Path, content: bytes | None) -> None:
+    """Whoever loads it says what is wrong."""
+    path = tmp_path / "broken.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert Shards([str(path)]).sizes == {str(path): {}}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from hfmem_widget.drivers.training.loop import Loop, step_counter
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
+from tests.data.timeouts import TimeIsUpError
 from tests.fakes.source import spanned
 
 torch = pytest.importorskip("torch")
@@ -158,16 +160,10 @@ def test_an_interrupt_as_gradients_are_cleared_waits(monkeypatch: pytest.MonkeyP
     assert model is not None
 
 
+@pytest.mark.usefixtures("timeout")
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> None:
     """However often one comes while optimizers step and clear gradients, it reaches the loop."""
-
-    class TimeIsUpError(Exception):
-        pass
-
-    def handler(_number: int, _frame: object) -> None:
-        raise TimeIsUpError
-
     model, optimizer = stepped()
 
     def loop() -> bool:
@@ -180,13 +176,11 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
             return True
         return False
 
-    usual = signal.signal(signal.SIGALRM, handler)
     try:
         with hfmem_widget.watch(model, quiet=True) if watched else nullcontext():
             ended = [loop() for _ in range(30)]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, usual)
         # One that comes as `no_grad` is left leaves it on: so it does without us.
         torch.set_grad_enabled(True)
 
@@ -214,11 +208,7 @@ def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fault in ending the loops keeps no hook on, and nothing surrounded."""
-
-    def broken() -> None:
-        raise OSError
-
-    monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", broken)
+    monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", Mock(side_effect=OSError))
     with pytest.raises(OSError, match=r"^$"):
         leave_optimizers()
 

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.utils._python_dispatch as dispatch
@@ -355,12 +356,7 @@ def test_a_fault_in_the_expansion_is_an_error_of_one_line(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """And the cell does not run."""
-
-    def broken(*_: object) -> str:
-        message = "no variables\nhere"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(shell, "var_expand", broken)
+    monkeypatch.setattr(shell, "var_expand", Mock(side_effect=RuntimeError("no variables\nhere")))
     said = told("%%memwatch --quiet --label {x}\nran = True")
 
     assert (

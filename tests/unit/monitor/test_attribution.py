@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
+from tests.data.threads import on_threads
 
 torch = pytest.importorskip("torch")
 
@@ -165,12 +166,6 @@ def trained() -> tuple[Any, Any]:
     return model, optimizer
 
 
-def on_another_thread(do: Callable[[], object]) -> None:
-    thread = threading.Thread(target=do)
-    thread.start()
-    thread.join()
-
-
 def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
     """Of an optimizer that steps on a thread that is alive, no other looks at a gradient: it may be freed."""
     model, optimizer = trained()
@@ -185,7 +180,7 @@ def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
         seen.append(other_model)
 
     seen: list[Any] = []
-    on_another_thread(look)
+    on_threads(look)
 
     (here, elsewhere), _ = seen
     assert [len(here), elsewhere] == [1, [optimizer]]

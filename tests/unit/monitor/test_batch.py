@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from hfmem_widget.monitor.batch import shape_of
+from tests.data.timeouts import TimeIsUpError, time_is_up
 
 
 class FakeTensor:
@@ -82,24 +82,15 @@ def test_what_is_not_recognised_counts_nothing(args: Any, kwargs: Any) -> None:
     assert shape_of(args, kwargs) == {}
 
 
+@pytest.mark.usefixtures("timeout")
 def test_what_the_handler_of_a_signal_raises_is_not_lost() -> None:
     """It comes at any instant, also while a batch is looked at, and is for the user's code."""
-
-    class TimeIsUpError(Exception):
-        pass
 
     class Interrupted:
         @property
         def shape(self) -> tuple[int, ...]:
-            signal.raise_signal(signal.SIGALRM)
+            time_is_up()
             return 4, 128
 
-    def handler(_number: int, _frame: object) -> None:
-        raise TimeIsUpError
-
-    usual = signal.signal(signal.SIGALRM, handler)
-    try:
-        with pytest.raises(TimeIsUpError):
-            shape_of((), {"input_ids": Interrupted()})
-    finally:
-        signal.signal(signal.SIGALRM, usual)
+    with pytest.raises(TimeIsUpError):
+        shape_of((), {"input_ids": Interrupted()})

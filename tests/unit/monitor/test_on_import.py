@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
@@ -85,11 +85,7 @@ def test_ending_takes_it_out_of_the_import_system() -> None:
 
 def test_a_fault_of_ours_does_not_break_the_import(capsys: pytest.CaptureFixture[str]) -> None:
     """The module is imported, and the fault is one line on stderr."""
-
-    def broken(_module: ModuleType) -> None:
-        raise RuntimeError("broken")
-
-    waiting = WhenImported({NAME: broken})
+    waiting = WhenImported({NAME: Mock(side_effect=RuntimeError("broken"))})
     waiting.begin()
     try:
         assert importlib.import_module(NAME).value == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from hfmem_widget.monitor.monitor import Monitor
@@ -77,14 +75,7 @@ def test_the_usual_pace_comes_back_with_longer_steps() -> None:
 def test_ticks_that_cost_too_much_stay_rare() -> None:
     """Though 0.4 s, to which they have backed off, is a pace of short steps, too; and few notes say so."""
     training = Training()
-    bench = training.bench
-    read = bench.host.read
-
-    def slow(now: float) -> Sequence[float]:
-        bench.cpu.advance(0.06)
-        return read(now)
-
-    bench.host.read = slow  # type: ignore[method-assign]
+    training.bench.host.meanwhile = lambda: training.bench.cpu.advance(0.06)
     training.pass_ticks(60, steps=0)
 
     assert training.pace == RARER

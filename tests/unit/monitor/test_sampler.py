@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 
@@ -98,18 +97,13 @@ def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
 
 
 def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
-    host: FakeSource, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    host: FakeSource, clock: FakeClock
 ) -> None:
     """A reading that takes long is not made again before it is a small part of the time."""
     sampler = Sampler([host], clock=clock)
     sampler.poll()
-    seconds, read = 1e-4, host.read
-
-    def slow(now: float) -> Sequence[float]:
-        clock.advance(seconds)
-        return read(now)
-
-    monkeypatch.setattr(host, "read", slow)
+    seconds = 1e-4
+    host.meanwhile = lambda: clock.advance(seconds)
     reads = [host.reads]
     for passed in (1.0, 0.9 * seconds / FINE_SHARE, 0.2 * seconds / FINE_SHARE):
         clock.advance(passed)

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from hfmem_widget.ranks.directory import (
     streams,
 )
 from hfmem_widget.session.rank_records import Rank
+from tests.data.threads import on_threads
 
 RANK = Rank(7, 3, 8, 0, "node0001", 4711, "torchrun")
 NAME = "r00007-a0-node0001-4711.jsonl"
@@ -61,12 +63,7 @@ def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
         begin.wait()
         found.append(make_or_join(tmp_path / "run").run)
 
-    threads = [threading.Thread(target=join) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
+    on_threads(*[join] * 8)
     assert len(found) == 8
     assert set(found) == {read_run(tmp_path / "run").run}
 
@@ -75,11 +72,7 @@ def test_where_there_are_no_links_one_has_its_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on many network drives."""
-
-    def no_link(*_: object, **__: object) -> None:
-        raise PermissionError(1, "no links here")
-
-    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "no links here")))
 
     assert make_or_join(tmp_path / "run") == make_or_join(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]

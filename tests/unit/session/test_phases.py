@@ -8,7 +8,7 @@ import pytest
 
 from hfmem_widget.session import Peak, Recorder, Sample, Span, SpanKind
 from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
-from tests.unit.session.conftest import KEY, recorder_of
+from tests.data.recorders import KEY, recorder_of
 
 
 def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:

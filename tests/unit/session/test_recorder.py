@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.session import Peak, Recorder, Sample, Session, Timeline
 from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNPUBLISHED
-from tests.unit.session.conftest import KEY, recorder_of
+from tests.data.recorders import KEY, recorder_of
 
 WRITES = 400
 
@@ -55,12 +56,7 @@ def test_what_is_kept_for_who_subscribes_is_bounded(recorder: Recorder) -> None:
 def test_one_that_fails_is_left_out_and_the_others_are_told(recorder: Recorder) -> None:
     """A note says so, and it is called no more."""
     came: list[int] = []
-
-    def broken(_session: Session, _samples: Sequence[Sample]) -> None:
-        message = "gone"
-        raise OSError(message)
-
-    recorder.subscribe(broken)
+    recorder.subscribe(Mock(side_effect=OSError("gone")))
     recorder.subscribe(lambda _, samples: came.append(len(samples)))
     for time in (0.0, 1.0):
         read(recorder, time)

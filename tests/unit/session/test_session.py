@@ -22,8 +22,8 @@ from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
 from hfmem_widget.session.timeline import Timeline
+from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes.groups import add_group
-from tests.unit.session.conftest import GPU, KEY, recorder_of
 
 ALLOCATED = Series("cuda:0", "allocated")
 RESERVED = Series("cuda:0", "reserved")
@@ -196,13 +196,8 @@ def test_without_pandas_a_frame_says_what_is_missing(
 
 def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
     """Where rows stand for several samples, the highest of each by default."""
-    recorder = Recorder("run")
-    recorder.session.timeline = Timeline(0, 2)
-    session = recorder.session
-    recorder.adopt([Device(GPU, "")], [Series(GPU, "allocated")])
-    for at in range(2 * BLOCK):
-        recorder.append(Sample(float(at), (float(at % 5),)))
-
+    readings = [float(at % 5) for at in range(2 * BLOCK)]
+    session = recorder_of(*readings, timeline=Timeline(0, 2)).session
     assert session.to_pandas()[KEY].max() == 4.0
     assert session.to_pandas(fold="high")[KEY].min() > 0.0
     assert session.to_pandas(fold="low")[KEY].max() == 0.0
@@ -259,13 +254,9 @@ def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
 
 def test_the_peak_without_a_key_is_the_gpus() -> None:
     """The host's where no GPU was used; it is a number that shows itself as people read it."""
-    recorder = Recorder("run")
-    host, gpu = Series("cpu", "allocated"), Series("cuda:0", "allocated")
-    recorder.adopt([Device("cpu", "CPU"), Device("cuda:0", "GPU")], [host, gpu])
-    recorder.append(Sample(0.0, (9e9, 0.0)))
+    recorder = recorder_of((9e9, 0.0), keys=("cpu", "cuda:0"))
     assert recorder.session.peak() == 9e9
-    recorder.append(Sample(1.0, (9e9, 1342177280.0)))
-
+    read(recorder, 1.0, (9e9, 1342177280.0))
     assert recorder.session.peak() == 1342177280.0
     assert repr(recorder.session.peak()) == "1.25 GiB (1,342,177,280 bytes)"
     assert repr(Session().peak()) == "n/a"

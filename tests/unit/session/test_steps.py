@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import Device, DeviceSteps, Recorder, Sample, Series, StepGroup, Steps
+from hfmem_widget.session import DeviceSteps, Sample, StepGroup, Steps
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
+from tests.data.recorders import GPU, recorder_of
 from tests.scenes.groups import add_group
-from tests.unit.session.conftest import GPU, recorder_of
 
 
 def one_step(number: int, peak: float = 1.0, *, parent: int = 1, tokens: float = 8.0) -> StepGroup:
@@ -109,12 +109,8 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
 
 def test_a_data_frames_names_are_no_series() -> None:
     """What a column is called in the frame of the steps means nothing else in that of the session."""
-    recorder = Recorder()
-    session = recorder.session
     metrics = (*ROLES, *HELD, "activations")
-    series = [Series(device, metric) for device in (GPU, "cpu") for metric in metrics]
-    recorder.adopt([Device(GPU, "GPU"), Device("cpu", "CPU")], series)
-    recorder.append(Sample(0.0, (1.0,) * len(series)))
+    session = recorder_of((1.0,) * 2 * len(metrics), keys=(GPU, "cpu"), metrics=metrics).session
     of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
 
     assert not set(of_session.columns) & set(of_steps.columns)

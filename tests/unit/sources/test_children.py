@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,11 +114,7 @@ def test_without_children_nothing_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel says in one call that there are none."""
-
-    def none(*_: object) -> None:
-        raise ChildProcessError
-
-    monkeypatch.setattr(os, "waitid", none)
+    monkeypatch.setattr(os, "waitid", Mock(side_effect=ChildProcessError))
     processes = LinuxProcesses(tmp_path / "missing")
 
     assert list(processes.pids()) == []

@@ -377,10 +377,6 @@ def test_where_nobody_tells_all_devices_are_opened(fault: type[Exception]) -> No
     """By an old torch, or a driver that does not answer."""
     torch: Any = FakeTorch(FakeAllocator(devices=3))
     _, allocator = opened(torch)
-
-    def fail(_device: int) -> bool:
-        raise fault
-
-    torch._C._cuda_hasPrimaryContext = fail
+    torch._C._cuda_hasPrimaryContext = mock.Mock(side_effect=fault)
 
     assert list(allocator.opened()) == [0, 1, 2]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,11 +55,7 @@ def test_a_snapshot_that_fails_still_ends_the_recording() -> None:
     """It would slow down everything that follows."""
     torch = FakeTorch()
     history = begun(torch)
-
-    def fail() -> None:
-        raise RuntimeError
-
-    torch.cuda.memory._snapshot = fail
+    torch.cuda.memory._snapshot = Mock(side_effect=RuntimeError)
     with pytest.raises(RuntimeError):
         history.end()
     assert not torch.recording
@@ -140,12 +137,7 @@ def test_a_fault_of_ours_does_not_reach_cudas_initialisation(
     """Torch would raise "CUDA call failed lazily" in the user's code."""
     torch = FakeTorch(initialized=False)
     begun(torch)
-
-    def fail(*_: object, **__: object) -> None:
-        message = "odd"
-        raise ValueError(message)
-
-    torch.cuda.memory._record_memory_history = fail
+    torch.cuda.memory._record_memory_history = Mock(side_effect=ValueError("odd"))
     torch.initialize()
     assert "ValueError: odd" in capsys.readouterr().err
 
@@ -169,12 +161,7 @@ def test_cuda_malloc_async_is_said_to_keep_no_history() -> None:
 def test_an_allocator_that_refuses_costs_a_sentence() -> None:
     """As a pluggable one may."""
     torch = FakeTorch()
-
-    def refuse(*_: object, **__: object) -> None:
-        message = "not supported"
-        raise RuntimeError(message)
-
-    torch.cuda.memory._record_memory_history = refuse
+    torch.cuda.memory._record_memory_history = Mock(side_effect=RuntimeError("not supported"))
     assert "not supported" in begun(torch).obstacle
 
 

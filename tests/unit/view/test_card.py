@@ -11,13 +11,14 @@ from typing import Any, Literal
 import pytest
 
 from hfmem_widget.analysis.facts import active_devices, facts_of, uses_a_gpu
-from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import Device, Finding, Peak, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import compact_bundle, peak_text, running_bundle
 from tests.data.parted import Script, training
+from tests.data.recorders import cell_of
 from tests.scenes import scripted_run, shared_run
 from tests.scenes.stage import Stage
 
@@ -195,13 +196,9 @@ def test_the_compact_form_has_the_same_facts() -> None:
 
 def test_a_session_without_devices_still_has_a_card() -> None:
     """Where nothing could be read, the card has the cell's name and its time."""
-    recorder = Recorder("nothing")
-    session = recorder.session
-    span = recorder.open_span("cell", "nothing", session.last_sample)
-    span = recorder.close_span(span.id, session.last_sample, {})
-    bundle = card_bundle(session, span, with_chart=False)
-    assert "nothing" in bundle["text/html"]
-    assert bundle["text/plain"] == 'memwatch "nothing" · 0.0 ms'
+    bundle = card_bundle(*cell_of((), keys=()), with_chart=False)
+    assert "run" in bundle["text/html"]
+    assert bundle["text/plain"] == 'memwatch "run" · 0.0 ms'
 
 
 def test_why_memory_ran_out_is_said_once() -> None:
@@ -231,16 +228,11 @@ def test_why_memory_ran_out_is_said_once() -> None:
 
 def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
     """As a GPU before CUDA is up, whose allocator has no figures yet."""
-    recorder = Recorder("run")
-    session = recorder.session
-    devices = [Device("cuda:0", "H200"), Device("cuda:1", "H200"), Device("cpu", "EPYC")]
-    recorder.adopt(devices, [Series("cuda:0", "allocated"), Series("cpu", "allocated")])
-    span = recorder.open_span("cell", "a", recorder.append(Sample(0.0, (0.0, 1.0))))
-    recorder.append(Sample(1.0, (5.0, 1.0)))
-    closed = recorder.close_span(span.id, session.last_sample, {})
+    session, span = cell_of((0.0, 1.0), (5.0, 1.0), keys=("cuda:0", "cpu"))
+    session.devices = (*session.devices, Device("cuda:1", "H200"))
 
-    assert [one.key for one in active_devices(session, closed)] == ["cuda:0"]
-    assert uses_a_gpu(session, closed)
+    assert [one.key for one in active_devices(session, span)] == ["cuda:0"]
+    assert uses_a_gpu(session, span)
 
 
 @pytest.mark.parametrize(

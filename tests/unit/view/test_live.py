@@ -10,17 +10,19 @@ from contextvars import ContextVar
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session
+from hfmem_widget.session import Recorder, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import live
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.live import CellView, NotebookView, RunView
 from hfmem_widget.view.screen import MARK, Screen
 from hfmem_widget.view.wire.protocol import Buffers, Message
+from tests.data.recorders import cell_of
 from tests.scenes import FakeClock, scripted_run
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -320,11 +322,7 @@ def test_a_chart_that_cannot_be_made_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     """Without a live chart the cell goes on, and the still chart is there at the end."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(live, "Broadcast", broken)
+    monkeypatch.setattr(live, "Broadcast", Mock(side_effect=error))
     stage = Stage()
     stage.appear()
     stage.finish()
@@ -410,13 +408,7 @@ def test_captured_outputs_get_the_card_alone() -> None:
 
 def nothing_done(*, note: str = "") -> Session:
     """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cpu", "host", total=8 * GIB)], [Series("cpu", "allocated", "heap")])
-    span = recorder.open_span("cell", "run", recorder.append(Sample(0.0, (GIB,))))
-    for tick in range(1, 6):
-        after = recorder.append(Sample(tick / 10, (GIB,)))
-    recorder.close_span(span.id, after, {})
+    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
     session.notes += [note] if note else []
     return session
 

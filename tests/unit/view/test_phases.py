@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hfmem_widget.session import NO_STEP, Device, Peak, Recorder, Sample, Series, Span, SpanKind
+from hfmem_widget.session import NO_STEP, Peak, Sample, Span, SpanKind
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.phases import MOST_IN_SIGHT, pace_text, phase_rows, phases_html, where_text
+from tests.data.recorders import recorder_of
 from tests.scenes import scripted_run
 
 
@@ -15,13 +16,8 @@ class Cell:
     """A cell on some GPUs, whose phases have the peaks they are told to have."""
 
     def __init__(self, gpus: int = 1) -> None:
-        keys = [f"cuda:{index}" for index in range(gpus)]
-        self.recorder = Recorder("run")
+        self.recorder = recorder_of(keys=[f"cuda:{index}" for index in range(gpus)])
         self.session = self.recorder.session
-        self.recorder.adopt(
-            [Device(key, "GPU", total=80 * GIB) for key in keys],
-            [Series(key, "allocated", "allocated") for key in keys],
-        )
         self._values = (GIB,) * gpus
         self._open = self.recorder.open_span("cell", "run", self.sample(0.0))
 
@@ -124,13 +120,11 @@ def test_of_two_steps_none_is_the_worst() -> None:
 
 def test_a_watched_block_is_no_phase_of_itself() -> None:
     """The block that is watched has no row in its own table."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU")], [Series("cuda:0", "allocated")])
-    block = recorder.open_span("block", "load", recorder.append(Sample(0.0, (GIB,))))
+    recorder = recorder_of(GIB)
+    block = recorder.open_span("block", "load", recorder.session.last_sample)
     block = recorder.close_span(block.id, recorder.append(Sample(1.0, (GIB,))), {})
-    assert phase_rows(session, block) == []
-    assert phases_html(session, block) == ""
+    assert phase_rows(recorder.session, block) == []
+    assert phases_html(recorder.session, block) == ""
 
 
 def test_a_peak_that_is_a_lower_bound_says_so() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
+from tests.data.threads import on_threads
 
 torch = pytest.importorskip("torch")
 
@@ -142,9 +142,7 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
         optimizer = adam(model)
         for batch in batches():
             loss_of(model, batch).backward()
-            other = threading.Thread(target=cleared_last)
-            other.start()
-            other.join()
+            on_threads(cleared_last)
             optimizer.step()
 
     assert outlined(session) == f"{STEP} {STEP}"

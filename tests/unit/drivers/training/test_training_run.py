@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import weakref
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.session import Session, Span
+from tests.data.threads import on_threads
+from tests.data.timeouts import TimeIsUpError, time_is_up
 from tests.unit.monitor.conftest import Bench
 
 SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
@@ -93,9 +94,7 @@ def test_an_end_without_a_begin_does_nothing(
 def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> None:
     """Replicas of nn.DataParallel call hooks from threads of their own."""
     run.step_begins(1)
-    other = threading.Thread(target=run.forward_begins, args=(SHAPE,))
-    other.start()
-    other.join()
+    on_threads(lambda: run.forward_begins(SHAPE))
 
     assert tree(session) == ["cell", ["step"]]
 
@@ -108,11 +107,7 @@ def test_a_fault_of_ours_is_said_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Nothing is raised into the training."""
-
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(bench.monitor, "open_span", broken)
+    monkeypatch.setattr(bench.monitor, "open_span", Mock(side_effect=RuntimeError("broken")))
     for number in range(3):
         one_step(run, number)
 
@@ -179,6 +174,7 @@ def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
     assert run.take_figures()["tokens"] == 16.0
 
 
+@pytest.mark.usefixtures("timeout")
 def test_a_timeout_of_the_users_reaches_the_training(
     run: TrainingRun,
     bench: Bench,
@@ -187,27 +183,16 @@ def test_a_timeout_of_the_users_reaches_the_training(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is raised once what we were doing is done, and a training that goes on is followed as before."""
-
-    class TimeIsUpError(Exception):
-        pass
-
-    def handler(_number: int, _frame: object) -> None:
-        raise TimeIsUpError
-
     open_span = bench.monitor.open_span
 
     def timed_out(*args: Any, **kwargs: Any) -> Span:
-        signal.raise_signal(signal.SIGALRM)
+        time_is_up()
         return open_span(*args, **kwargs)
 
-    usual = signal.signal(signal.SIGALRM, handler)
-    try:
-        with monkeypatch.context() as patched:
-            patched.setattr(bench.monitor, "open_span", timed_out)
-            with pytest.raises(TimeIsUpError):
-                run.step_begins(1)
-    finally:
-        signal.signal(signal.SIGALRM, usual)
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.monitor, "open_span", timed_out)
+        with pytest.raises(TimeIsUpError):
+            run.step_begins(1)
     one_step(run, 2)
 
     assert tree(session) == ["cell", ["step", "step", ["forward", "backward", "optimizer"]]]

@@ -18,9 +18,10 @@ from hfmem_widget.features.budget.companion import (
 )
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Device, Finding, Guide, Recorder, Sample, Series, SpanKind
+from hfmem_widget.session import Finding, Guide, SpanKind
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.scene import build_scene
+from tests.data.recorders import cell_of, read, recorder_of
 from tests.scenes.stage import NO_MONITOR, Stage
 
 
@@ -276,16 +277,11 @@ def test_a_budget_may_be_a_share_and_of_another_metric(
     budget: str, values: tuple[float, ...], title: str
 ) -> None:
     """It is compared with that metric on each device, and said with it."""
-    recorder = Recorder("cell")
-    recorder.adopt(
-        [Device("cuda:0", "GPU", total=80 * GIB)],
-        [Series("cuda:0", metric) for metric in ("allocated", "reserved", "device_used")],
-    )
-    below = recorder.append(Sample(0.0, (0.0, 0.0, 0.0)))
-    span = recorder.open_span("cell", "cell", below)
+    recorder = recorder_of((0.0, 0.0, 0.0), metrics=("allocated", "reserved", "device_used"))
+    span = recorder.open_span("cell", "cell", recorder.session.last_sample)
     companion = Budget(WatchOptions(budget=budget))
     companion.begin(NO_MONITOR, recorder, span)
-    recorder.append(Sample(1.0, values))
+    read(recorder, 1.0, values)
     recorder.publish()
 
     assert title in recorder.session.findings[0].title
@@ -296,18 +292,12 @@ METRICS = ("allocated", "reserved", "device_used")
 
 def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
     """Return what is found of a cell at whose end so many GiB are reserved on each of some devices of 80."""
-    recorder = Recorder("cell")
     keys = [f"cuda:{at}" for at in range(len(reserved))] if device == "cuda" else [device]
-    recorder.adopt(
-        [Device(key, "GPU", total=80 * GIB) for key in keys],
-        [Series(key, metric) for key in keys for metric in METRICS],
-    )
-    span = recorder.open_span("cell", "cell", recorder.append(Sample(0.0, (GIB,) * 3 * len(keys))))
     values = (value * GIB for size in reserved for value in (min(60, size), size, size))
-    span = recorder.close_span(span.id, recorder.append(Sample(1.0, tuple(values))), {})
-    judge(recorder.session, span)
-    judge(recorder.session, span)
-    return [each for each in recorder.session.findings if each.kind == "near_limit"]
+    session, span = cell_of((GIB,) * 3 * len(keys), tuple(values), keys=keys, metrics=METRICS)
+    judge(session, span)
+    judge(session, span)
+    return [each for each in session.findings if each.kind == "near_limit"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import threading
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -58,13 +58,10 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         api, "find_spec", lambda _: SimpleNamespace(origin="/home/alice/torch/x.py")
     )
     monkeypatch.setattr(api, "running_shell", lambda: SimpleNamespace(user_ns={"alice": 1}))
-
-    def broken(*_: object) -> Any:
-        raise OSError("libnvidia-ml.so (/home/alice/(secret) was not found")
-
     memory = FakeAllocator(device_type="cuda", initialized=True)
     memory.pools[0].uuid = "alice-uuid"
     monkeypatch.setitem(sys.modules, "torch", accelerators.cuda(memory))
+    broken = Mock(side_effect=OSError("libnvidia-ml.so (/home/alice/(secret) was not found"))
     for nvml in (SimpleNamespace(nvmlInit=broken), FakeNvml([FakeGpu(uuid="GPU-alice")])):
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         found = hfmem_widget.doctor()
@@ -77,11 +74,7 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_fault_costs_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """All others are there, also without torch; of the fault its kind is told."""
-
-    def broken() -> Any:
-        raise PermissionError("/proc/self")
-
-    monkeypatch.setattr(api, "find_memory", broken)
+    monkeypatch.setattr(api, "find_memory", Mock(side_effect=PermissionError("/proc/self")))
     monkeypatch.setattr(api, "find_spec", lambda _: None)
     found = hfmem_widget.doctor()
 

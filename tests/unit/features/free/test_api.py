@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import sys
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -145,6 +145,7 @@ def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
     assert HANDLED not in hfmem_widget.free("errors").notes
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None:
     """A cycle outlives its name until garbage is collected, which happens only on request."""
 
@@ -156,19 +157,15 @@ def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None
         node.itself = node
         return node
 
-    gc.disable()
-    try:
-        main["node"] = cycle()
-        seen = weakref.ref(main["node"])
-        hfmem_widget.free("node", collect=False)
-        assert seen() is not None
-        assert "node" not in main
-        hfmem_widget.free("cache")
-        assert seen() is not None
-        hfmem_widget.free("garbage")
-        assert seen() is None
-    finally:
-        gc.enable()
+    main["node"] = cycle()
+    seen = weakref.ref(main["node"])
+    hfmem_widget.free("node", collect=False)
+    assert seen() is not None
+    assert "node" not in main
+    hfmem_widget.free("cache")
+    assert seen() is not None
+    hfmem_widget.free("garbage")
+    assert seen() is None
 
 
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
@@ -191,12 +188,11 @@ def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
 ) -> None:
     """An error as the cache is emptied becomes a note, and is not raised."""
     fake = FakeAllocator()
-
-    def broken() -> None:
-        message = "CUDA error: device-side assert triggered"
-        raise RuntimeError(message)
-
-    monkeypatch.setattr(fake, "empty_cache", broken)
+    monkeypatch.setattr(
+        fake,
+        "empty_cache",
+        Mock(side_effect=RuntimeError("CUDA error: device-side assert triggered")),
+    )
     done = carry_out(parse_request(["garbage"], shell=None), PLAN, fake)
     assert done.notes == (
         "%memholders --free ended early (RuntimeError: CUDA error: device-side assert triggered).",

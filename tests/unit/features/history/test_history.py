@@ -16,14 +16,14 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.analysis.history import Cell, History
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import DeviceRecord, Pace, Record
 from hfmem_widget.analysis.record_of import record_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.history.companion import Historian
+from hfmem_widget.features.history.companion import Historian, since_text
 from hfmem_widget.features.history.html import MOST_ROWS, history_bundle
 from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.session import Certainty, Finding, Peak
-from hfmem_widget.text import MIB
+from hfmem_widget.text import GIB, MIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.scenes import scripted_run
 
@@ -356,3 +356,44 @@ def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
     assert [kind for kind, _ in row.findings] == [one.kind for one in session.run.findings]
     assert "worst: rank 2 \u00b7 6.2 s \u00b7 rank outlier" in history_bundle(history)["text/plain"]
     assert "nan" not in history_bundle(history)["text/html"].lower()
+
+
+def ran(
+    peak: float = 8 * GIB,
+    certainty: Certainty = "exact",
+    *,
+    seconds: float = 10.0,
+    steps: float = float("nan"),
+    outcome: str = "done",
+) -> Record:
+    device = DeviceRecord(key="cuda:0", peak=Peak(peak, certainty))
+    pace = Pace(steps_per_second=steps)
+    return Record(identity="x", duration=seconds, devices=(device,), outcome=outcome, pace=pace)
+
+
+SAME = "Since the last run: the same peak."
+FAILED = ran(22 * GIB, outcome="raised OutOfMemoryError")
+ON_HOST = replace(ran(), devices=(DeviceRecord(key="cpu", peak=Peak(GIB, "sampled")),))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (ran(), ran(6 * GIB), "Since the last run: peak \u22122.00 GiB (\u221225 %)."),
+        (ran(), ran(9 * GIB, seconds=12.0), "Since the last run: peak +1.00 GiB (+12 %), 20 % slower."),
+        (ran(), ran(seconds=9.0), "Since the last run: the same peak, 10 % faster."),
+        (ran(), ran(8 * GIB + MIB), "Since the last run: peak +1.00 MiB (<0.1 %)."),
+        (ran(), ran(seconds=10.2), SAME),
+        (ran(), ran(8.05 * GIB, "sampled"), "Since the last run: about the same peak."),
+        (ran(), ran(outcome="interrupted"), ""),
+        # An evaluation more in the same cell makes no step slower.
+        (ran(steps=2.0), ran(seconds=30.0, steps=2.0), SAME),
+        (FAILED, ran(), "The last run raised OutOfMemoryError, at a peak of 22.0 GiB."),
+        (ran(outcome="interrupted"), ran(), ""),
+        # A cell that has moved to a GPU has no earlier peak there.
+        (ON_HOST, ran(), ""),
+    ],
+)  # fmt: skip
+def test_a_second_run_is_compared_with_the_first(before: Record, now: Record, says: str) -> None:
+    """To the byte where both peaks are exact; what differs by chance is none. How one failed is told."""
+    assert since_text(before, now).replace("(+<", "(<") == says

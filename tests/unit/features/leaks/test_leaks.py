@@ -13,9 +13,10 @@ from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
-from hfmem_widget.session import DeviceSteps, Finding, Recorder, Sample, Session, Span, StepGroup
+from hfmem_widget.session import DeviceSteps, Finding, Session, Span, StepGroup
 from hfmem_widget.text import GIB, KIB, MIB
 from tests.data.leak_noise import GROWING, STILL, readings
+from tests.data.recorders import cell_of
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 from tests.scenes.groups import add_group
 from tests.scenes.stage import Stage
@@ -314,11 +315,7 @@ def test_readings_that_are_missing_are_left_out() -> None:
 
 def test_a_session_without_devices_has_no_trend() -> None:
     """Nothing was read."""
-    recorder = Recorder("empty")
-    session = recorder.session
-    span = recorder.open_span("cell", "empty", recorder.append(Sample(0.0, ())))
-    recorder.close_span(span.id, recorder.append(Sample(1.0, ())), {})
-
+    session, _ = cell_of((), (), keys=())
     assert judge(session).guides == []
     assert findings_of(session, session.spans[0]) == ()
 

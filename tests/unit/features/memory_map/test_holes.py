@@ -9,8 +9,9 @@ import pytest
 
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.memory_map.holes import holes
-from hfmem_widget.session import Device, Finding, Peak, Recorder, Sample, Series
+from hfmem_widget.session import Finding
 from hfmem_widget.text import GIB
+from tests.data.recorders import KEY, cell_of
 
 METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
 Row = tuple[float, ...]
@@ -23,24 +24,13 @@ def found_in(
 
     `allocated` is the exact peak in GiB, where no sample saw it.
     """
-    recorder = Recorder("cell")
-    session = recorder.session
-    series = [Series("cuda:0", metric) for metric in METRICS]
-    recorder.adopt([Device("cuda:0", "NVIDIA H200", total=140 * GIB)], series)
-    samples = [
-        Sample(0.1 * at, (*(value * GIB for value in row[:3]), *row[3:]))
-        for at, row in enumerate((before, *rows))
-    ]
-    span = recorder.open_span("cell", "cell", recorder.append(samples[0]))
-    for one in samples[1:]:
-        recorder.append(one)
+    read = [(*(value * GIB for value in row[:3]), *row[3:]) for row in (before, *rows)]
     peaks = {
-        f"cuda:0/{metric}": Peak(max(one.values[at] for one in samples), "exact")
-        for at, metric in enumerate(METRICS[:2])
+        f"cuda:0/{metric}": max(row[at] for row in read) for at, metric in enumerate(METRICS[:2])
     }
     if allocated is not None:
-        peaks["cuda:0/allocated"] = Peak(allocated * GIB, "exact")
-    closed = recorder.close_span(span.id, samples[-1], peaks)
+        peaks[KEY] = allocated * GIB
+    session, closed = cell_of(*read, metrics=METRICS, peaks=peaks, total=140 * GIB, every=0.1)
     assert list(holes(session, closed)) == [
         one for one in judge(session, closed).findings if one.kind == "fragmentation"
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
@@ -304,6 +303,7 @@ def test_a_doubtful_error_counts_where_memory_did_run_out(*, ran_out: bool) -> N
     assert bool(run.shown) == ran_out
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_neither_the_error_nor_its_frames_are_kept() -> None:
     """The error, and a big object in a function that it went through, go when the user lets them go."""
     run = Run()
@@ -328,11 +328,7 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
     run.companion.report(run.session, run.session.span(cell.id))
     assert run.companion.conclude(run.session, run.session.span(cell.id))
     # The interpreter's own references go with the block; a ring would not.
-    gc.disable()
-    try:
-        assert [one() for one in kept] == [None, None]
-    finally:
-        gc.enable()
+    assert [one() for one in kept] == [None, None]
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -19,21 +19,21 @@ from hfmem_widget.features.oom.incident import (
 )
 from hfmem_widget.features.oom.model import Failure, ModelFacts
 from hfmem_widget.features.oom.observer import BACKWARD, OomEvent
-from hfmem_widget.session import Device, Recorder, Sample, Series, Session
+from hfmem_widget.session import Sample, Session
 from hfmem_widget.text import GIB
 from tests.data.oom_incidents import incident, spans
 from tests.data.parted import NAN
+from tests.data.recorders import recorder_of
 
 METRICS = ("allocated", "reserved", "others")
 
 
 def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
     """Return a session of GPUs of 80 GiB and its reading: `METRICS` of each in GiB."""
-    recorder = Recorder("run")
-    gpus = [Device(f"cuda:{at}", "NVIDIA H200", total=80 * GIB) for at in range(len(readings))]
-    recorder.adopt(gpus, [Series(gpu.key, metric) for gpu in gpus for metric in METRICS])
     values = tuple(value * GIB for reading in readings for value in reading)
-    return recorder.session, recorder.append(Sample(0.0, values))
+    keys = [f"cuda:{at}" for at in range(len(readings))]
+    session = recorder_of(values, keys=keys, metrics=METRICS).session
+    return session, session.last_sample
 
 
 @pytest.mark.parametrize(

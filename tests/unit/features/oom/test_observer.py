@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -145,6 +145,7 @@ def test_of_two_backward_passes_none_is_named() -> None:
     assert [one.calls for one in told] == [()]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_nothing_of_who_waits_is_kept() -> None:
     """A frame that was looked at would keep what its function holds, until a collection."""
     cuda = FakeCuda(SEGMENTS)
@@ -158,11 +159,7 @@ def test_nothing_of_who_waits_is_kept() -> None:
         cuda.run_out_in_backward()
         return weakref.ref(activations)
 
-    gc.disable()
-    try:
-        assert training_step()() is None
-    finally:
-        gc.enable()
+    assert training_step()() is None
     assert len(told) == 1
 
 
@@ -231,11 +228,7 @@ def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[s
     """What a listener raises would take the place of the user's own error; it costs one line."""
     cuda = FakeCuda()
     observer = OomObserver(CudaAllocator(cuda.modules))
-
-    def broken(_event: OomEvent) -> None:
-        raise ValueError("broken")
-
-    observer.listen(broken)
+    observer.listen(Mock(side_effect=ValueError("broken")))
     cuda.run_out()
     assert "ValueError: broken" in capsys.readouterr().err
 

@@ -1,18 +1,47 @@
-"""Texts of out-of-memory errors of many versions, and which errors are about memory at all."""
+"""Texts of out-of-memory errors of many versions, and whole errors of an H200 (torch 2.11)."""
 
 from __future__ import annotations
 
 import errno
+import json
 import math
 import re
-import weakref
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.errors import MOST_ERRORS, OutOfMemoryText, about_memory, read_text
-from tests.data.oom_corpus import CORPUS, NOT_ABOUT_MEMORY, NUMPY, Said
+from hfmem_widget.features.oom.incident import belongs_to, incident_of
+from hfmem_widget.features.oom.model import Failure
+from hfmem_widget.features.oom.observer import OomEvent, OomObserver
+from hfmem_widget.session import Device, Recorder, Sample, Session
+from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.data import DATA
+from tests.fakes.torch_oom import FakeCuda
+
+
+class Said(NamedTuple):
+    """One text, where it is from, and what is in it; bytes, None where it does not say."""
+
+    version: str
+    origin: str
+    says: dict[str, Any]
+    text: str
+
+
+_FILE = json.loads((DATA / "oom_corpus.json").read_text(encoding="utf-8"))
+
+CORPUS = tuple(Said(**one) for one in _FILE["errors"])
+"""As the versions named wrote them; figures are made up."""
+
+NUMPY = tuple((one["text"], one["asked"]) for one in _FILE["numpy"])
+"""What numpy says, from 1.17 on, and the bytes."""
+
+NOT_ABOUT_MEMORY = tuple(_FILE["not_about_memory"])
+
 
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch.cuda"})
 AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "torch"})
@@ -146,16 +175,6 @@ def test_an_error_that_cannot_say_what_it_is() -> None:
     assert out_of_memory(Mute()) is None
 
 
-def test_nothing_of_the_error_is_kept() -> None:
-    """The error goes as soon as the user lets it go."""
-    error = TorchsOwn(CORPUS[-1].text)
-    gone = weakref.ref(error)
-    told = out_of_memory(error)
-    del error
-    assert told is not None
-    assert gone() is None
-
-
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
     """Whatever an error says, reading it does not fail."""
@@ -176,3 +195,66 @@ def test_no_damaged_text_makes_it_raise(said: Said, put: str, begin: float, end:
 def test_no_figure_makes_it_raise(said: Said, figure: int) -> None:
     """Any figure in the place of each is read, or told as unknown."""
     read_text(re.sub(r"\d+", str(figure), said.text))
+
+
+RECORDED = json.loads((DATA / "oom_recorded.json").read_text(encoding="utf-8"))
+H200 = 150_754_820_096.0
+TOTAL = 139.8 * 2**30
+
+
+def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks as the allocator told them."""
+    return [
+        {**segment, "blocks": [{"size": size, "state": state} for size, state in segment["blocks"]]}
+        for segment in one["segments"]
+    ]
+
+
+def event_of(one: dict[str, Any]) -> OomEvent | None:
+    """Replay what the allocator told its observer."""
+    if "arguments" not in one:
+        return None
+    cuda = FakeCuda(segments_of(one))
+    cuda.stats = one["stats"]
+    told: list[OomEvent] = []
+    observer = OomObserver(CudaAllocator(cuda.modules))
+    observer.listen(told.append)
+    _, asked, ceiling, free = one["arguments"]
+    cuda.run_out(asked, free, ceiling)
+    return told[0]
+
+
+def session() -> Session:
+    """Return a session that has seen nothing but its devices."""
+    recorder = Recorder("recorded")
+    recorder.adopt((Device("cuda:0", "NVIDIA H200", "", H200), Device("cpu", "", "", 128e9)), ())
+    return recorder.session
+
+
+def read(one: dict[str, Any]) -> OutOfMemoryText:
+    told = read_text(one["text"])
+    assert told is not None
+    return told
+
+
+@pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
+def test_the_reason_is_found(one: dict[str, Any]) -> None:
+    """With what the allocator told, or by the text alone, the reason is the one that was provoked."""
+    for event in (event_of(one), None):
+        incident = incident_of(session(), Failure(read(one), Sample(0.0, ())), event)
+        assert diagnose(incident).cause == one["cause"]
+
+
+@pytest.mark.parametrize(
+    "one", [one for one in RECORDED if "arguments" in one], ids=lambda one: one["name"]
+)
+def test_text_and_observer_agree(one: dict[str, Any]) -> None:
+    """The text's figures, which have two decimals, are those of the observer."""
+    told, event = read(one), event_of(one)
+    assert event is not None
+    assert belongs_to(told, event)
+    assert told.asked == pytest.approx(event.asked, rel=0.01)
+    assert told.free == pytest.approx(event.free, rel=0.01)
+    assert told.allocated == pytest.approx(event.readings["allocated"], rel=0.01)
+    if math.isfinite(told.allowed):
+        assert told.allowed == pytest.approx(event.ceiling, rel=0.01)

@@ -20,10 +20,11 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.page import LARGEST, packed, page
-from hfmem_widget.session import Device, Finding, Recorder, Sample, Series, Session
+from hfmem_widget.session import Finding, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 from tests.data.overviews import EIGHT, MANY, overview
+from tests.data.recorders import cell_of
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage
 from tests.unit.view.test_hostile_text import CORPUS, hostile
@@ -77,16 +78,9 @@ def many_devices() -> Session:
     """Return an hour of eight GPUs whose every reading is another, as no compression makes smaller."""
     metrics = ("allocated", "reserved", "device_used", "weights", "gradients", "optimizer")
     keys = [f"cuda:{index}" for index in range(8)]
-    series = [Series(key, metric) for key in keys for metric in metrics]
-    recorder = Recorder("an hour")
-    session = recorder.session
-    recorder.adopt([Device(key, "NVIDIA H200", "", 140 * GIB) for key in keys], series)
-    rows = np.random.default_rng(1).random((3600, len(series))) * 100 * GIB
-    span = recorder.open_span("cell", "an hour", recorder.append(Sample(0.0, tuple(rows[0]))))
-    for at, row in enumerate(rows.tolist()):
-        recorder.append(Sample(float(at), tuple(row)))
-    recorder.close_span(span.id, session.last_sample, {})
-    recorder.stop(3600.0)
+    rows = np.random.default_rng(1).random((3600, len(keys) * len(metrics))) * 100 * GIB
+    session, _ = cell_of(*map(tuple, rows.tolist()), keys=keys, metrics=metrics, total=140 * GIB)
+    session.stopped_at = session.started_at + 3600.0
     return session
 
 
@@ -307,14 +301,10 @@ def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
 
 def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
     """Where nothing is known but what is in use, the page is written all the same."""
-    recorder = Recorder("driver", started_at=1.0)
-    recorder.adopt([Device("cuda:0", "H200", "", 140 * GIB)], [Series("cuda:0", "device_used")])
-    span = recorder.open_span("cell", "driver", recorder.append(Sample(0.0, (GIB,))))
-    for tick in range(9):
-        recorder.append(Sample(tick / 10, (tick * GIB,)))
-    recorder.close_span(span.id, recorder.session.last_sample, {})
+    used = (tick * GIB for tick in range(9))
+    session, _ = cell_of(GIB, *used, metrics=["device_used"], every=0.1)
 
-    assert "cuda:0" in Document(page(recorder.session)).text
+    assert "cuda:0" in Document(page(session)).text
 
 
 def test_a_running_session_is_told_so_far() -> None:

@@ -1,12 +1,18 @@
-"""NumPy's arrays and the tables of pandas, polars and Arrow among the holders."""
+"""Arrays of any library, and Python's own objects: their bytes, once, by the name that holds them."""
 
 from __future__ import annotations
 
+import array
+import dataclasses
+import gc
+import io
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +23,77 @@ from hfmem_widget.features.holders.html import holders_bundle
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.sources.storages import MANAGED
+
+MIB = 2**20
+_WORD, _FLOAT = 8, 32
+
+
+@dataclasses.dataclass
+class Record:
+    name: str
+    values: list[float]
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    name: str
+
+
+class Sized(list[Any]):
+    """A list whose own figure is wrong, and must not be asked for."""
+
+    def __sizeof__(self) -> int:
+        raise AssertionError
+
+
+class Kept(NamedTuple):
+    """One kind: what makes it, and its bytes."""
+
+    name: str
+    make: Callable[[], Any]
+    bytes: int
+
+
+def floats(count: int) -> list[float]:
+    return [index + 0.5 for index in range(count)]
+
+
+KINDS = (
+    Kept("bytes", lambda: bytes(4 * MIB), 4 * MIB),
+    Kept("bytearray", lambda: bytearray(4 * MIB), 4 * MIB),
+    Kept("a text", lambda: "x" * (4 * MIB), 4 * MIB),
+    Kept("array.array", lambda: array.array("d", [0.5]) * (MIB // 2), 4 * MIB),
+    Kept("a memoryview of bytes", lambda: memoryview(bytes(4 * MIB)), 4 * MIB),
+    Kept("a buffer in memory", lambda: io.BytesIO(bytes(4 * MIB)), 4 * MIB),
+    Kept("images as bytes", lambda: [bytes(200_000) for _ in range(40)], 8_000_000),
+    Kept("a dict of bytes", lambda: {k: bytes(200_000) for k in range(40)}, 8_000_000),
+    Kept("few keys", lambda: {k: bytes(2_000_000) for k in "abcd"}, 8_000_000),
+    Kept("numbers", lambda: floats(200_000), 200_000 * (_WORD + _FLOAT)),
+    Kept("a deque", lambda: deque(floats(200_000)), 200_000 * (_WORD + _FLOAT)),
+    Kept("pairs", lambda: [(x, x + 1) for x in floats(50_000)], 50_000 * (_WORD + 64 + 2 * _FLOAT)),
+    Kept("texts", lambda: [f"{k:0100d}" for k in range(50_000)], 50_000 * (_WORD + 160)),
+    Kept("a set of texts", lambda: {f"{k:0100d}" for k in range(40_000)}, 40_000 * 160 + 2_097_152),
+    Kept("lists", lambda: [floats(100) for _ in range(1_000)], 1_000 * (904 + 100 * _FLOAT + 32)),
+    Kept("the same text", lambda: ["x" * 1000] * 500_000, 500_000 * _WORD),
+    Kept("a user's list", lambda: Sized(floats(100_000)), 100_000 * (_WORD + _FLOAT)),
+    Kept(
+        "slots", lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)
+    ),
+)
+"""The bytes are what CPython's allocator takes: every small object is rounded up to 16 bytes."""
+"""Each has one row, by its own name."""
+
+NESTED = (
+    lambda: [{"id": k, "text": f"{k:050d}", "values": floats(4)} for k in range(10_000)],
+    lambda: [Record(f"{k:050d}", floats(8)) for k in range(10_000)],
+    lambda: {"train": {k: floats(8) for k in range(10_000)}, "best": None},
+    lambda: defaultdict(list, {k: floats(8) for k in range(10_000)}),
+    lambda: OrderedDict((k, floats(8)) for k in range(10_000)),
+    lambda: Counter({f"{k:050d}": k * 10**6 for k in range(20_000)}),
+    lambda: tuple({"a": floats(4), "b": (f"{k:050d}",)} for k in range(10_000)),
+)
+"""Containers in one another, whose bytes a walk over all objects tells."""
+
 
 SIZE = 1 << 20
 
@@ -214,3 +291,113 @@ def test_arrays_and_tensors_in_one_list_have_a_row_each() -> None:
         "tensors": (4 * SIZE, 1),
     }
     assert any("mixed[0..1]" in line and "NumPy" in line and "2 arrays" in line for line in lines)
+
+
+def python_rows(**namespace: Any) -> list[Holder]:
+    return [row for row in scan(namespace).rows if row.kind == "Python objects"]
+
+
+def walked(value: Any) -> int:
+    """Return the bytes of all objects below one, each once, as CPython takes them."""
+    total, seen, waiting = 0, set(), [value]
+    while waiting:
+        held = waiting.pop()
+        if id(held) in seen or isinstance(held, type):
+            continue
+        seen.add(id(held))
+        size = sys.getsizeof(held)
+        total += -(-size // 16) * 16 if size <= 512 else size
+        waiting += gc.get_referents(held)
+    return total
+
+
+@pytest.mark.parametrize("kept", KINDS, ids=[kept.name for kept in KINDS])
+def test_each_kind_has_a_row_with_its_bytes(kept: Kept) -> None:
+    """Of one name, give or take 3 %."""
+    (row,) = python_rows(kept=kept.make())
+    assert row.path == "kept"
+    assert row.bytes == pytest.approx(kept.bytes, rel=0.03)
+
+
+@pytest.mark.parametrize("make", NESTED)
+def test_what_is_nested_counts_with_the_name(make: Callable[[], Any]) -> None:
+    """However deep it lies: the bytes are those of a walk over every object, give or take 10 %."""
+    kept = make()
+    assert sum(row.bytes for row in python_rows(kept=kept)) == pytest.approx(walked(kept), rel=0.1)
+    assert all(row.path.startswith("kept") for row in python_rows(kept=kept))
+
+
+def test_what_has_two_names_counts_once() -> None:
+    """The other name is told beside, in a container too."""
+    texts = [f"{k:0100d}" for k in range(50_000)]
+    (row,) = python_rows(texts=texts, same=texts, within={"few": texts}, Out={3: texts}, _=texts)
+    assert row.path == "texts"
+    assert row.bytes == pytest.approx(50_000 * 168, rel=0.03)
+    assert {"same", "within['few']"} <= set(row.also)
+
+
+def test_what_two_containers_share_is_split_between_them() -> None:
+    """All of it counts once, however many refer to it."""
+    records = [{"text": f"{k:0200d}"} for k in range(20_000)]
+    both = python_rows(records=records, newest=records[::-1])
+    assert {row.path for row in both} == {"records", "newest"}
+    assert sum(row.bytes for row in both) == pytest.approx(walked(records), rel=0.1)
+
+
+def test_a_name_with_little_has_no_row() -> None:
+    """What is below one MiB is not worth one."""
+    assert python_rows(few=floats(1000), text="x" * 100_000) == []
+
+
+def test_a_field_with_much_is_told_by_its_path() -> None:
+    """And the rest of an object by the object's."""
+
+    @dataclasses.dataclass
+    class Corpus:
+        texts: list[bytes]
+        model: torch.Tensor
+        raw: bytes
+
+    corpus = Corpus([bytes(100_000) for _ in range(60)], torch.zeros(4), bytes(3 * MIB))
+    found = {row.path: row.bytes for row in python_rows(corpus=corpus)}
+    assert found == {
+        "corpus.texts": pytest.approx(6_000_000, rel=0.03),
+        "corpus": pytest.approx(3 * MIB, rel=0.03),
+    }
+
+
+def test_texts_in_an_array_of_objects_count_beside_its_own_bytes() -> None:
+    """The array holds addresses, eight bytes each."""
+    array = np.array([f"{k:0100d}" for k in range(30_000)], dtype=object)
+    found = {row.kind: row.bytes for row in scan({"array": array}).rows}
+    assert found == {"NumPy": 240_000, "Python objects": pytest.approx(30_000 * 160, rel=0.03)}
+
+
+def test_a_million_objects_are_weighed_within_a_quick_search() -> None:
+    """A sample tells how many bytes they have, and the row says "about"."""
+    many = [(index,) for index in range(1_000_000)]
+    found = scan({"many": many}, most_objects=20_000)
+    (row,) = found.rows
+    assert "search ended early" in found.bound
+    assert row.bytes == pytest.approx(1_000_000 * (8 + 48 + 32), rel=0.05)
+    text = holders_bundle(found)["text/plain"]
+    assert "many  (Python objects · list of 1,000,000 items, about)" in text
+
+
+def test_the_users_own_random_numbers_stay_theirs() -> None:
+    """A sample is taken by a generator of its own."""
+    import random
+
+    state = random.getstate()
+    python_rows(many=floats(300_000))
+    assert random.getstate() == state
+
+
+def endless() -> Iterator[int]:
+    while True:
+        yield 1
+
+
+def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
+    """Generators, classes and functions in a list: no figure is made up for them."""
+    assert python_rows(odd=[map(str, ()), Kept, floats, sys, endless()]) == []

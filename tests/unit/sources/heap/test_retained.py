@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from types import ModuleType
 from typing import Any
@@ -88,6 +87,7 @@ def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> Non
     assert alone([Group("a", [mine.CACHE[0]])]) == {"a": 0}
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_nothing_is_left_behind() -> None:
     """Not until a collection, but at once."""
 
@@ -97,13 +97,9 @@ def test_nothing_is_left_behind() -> None:
     kept: Any = Kept()
     kept.block = block()
     seen = weakref.ref(kept)
-    gc.disable()
-    try:
-        reach([Group("a", [[kept]])], [])
-        del kept
-        assert seen() is None
-    finally:
-        gc.enable()
+    reach([Group("a", [[kept]])], [])
+    del kept
+    assert seen() is None
 
 
 def test_no_code_of_an_object_is_run() -> None:

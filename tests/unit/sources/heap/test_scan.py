@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import weakref
@@ -140,6 +139,7 @@ def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.M
         del sys.modules["mine_alone"]
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_nothing_is_left_behind() -> None:
     """Not until a collection, but at once: neither objects nor frames."""
 
@@ -158,14 +158,10 @@ def test_nothing_is_left_behind() -> None:
         fails(kept)
     except ValueError as caught:
         error = caught.with_traceback(caught.__traceback__ and caught.__traceback__.tb_next)
-    gc.disable()
-    try:
-        found = scan({"error": error, "kept": kept})
-        assert found.rows[0].path == "kept.block"
-        del error, kept
-        assert seen() is None
-    finally:
-        gc.enable()
+    found = scan({"error": error, "kept": kept})
+    assert found.rows[0].path == "kept.block"
+    del error, kept
+    assert seen() is None
 
 
 def test_a_generator_may_let_go_what_was_seen_in_it() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session
+from hfmem_widget.session import Peak, Session
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
@@ -19,6 +19,7 @@ from hfmem_widget.view.chart.paint_plotly import unpacked
 from hfmem_widget.view.chart.scene import build_scene
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
+from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes import SCRIPTED_RUNS, shared_run
 from tests.scenes.contrast import contrast
 from tests.scenes.stage import Stage
@@ -38,20 +39,14 @@ def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
 
 @cache
 def many_steps(count: int) -> Session:
-    recorder = Recorder("long")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
-    cell = recorder.open_span("cell", "long", recorder.append(Sample(0.0, (GIB,))))
+    recorder = recorder_of(GIB)
+    cell = recorder.open_span("cell", "long", recorder.session.last_sample)
     for step in range(count):
-        span = recorder.open_span(
-            "step", f"step {step + 1}", recorder.append(Sample(step + 0.0, (GIB,)))
-        )
+        span = recorder.open_span("step", f"step {step + 1}", read(recorder, step + 0.0, GIB))
         peak = (9 if step == count // 3 else 2 + step % 3) * GIB
-        after = recorder.append(Sample(step + 0.9, (GIB,)))
-        recorder.close_span(span.id, after, {"cuda:0/allocated": Peak(peak, "exact")})
-    after = recorder.append(Sample(float(count), (GIB,)))
-    recorder.close_span(cell.id, after, {"cuda:0/allocated": Peak(9 * GIB, "exact")})
-    return session
+        recorder.close_span(span.id, read(recorder, step + 0.9, GIB), {KEY: Peak(peak, "exact")})
+    recorder.close_span(cell.id, read(recorder, float(count), GIB), {KEY: Peak(9 * GIB, "exact")})
+    return recorder.session
 
 
 @pytest.mark.parametrize("name", ["training", "short"])
@@ -185,13 +180,11 @@ def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
 @pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
 def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
     """Any other has its own name, and what it took."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", "allocated")])
+    recorder = recorder_of()
     for at, label in enumerate(labels):
-        span = recorder.open_span("block", label, recorder.append(Sample(2.0 * at, (GIB,))))
-        recorder.close_span(span.id, recorder.append(Sample(2.0 * at + 1, (GIB,))), {})
-    bars = lay_lanes(session, "cuda:0", 0.0, 4.0)
+        span = recorder.open_span("block", label, read(recorder, 2.0 * at, GIB))
+        recorder.close_span(span.id, read(recorder, 2.0 * at + 1, GIB), {})
+    bars = lay_lanes(recorder.session, "cuda:0", 0.0, 4.0)
 
     assert [(bar.label, bar.lines[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
     assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]

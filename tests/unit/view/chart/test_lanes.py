@@ -8,12 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from hfmem_widget.session import (
-    Device,
     DeviceSteps,
     Peak,
-    Recorder,
     Sample,
-    Series,
     Session,
     SpanKind,
     StepGroup,
@@ -23,6 +20,7 @@ from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
 from hfmem_widget.view.chart.paint_plotly import bar_traces
 from hfmem_widget.view.chart.shapes import Bar, Frame
+from tests.data.recorders import recorder_of
 from tests.scenes.groups import add_group
 
 NAN = math.nan
@@ -53,9 +51,7 @@ def test_a_label_is_written_where_enough_of_it_fits(
 
 def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:
     """Return a session of blocks of a second each; a peak of NaN is one that nobody knows."""
-    recorder = Recorder("run")
-    session = recorder.session
-    recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "allocated")])
+    recorder = recorder_of()
     for at, peak in enumerate(peaks):
         span = recorder.open_span(
             "block", f"block {at}", recorder.append(Sample(float(at), (NAN,)))
@@ -63,7 +59,7 @@ def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Ses
         known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
         after = recorder.append(Sample(at + 1.0, (NAN,)))
         recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
-    return session
+    return recorder.session
 
 
 def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:

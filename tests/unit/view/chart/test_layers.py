@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
-from hfmem_widget.session import HELD, Device, Recorder, Sample, Series, Session, Timeline
+from hfmem_widget.session import HELD, Sample, Session, Timeline
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
@@ -21,6 +21,7 @@ from hfmem_widget.view.chart.layers import STACK, layers, layers_of
 from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
+from tests.data.recorders import recorder_of
 from tests.scenes import shared_run
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
@@ -32,20 +33,7 @@ ROWS = st.lists(st.tuples(*[BYTES] * len(METRICS)), min_size=1, max_size=30)
 def session_of(
     rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
 ) -> Session:
-    return recorder_of(rows, capacity, metrics).session
-
-
-def recorder_of(
-    rows: Sequence[tuple[float, ...]], capacity: int = 4096, metrics: Sequence[str] = METRICS
-) -> Recorder:
-    recorder = Recorder("run")
-    recorder.session.timeline = Timeline(0, capacity)
-    recorder.adopt(
-        [Device("cuda:0", "GPU", total=80 * GIB)], [Series("cuda:0", one) for one in metrics]
-    )
-    for at, row in enumerate(rows):
-        recorder.append(Sample(at / 10, row))
-    return recorder
+    return recorder_of(*rows, metrics=metrics, every=0.1, timeline=Timeline(0, capacity)).session
 
 
 def stack(session: Session, columns: int = 100) -> dict[str, Curve]:
@@ -104,11 +92,11 @@ def test_parts_of_one_instant_stand_together() -> None:
 
 def test_a_gap_breaks_every_layer() -> None:
     """Where nothing was sampled, all layers end and begin anew."""
-    recorder = recorder_of([(5.0, 4.0, *[NAN] * len(METRICS[2:]))] * 5)
-    session = recorder.session
-    session.timeline.add_gap(0.4, 5.0)
-    recorder.append(Sample(5.0, (5.0, 4.0, *[NAN] * len(METRICS[2:]))))
-    assert {len(one.runs) for one in stack(session).values()} == {2}
+    row = (5.0, 4.0, *[NAN] * len(METRICS[2:]))
+    recorder = recorder_of(*[row] * 5, metrics=METRICS, every=0.1)
+    recorder.session.timeline.add_gap(0.4, 5.0)
+    recorder.append(Sample(5.0, row))
+    assert {len(one.runs) for one in stack(recorder.session).values()} == {2}
 
 
 def test_a_session_that_knows_no_parts_has_no_layers() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hfmem_widget.session import (
     HELD,
-    Device,
     Peak,
     Recorder,
     Sample,
@@ -24,6 +23,7 @@ from hfmem_widget.session.steps import Table
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol
 from tests.data.overviews import EIGHT, overview
+from tests.data.recorders import recorder_of
 from tests.scenes.stage import Stage
 
 PARTS = [*HELD, "unattributed", "context"]
@@ -35,17 +35,10 @@ def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Ses
 
 def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Recorder:
     """Write a session of some GPUs with what is charted of each, and one metric that is not charted."""
-    recorder = Recorder("fine-tune", started_at=1000.0)
-    session = recorder.session
-    keys = [f"cuda:{index}" for index in range(gpus)]
     metrics = ("allocated", "reserved", "active", "device_used", *(PARTS if parts else ()))
-    recorder.adopt(
-        [Device(key, "NVIDIA H200", total=100.0) for key in keys],
-        [Series(key, metric, metric) for key in keys for metric in metrics],
-    )
-    for index in range(samples):
-        recorder.append(Sample(index / 10, tuple(float(index) for _ in session.series)))
-    return recorder
+    rows = [(float(index),) * gpus * len(metrics) for index in range(samples)]
+    keys = [f"cuda:{index}" for index in range(gpus)]
+    return recorder_of(*rows, keys=keys, metrics=metrics, total=100.0, every=0.1)
 
 
 @pytest.fixture

@@ -1,0 +1,15 @@
+"""Work on threads of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+def on_threads(*works: Callable[[], object]) -> None:
+    """Do each on a thread of its own, at once, and wait for all."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
