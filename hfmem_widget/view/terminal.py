@@ -304,16 +304,10 @@ Range = tuple[float, float]
 
 def _course(session: Session) -> tuple[Range, ...]:
     """Return the lowest and the highest of each of the newest seconds, in bytes; NaN where unknown."""
-    columns = [session.index(f"{OVERVIEW}/{metric}") for metric in ("lowest", "allocated")]
-    if None in columns:
-        return ()
+    indices = (session.index(f"{OVERVIEW}/{metric}") for metric in ("lowest", "allocated"))
     stop = math.floor(session.last_sample.time)
     start = max(0, stop - SECONDS + 1)
-    part = session.between(
-        start - 1.0, math.inf, [column for column in columns if column is not None]
-    )
-    if not len(part):
-        return ()
+    part = session.between(start - 1.0, math.inf, [at for at in indices if at is not None])
     at = part.time.searchsorted(np.arange(start, stop + 1) + 1.0) - 1
     low, high = part.low[at, 0], part.high[at, 1]
     return tuple(zip(np.where(at < 0, np.nan, low).tolist(), high.tolist(), strict=True))

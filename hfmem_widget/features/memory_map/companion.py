@@ -45,7 +45,6 @@ class LiveMemoryMap(Companion):
         self._read_map = read or partial(read_map, find_heap=cache(find_glibc_heap), clock=cpu)
         self._clock = clock
         self._cpu = cpu
-        self._monitor: Monitor | None = None
         self._display_id = ""
         self._lock = threading.Lock()
         self._busy = False
@@ -89,10 +88,9 @@ class LiveMemoryMap(Companion):
         grown = self._reserved_now(session) > self._reserved
         if self._busy or now < (self._read_due if grown else self._draw_due):
             return
-        if self._monitor is not None:
-            self._busy = True
-            if not self._monitor.poller.aside(lambda: self._refresh(session)):
-                self._busy = False
+        self._busy = True
+        if not self._monitor.poller.aside(lambda: self._refresh(session)):
+            self._busy = False
 
     def _refresh(self, session: Session) -> None:
         """Read, and draw if it is time to; on a thread of its own."""

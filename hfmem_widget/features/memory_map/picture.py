@@ -48,7 +48,7 @@ class Layout(NamedTuple):
 def layout(places: Sequence[StreamPool], most: int) -> Layout:
     """Lay out the segments of a device in at most about `most` pieces."""
     total = sum(place.reserved for place in places)
-    largest = max((place.segments[0].size for place in places), default=0)
+    largest = max(place.segments[0].size for place in places)
     full = _full_width(largest, total / ROWS)
     pieces: list[Sequence[Pieces]] = [place.pieces for place in places]
     coarse = 1.0
@@ -68,8 +68,6 @@ def layout(places: Sequence[StreamPool], most: int) -> Layout:
 
 def _full_width(largest: int, wanted: float) -> float:
     """Return the bytes across a row: at least those wanted, and as many of the largest bars as fit whole."""
-    if not largest:
-        return 1.0
     abreast = max(1, math.ceil(wanted / largest))
     return abreast * largest * WIDTH / (WIDTH - (abreast - 1) * GAP)
 
