@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.call_sites import (
+from hfmem_widget.features.stacks.call_sites import place_of, qualified
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.session.stacks import (
     BACKWARD,
     BEFORE,
     MOVED,
+    OPERATOR,
     OUTSIDE,
     TORCHS_OWN,
-    place_of,
-    qualified,
+    Site,
 )
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import live_peak
-from hfmem_widget.session.stacks import OPERATOR, Site
 from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
