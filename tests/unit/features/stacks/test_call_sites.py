@@ -113,6 +113,17 @@ def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
     assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
 
 
+def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
+    """With its class, and as either way of recording calls it; without a stack there is none."""
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
+    )
+    told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
+    assert told == ["A.f.g", "A.f.g"]
+    assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
+
+
 def test_what_has_no_stack_of_python_is_told() -> None:
     """What was there before, and on a GPU a backward pass, which runs on a thread of autograd's."""
     before, found = site(seen=False), site()
