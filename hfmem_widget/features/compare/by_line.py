@@ -45,11 +45,15 @@ def changes_of(before: Iterable[Row], after: Iterable[Row]) -> tuple[Change, ...
         for value in was.keys() & now.keys() - {None}:
             if len(was[value]) == len(now[value]) == 1:
                 pairs += [(old.pop(_line(*was[value])), new.pop(_line(*now[value])))]
-    left = _by(_function, old.values())
-    for line, row in [*new.items()]:
-        near = {each.source: _line(each) for each in left[_function(row)] if _line(each) in old}
-        for text in get_close_matches(row.source, near, 1, ALMOST) if row.source else ():
-            pairs += [(old.pop(near[text]), new.pop(line))]
+    was, now = _by(_function, old.values()), _by(_function, new.values())
+    for place in was.keys() & now.keys():
+        texts, others = (
+            {row.source: _line(row) for row in rows[place] if row.source} for rows in (was, now)
+        )
+        for text, line in others.items():
+            for near in get_close_matches(text, texts, 1, ALMOST):
+                if get_close_matches(near, others, 1, ALMOST) == [text]:
+                    pairs += [(old.pop(texts[near]), new.pop(line))]
     pairs += [(row, _NONE) for row in old.values()] + [(_NONE, row) for row in new.values()]
     changes = [change for change in starmap(_change, pairs) if change.bytes]
     return tuple(sorted(changes, key=lambda change: (-abs(change.bytes), change.name)))

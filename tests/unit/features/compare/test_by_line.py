@@ -270,6 +270,17 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
                 Change("a/x.py:1", MIB, 0, "y = g()", "f"),
             ],
         ),
+        # Each is the other's nearest: what is a little farther is new, however large.
+        (
+            [row("a/x.py:1", 4, "x = ones(1024, 1024)")],
+            [row("a/x.py:1", 8, "x = ones(2048, 1024)"), row("a/x.py:2", 12, "y = ones(3000, 1024)")],
+            [
+                Change("a/x.py:2", 0, 12 * MIB, "y = ones(3000, 1024)", "f"),
+                Change(
+                    "a/x.py:1", 4 * MIB, 8 * MIB, "x = ones(2048, 1024)", "f", "x = ones(1024, 1024)"
+                ),
+            ],
+        ),
         # One of two could be either: neither is said to be the other.
         (
             [row("a/x.py:1", 1, "y = g()", "p")],
