@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import LivePeak
 
 Floats = NDArray[np.floating]
 
@@ -54,6 +55,8 @@ class DeviceRecord(SpanCost):
     """At most `MOST_STEP_ROWS` rows, for one step or for neighbours, with `STEP_COLUMNS`: the first and the
     last of them, counted on where the numbers begin anew; the lowest and the highest of their peaks, and
     which has the highest."""
+    live: LivePeak | None = None
+    """What was live at the peak, without its course; None where no stacks were recorded."""
 
 
 UNUSED = DeviceRecord()
@@ -93,6 +96,7 @@ class Record:
     # Of these ranks the "median" and the "lowest" peak, and the highest of each phase, in bytes.
     ranks: Mapping[str, float] = field(default_factory=dict)
     worst_rank: int | None = None  # which of them had the highest peak
+    software: Mapping[str, str] = field(default_factory=dict)  # versions, by name
 
     @property
     def name(self) -> str:
@@ -128,8 +132,10 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Bytes of its curves and steps."""
-        return sum(device.curve.nbytes + device.steps.nbytes for device in self.devices)
+        """Bytes of its curves, steps and live memory."""
+        places = sum(len(device.live.sites) for device in self.devices if device.live)
+        arrays = sum(device.curve.nbytes + device.steps.nbytes for device in self.devices)
+        return arrays + 500 * places  # about
 
     def device(self, key: str) -> DeviceRecord | None:
         """Return the record of a device; None if the cell did not use it."""
@@ -137,5 +143,8 @@ class Record:
 
     def without_curves(self) -> Record:
         """Return the same with figures alone."""
-        bare = [replace(device, curve=no_points(), steps=no_steps()) for device in self.devices]
+        bare = [
+            replace(device, curve=no_points(), steps=no_steps(), live=None)
+            for device in self.devices
+        ]
         return replace(self, devices=tuple(bare))

@@ -26,6 +26,7 @@ from hfmem_widget.analysis.record import (
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
 from hfmem_widget.session import HELD, Part, Peak, Session, Span, outermost
+from hfmem_widget.session.stacks import LivePeak
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
 
@@ -64,6 +65,7 @@ def record_of(session: Session, span: Span, *, label: str = "", cell: Cell | Non
         pace=pace_of(read, over),
         ranks=spread | phases,
         worst_rank=ranks.worst.rank if ranks is not None and ranks.worst is not None else None,
+        software=dict(session.software),
     )
 
 
@@ -134,6 +136,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
         at_end=at_end,
         curve=_curve(session, span, device.key),
         steps=_steps(session, span, device.key),
+        live=_live(session, span, device.key),
     )
 
 
@@ -157,6 +160,15 @@ def _curve(session: Session, span: Span, device: str) -> Floats:
         return no_points()
     points = curve(part, 0, span.start, stop, columns=_COLUMNS)
     return np.array(points, dtype=np.float32).reshape(-1, 2).T
+
+
+def _live(session: Session, span: Span, device: str) -> LivePeak | None:
+    """Return what was live at a device's peak, where it was recorded of this span alone."""
+    peaks = () if session.stacks is None else session.stacks.peaks
+    # A span that was made of several has another end.
+    own = any((each.id, each.stop) == (span.id, span.stop) for each in session.coarse_spans)
+    here = (peak for peak in peaks if own and (peak.device, peak.span_id) == (device, span.id))
+    return next((replace(peak, over_time=None) for peak in here), None)
 
 
 def _step_table(session: Session, span: Span, most: int) -> Table:

@@ -18,7 +18,7 @@ from hfmem_widget.cli.write import session_in, stem
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.model import Comparison
-from hfmem_widget.features.compare.text import markdown, percent_text, text
+from hfmem_widget.features.compare.text import markdown, percent_text, text, verdicts
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import (
@@ -58,7 +58,7 @@ def compare(arguments: Namespace) -> int:
     paths = arguments.A, arguments.B
     sessions = [session_in(place_of(path)) for path in paths]
     a, b = _records(sessions, paths)
-    comparison = of_runs({a.name: [a], b.name: [b]})
+    comparison = of_runs({a.name: [a], b.name: [b]}, by=arguments.by)
     judged = [] if limit is None else list(judge(a, b, arguments.metric, limit))
     unfinished = _unfinished(sessions[1], b)
     if arguments.json:
@@ -88,6 +88,7 @@ def _data(
         {"name": each.name, "runs": each.runs, "certainty": each.certainty}
         | {"figures": {name: asdict(figure) for name, figure in each.figures.items()}}
         | {"at_start": each.at_start, "at_peak": each.at_peak, "at_end": each.at_end}
+        | {"changes": each.changes and [asdict(change) for change in each.changes]}
         for each in comparison.cells
     ]
     return {
@@ -95,6 +96,7 @@ def _data(
         "device": comparison.device,
         "baseline": comparison.baseline,
         "cells": cells,
+        "sentences": verdicts(comparison),
         "judged": [{"is_over": is_over, "sentence": line} for is_over, line in judged],
         "notes": [*comparison.notes, *unfinished],
     }

@@ -104,6 +104,11 @@ def _parser() -> ArgumentParser:
         "--metric", choices=("peak", "left", "reserved"), default="peak",
         help="what must not exceed: allocated at its peak, what was left behind, or reserved at its peak",
     )  # fmt: skip
+    compare.add_argument(
+        "--by", choices=("line", "module", "step", "time"), default="",
+        help="line or module: what each allocated more or less, where both have stacks; "
+        "step or time: what they are aligned by",
+    )  # fmt: skip
     compare.add_argument("--markdown", action="store_true", help="a table for a pull request")
 
     export = command(

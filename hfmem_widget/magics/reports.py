@@ -149,8 +149,9 @@ class ReportMagics(Magics):
     @argument(
         "--by",
         default="",
-        metavar="{step,time}",
-        help="How to align the chart. Default: by step, if every cell has steps.",
+        metavar="{step,time,line,module}",
+        help="How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
+        "each allocated more or less at the peak, of cells watched with --stacks.",
     )
     @argument(
         "-d", "--device", default="", help="Which device. Default: the one used by the most cells."

@@ -39,6 +39,7 @@ from hfmem_widget.session import (
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.rank_records import Rank
+from hfmem_widget.session.stacks import KINDS, LivePeak, Site
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import DEVICE_KEY, plain
@@ -146,9 +147,9 @@ class Head(RecordedLine, tag="head"):
 class Item:
     """An entry of a list and its place; None where the list ends there."""
 
-    kind: Literal["note", "finding", "guide", "move"]
+    kind: Literal["note", "finding", "guide", "move", "live"]
     place: int
-    item: str | Finding | Guide | Move | None
+    item: str | Finding | Guide | Move | LivePeak | None
 
 
 _USUAL: dict[Any, Any] = {
@@ -162,7 +163,7 @@ _USUAL: dict[Any, Any] = {
 }
 """The type in a recording, by the type of a dataclass's field."""
 
-_NULL = {"span_id": None, "stop": math.inf, "shared": 0.0}
+_NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0}
 """What null stands for in these fields; in others it is a figure that is not available."""
 
 
@@ -204,6 +205,8 @@ _Advice = Annotated[list[Sentence], Meta(max_length=64)]
 _MAY_LACK = {"name": "", "uuid": "", "total": None, "provisional": False, "shared": 0.0}
 _Device: Any = _like(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
 _Change: Any = _like(Change)
+_Kind = Annotated[str, Meta(pattern=f"^(?:{'|'.join(KINDS)})$")]
+_Site: Any = _like(Site, kind=_Kind)
 _READ_LIKE: tuple[Any, ...] = (
     _like(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
     _like(Guide, "guide", device=DeviceKey, stop=OrNull),
@@ -211,6 +214,11 @@ _READ_LIKE: tuple[Any, ...] = (
         Move, "move", {"spare": 0.0}, name=Sentence, cost=Sentence,
         changes=Annotated[list[_Change], Meta(max_length=16)],
         low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
+    ),
+    _like(
+        LivePeak, "live", {"over_time": None}, device=DeviceKey, over_time=type(None),
+        sites=Annotated[list[_Site], Meta(max_length=limits.MOST_SITES)],
+        time=OrNull, allocated=OrNull, requested=OrNull, span_id=Count | None,
     ),
     _like(Contents, "contents", {"libraries": {}}),
 )  # fmt: skip
@@ -426,7 +434,7 @@ class _Note(RecordedLine, tag="note"):
 
 
 class _NoItem(Struct, forbid_unknown_fields=True):
-    k: Literal["note", "finding", "guide", "move"]
+    k: Literal["note", "finding", "guide", "move", "live"]
     i: ListPosition
 
 
@@ -509,7 +517,7 @@ def parse(line: bytes) -> Any:
             return _LINE.decode(line).made()
         except msgspec.ValidationError:
             kind = _ANY.decode(line).k
-            if kind in {"note", "finding", "guide", "move"}:
+            if kind in {"note", "finding", "guide", "move", "live"}:
                 ended = _NO_ITEM.decode(line)
                 return Item(ended.k, ended.i, None)
             if kind in _TAGS:

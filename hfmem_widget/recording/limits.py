@@ -29,6 +29,9 @@ MOST_STEPS = 200_000
 MOST_OF_A_LIST = 1000
 """Notes, findings, guides, moves."""
 
+MOST_SITES = 400
+"""Places of memory that was live at a peak: so many fit in a line."""
+
 LONGEST_TEXT = 256
 LARGEST = 2.0**60
 

@@ -8,7 +8,7 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hfmem_widget.recording import limits
 from hfmem_widget.session import FINE_KINDS, Finding, Guide, Move, Sample, Session, Span, outermost
 from hfmem_widget.session.rank_records import Rank
+from hfmem_widget.session.stacks import ELSE, LivePeak, Site
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import json_data, json_number
@@ -157,7 +158,7 @@ class Lines:
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
         """Yield what is new or has changed besides samples; at the end `everything`, steps' spans too."""
-        session = self._session
+        session, stacks = self._session, self._session.stacks
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()
         yield from self._changed_list("note", session.portable_notes)
@@ -176,6 +177,7 @@ class Lines:
             yield _line(k="recipe", of=session.recipe)  # as it is: 0 is no 0.0 there
         if everything:
             yield from self._phases()
+            yield from self._changed_list("live", map(_live, stacks.peaks if stacks else ()))
 
     def note(self, text: str) -> bytes:
         """Return a note that the session does not have, after all that it has."""
@@ -394,7 +396,15 @@ def _time(seconds: float) -> float:
     return round(seconds, 9)
 
 
-def _entry(item: str | Finding | Guide | Move) -> dict[str, object]:
+def _live(peak: LivePeak) -> LivePeak:
+    """Return it as one line has it: without its course, and the smallest places of many as one."""
+    sites, rest = peak.sites[: limits.MOST_SITES - 1], peak.sites[limits.MOST_SITES - 1 :]
+    size, blocks = sum(site.bytes for site in rest), sum(site.blocks for site in rest)
+    others = [Site(ELSE, ELSE, ELSE, "elsewhere", size, blocks)] if rest else []
+    return replace(peak, sites=(*sites, *others), over_time=None)
+
+
+def _entry(item: str | Finding | Guide | Move | LivePeak) -> dict[str, object]:
     if isinstance(item, str):
         return {"text": item}
     named = json_data(asdict(item)).items()

@@ -29,6 +29,8 @@ from hfmem_widget.session import (
     Steps,
     Timeline,
 )
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import format_counted
@@ -195,6 +197,9 @@ class StreamReader(LineReader):
             raise OptionError(NOT_A_RECORDING)
         self._catch_up()
         timeline = self._whole_timeline()
+        peaks = tuple(self._items["live"])
+        is_host = any(peak.device == "cpu" for peak in peaks)
+        how = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
         last = Sample(self._time, tuple(self._values.tolist()))
         session = Session(
             head.label,
@@ -211,6 +216,7 @@ class StreamReader(LineReader):
             notes=self._items["note"],
             findings=self._items["finding"],
             guides=self._items["guide"],
+            stacks=Stacks(peaks, how) if peaks else None,
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         session.recipe = self._recipe

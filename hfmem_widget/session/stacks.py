@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame, same
-from hfmem_widget.text import plain, wrong_value
+from hfmem_widget.text import format_bytes, format_count, format_duration, plain, wrong_value
 
 if TYPE_CHECKING:
     import os
@@ -25,6 +26,16 @@ BY: tuple[By, ...] = ("line", "module", "operator")
 
 KINDS = ("before", "forward", "backward", "optimizer", "elsewhere")
 """When memory was allocated; ``before`` is before the recording."""
+
+BEFORE = "before the recording"
+BACKWARD = "autograd (backward)"
+NO_PYTHON = "no Python code (autograd's backward thread)"
+OUTSIDE = "outside any module"
+MOVED = "a model that was moved or cast (Module.to)"
+TORCHS_OWN = "torch's own code"
+ELSE = "everything else"
+NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN, ELSE}
+"""Placeholders for a name."""
 
 OPERATOR = "torch operator"
 """The file name of a frame that is an operator's name, not Python."""
@@ -41,6 +52,7 @@ class Site:
     bytes: int  # as requested
     blocks: int  # number of allocations
     source: str = ""  # the text of the line; empty if it is not known
+    function: str = ""  # the qualified name of the function that the line is in; so is this
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,7 @@ class Row:
     share: float
     kind: str
     source: str = ""
+    function: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +111,41 @@ class LivePeak:
     allocated: float = NOT_AVAILABLE
     requested: float = NOT_AVAILABLE
     """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
-    over_time: OverTime | None = None  # None where nothing was recorded but what is live
+    over_time: OverTime | None = (
+        None  # None where nothing was recorded but what is live; or read back
+    )
+    span_id: int | None = None  # of the outermost span that it is of, if of one
 
     @property
     def exact(self) -> bool:
         """Whether the allocator's own peak is the same to the byte."""
         return self.highest == self.requested
+
+    @property
+    def certainty(self) -> str:
+        """How exact it is, as a sentence."""
+        if self.device == "cpu":
+            sentence = (
+                "Counts the tensors that this thread's operators return, each storage once; temporaries "
+                "inside an operator are not included."
+            )
+        elif self.exact:
+            requested = format_count(self.highest)
+            sentence = f"Matches the allocator's own peak to the byte: {requested} requested."
+        elif math.isnan(self.requested):
+            return "The allocator's exact peak is unknown, so this cannot be checked against it."
+        else:
+            off = abs(self.requested - self.highest)
+            sentence = (
+                f"Differs from the allocator's own peak by {format_bytes(off)} "
+                f"({format_count(self.requested)} bytes requested)."
+            )
+        if self.wrapped and not self.exact:
+            sentence += (
+                f" Only the last {format_count(self.entries)} events were recorded, beginning "
+                f"{format_duration(self.since)} after the start; the peak may have been earlier."
+            )
+        return sentence
 
     @property
     def rounding(self) -> float:
@@ -122,8 +164,8 @@ class LivePeak:
             size, blocks = sum(site.bytes for site in sites), sum(site.blocks for site in sites)
             largest = max(sites, key=lambda site: site.bytes)
             share = size / self.bytes if self.bytes else 0.0
-            source = largest.source if by == "line" else ""
-            rows.append(Row(name, size, blocks, share, largest.kind, source))
+            of_line = (largest.source, largest.function) if by == "line" else ()
+            rows.append(Row(name, size, blocks, share, largest.kind, *of_line))
         return tuple(sorted(rows, key=lambda row: -row.bytes))
 
 

@@ -97,6 +97,7 @@ def markdown(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
     lines = [[*map(for_markdown, heads)], sides]
     for row in rows:
         cells = [cell if isinstance(cell, tuple) else (cell,) for cell in row.cells]
+        cells[0] = *cells[0], row.facts, *row.below
         texts = ([for_markdown(kit.shown(part).text) for part in cell if part] for cell in cells)
         lines.append(["<br>".join(parts) for parts in texts])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -51,6 +51,23 @@ def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
     assert result.value is None
 
 
+def test_cells_are_compared_by_line(watched: Kernel) -> None:
+    """Of cells with stacks what each line allocated more; a cell without any is said to have none."""
+    for label, size in (("base", 300), ("head", 900)):
+        code = f"import torch\nkept = None\nkept = torch.ones({size}, 1024)"
+        watched.run(f"%%memwatch --stacks --label {label}\n{code}")
+    work(watched, "bare", 10)
+
+    lines = told(watched.run("%memcompare base head --by line -o seen"))
+    assert "head: 2.34 MiB more, allocated in cell [" in lines
+    (text,) = re.findall(r"\n  (kept = .*)\n  was (kept = .*)\n", lines)
+    assert text == ("kept = torch.ones(900, 1024)", "kept = torch.ones(300, 1024)")
+    bytes_ = watched.run("print([change.bytes for change in seen.cells[1].changes])").text()
+    assert bytes_.strip() == f"[{600 * 4096}]"
+    bare = told(watched.run("%memcompare base bare --by line"))
+    assert "by line with bare: no stacks of cpu were recorded." in bare
+
+
 def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: list[str]) -> None:
     """Every watched cell once, re-runs with their drift."""
     kernel = start_kernel(command=torch_command)

@@ -14,6 +14,7 @@ from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Floats, Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.compare.by_line import notes_of, with_changes
 from hfmem_widget.features.compare.model import (
     FIGURES,
     RANKS,
@@ -22,6 +23,7 @@ from hfmem_widget.features.compare.model import (
     Compared,
     Comparison,
     Figure,
+    Places,
 )
 from hfmem_widget.session import Certainty, Session
 from hfmem_widget.text import format_bytes, plain
@@ -46,8 +48,9 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     *subjects : Session, sequence of Session, str or int
         A session; several sessions, as runs of the same cell; or the label of what was watched in this
         process, or the number of a watched cell.
-    by : {"step", "time"}, optional
-        What the chart is aligned by; steps by default where all have some.
+    by : {"step", "time", "line", "module"}, optional
+        What the chart is aligned by; steps by default where all have some. Or what is listed besides: what
+        each line or module allocated more or less of what is live at the peak, where stacks were recorded.
     device : str, optional
         Its key, such as ``"cuda:0"``; by default the one that most of them used.
     baseline : str, optional
@@ -123,13 +126,16 @@ def of_runs(
         name: [used for record in records if (used := record.device(key))]
         for name, records in runs.items()
     }
-    how = _by(by, used_by_name)
+    places: Places | None = "line" if by == "line" else "module" if by == "module" else None
+    how = _by("" if places else by, used_by_name)
     first = baseline or next(iter(runs))
     lines, width = _lines(used_by_name, how)
     sample = next(used for devices in used_by_name.values() for used in reversed(devices))
+    cells = tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs)
+    base = cells[list(runs).index(first)]
     return Comparison(
-        cells=tuple(_compared(name, tuple(runs[name]), key, lines.get(name)) for name in runs),
-        baseline=list(runs).index(first),
+        cells=tuple(with_changes(each, base, places) for each in cells) if places else cells,
+        baseline=cells.index(base),
         device=key,
         device_name=sample.name,
         allocated_label=sample.allocated_label,
@@ -138,7 +144,9 @@ def of_runs(
         steps_a_point=width,
         notes=(
             *(_earlier(used_by_name, first) if key != RANKS else ()),
+            *_versions(runs, first),
             *_notes(runs, used_by_name, key),
+            *(notes_of(cells, places, key) if places else ()),
         ),
     )
 
@@ -162,7 +170,10 @@ def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
 
 def _by(wanted: str, used_by_name: Mapping[str, Sequence[DeviceRecord]]) -> By:
     if wanted not in {"", "step", "time"}:
-        raise OptionError(f"cells are aligned by 'step' or by 'time', not by {plain(wanted)!r}")
+        raise OptionError(
+            "cells are compared by 'line' or by 'module', and aligned by 'step' or by 'time', not by "
+            f"{plain(wanted)!r}"
+        )
     has_steps = [any(len(used.steps) > 1 for used in devices) for devices in used_by_name.values()]
     if wanted == "step" and not any(has_steps):
         raise OptionError("none of these cells has steps; align them by 'time'")
@@ -190,6 +201,7 @@ def _compared(
         at_start=usual.at_start,
         at_end=usual.at_end,
         line=line,
+        live=usual.live,
     )
 
 
@@ -230,6 +242,19 @@ def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) 
             size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
             began = f"when {plain(name)} began than when {plain(baseline)} did"
             yield f'{size} was there {began}. "above the start" leaves out what was there.'
+
+
+def _versions(runs: Mapping[str, Sequence[Record]], baseline: str) -> Iterator[str]:
+    """Yield which versions of libraries other than the baseline's a cell ran with."""
+    before = runs[baseline][-1].software
+    for name, records in runs.items():
+        others = (
+            f"{library} {version} ({before[library]})"
+            for library, version in records[-1].software.items()
+            if before.get(library, version) != version
+        )
+        if different := ", ".join(others):
+            yield f"{plain(name)} ran with other versions than {plain(baseline)}: {different}."
 
 
 def _notes(

@@ -11,8 +11,10 @@ from hfmem_widget.analysis.curve import Points
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.model import AlignedLine, Compared, Comparison
 from hfmem_widget.features.compare.text import (
+    NOTE_LENGTH,
     FigureRow,
     about,
+    change_tables,
     figure_columns,
     heading,
     name_of,
@@ -32,7 +34,6 @@ from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, TableRow, table
 
 CELL, AT_THE_PEAK = "cell", "at the peak"
-NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
 LETTERS = 18  # of a figure's name in a line, where there is little room
 
 ALL_ALLOCATED = "#7D8794"
@@ -185,6 +186,8 @@ def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
         by_cell = zip(names, *(column.cells for column in wholes), strict=True)
         yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
         yield _table(AT_THE_PEAK, names, map(_row, parts))
+    for each in change_tables(comparison):
+        yield table(*each, scrolls="changes")
 
 
 def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:

@@ -11,12 +11,15 @@ from hfmem_widget.analysis.record import DeviceRecord, Floats, Record
 from hfmem_widget.display import Shown
 from hfmem_widget.session import Certainty
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import LivePeak
 from hfmem_widget.session.steps import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 By = Literal["step", "time"]
+
+Places = Literal["line", "module"]
 
 MOST_PERCENT = 999
 
@@ -76,6 +79,23 @@ class AlignedLine:
     high: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a line or module held at the peak of two cells, in bytes."""
+
+    name: str  # as it is called in the later one, if it is there
+    before: int = 0
+    after: int = 0
+    source: str = ""  # the text of the line; empty if it is not known
+    function: str = ""  # the one that it is in; so is this
+    was: str = ""  # its text in the baseline, where that is another
+
+    @property
+    def bytes(self) -> int:
+        """How much more it held; less than zero if less."""
+        return self.after - self.before
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
     """A cell among those compared."""
@@ -88,6 +108,9 @@ class Compared:
     at_start: Mapping[str, float]  # when that run began
     at_end: Mapping[str, float]
     line: AlignedLine | None = None  # None if there is nothing to draw
+    live: LivePeak | None = None  # of that run; None if it has no stacks
+    changes: tuple[Change, ...] | None = None
+    """What is new, has grown or is gone at its peak, largest first; None where that is not compared."""
 
     @property
     def runs(self) -> int:

@@ -8,11 +8,21 @@ from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
-from hfmem_widget.features.compare.model import Compared, Comparison, Difference, Figure, difference
+from hfmem_widget.features.compare.by_line import sentence
+from hfmem_widget.features.compare.model import (
+    Change,
+    Compared,
+    Comparison,
+    Difference,
+    Figure,
+    difference,
+)
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
+from hfmem_widget.session.stacks import NO_NAMES
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import (
+    MIB,
     MINUS,
     for_markdown,
     format_bytes,
@@ -29,6 +39,9 @@ from hfmem_widget.view.table import markdown as as_markdown
 TO = "\u2013"
 ABOVE = "above the start"
 NAME_LENGTH = 40
+NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's labels
+MOST_CHANGES = 15
+LEAST_CHANGE = 0.005 * MIB  # less reads as none
 
 Shown = Callable[[float], str]
 Cell = tuple[kit.Content, str, str]
@@ -119,7 +132,8 @@ def part_label(part: str) -> str:
 def verdicts(comparison: Comparison) -> list[str]:
     """Return a sentence for each cell but the baseline: what it needs more, and what makes most of that."""
     cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
-    return [_verdict(comparison, cell) for cell in cells if cell is not baseline]
+    by_place = filter(None, (sentence(cell, baseline) for cell in cells))
+    return [*by_place, *(_verdict(comparison, cell) for cell in cells if cell is not baseline)]
 
 
 def _verdict(comparison: Comparison, cell: Compared) -> str:
@@ -158,8 +172,9 @@ def markdown(comparison: Comparison) -> str:
     """Return the comparison in Markdown, such as for a comment on a pull request."""
     head = " · ".join(("**memcompare**", *map(for_markdown, heading(comparison))))
     tables = (as_markdown(*each) for each in _tables(comparison))
-    sentences = "\n".join(map(for_markdown, verdicts(comparison)))
-    return _joined(head, [sentences, *tables], map(for_markdown, comparison.notes))
+    sentences = "\n".join(for_markdown(each, NOTE_LENGTH) for each in verdicts(comparison))
+    notes = (for_markdown(note, NOTE_LENGTH) for note in comparison.notes)
+    return _joined(head, [sentences, *tables], notes)
 
 
 def _joined(head: str, tables: Iterable[str], notes: Iterable[str]) -> str:
@@ -179,6 +194,38 @@ def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRo
                 [Column(title), *(Column(column.title) for column in figures)],
                 [*map(TableRow, rows)],
             )
+    yield from change_tables(comparison)
+
+
+def change_tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRow]]]:
+    """Yield a table of each cell's changes, the largest first, down to the sum."""
+    baseline = comparison.cells[comparison.baseline]
+    for cell in comparison.cells:
+        if cell.changes is None or cell.live is None or baseline.live is None:
+            continue
+        shown = [each for each in cell.changes[:MOST_CHANGES] if abs(each.bytes) >= LEAST_CHANGE]
+        others = cell.changes[len(shown) :]
+        sums = sum(each.before for each in others), sum(each.after for each in others)
+        rest = [TableRow((f"other changes ({len(others)})", *_sizes(*sums)), is_quiet=True)]
+        total = "live at the peak", *_sizes(baseline.live.bytes, cell.live.bytes)
+        heads = "allocated in", "change", name_of(baseline, 24), name_of(cell, 24)
+        rows = [*map(_change_row, shown), *(rest if others else ())]
+        yield [*map(Column, heads)], [*rows, TableRow(total, is_quiet=True, is_ruled=True)]
+
+
+def _change_row(change: Change) -> TableRow:
+    name = change.name if change.name in NO_NAMES else kit.code(change.name)
+    text = [kit.code(change.source)] if change.source else []
+    was = [kit.words("was", kit.code(change.was))] if change.was else []
+    cells = name, *_sizes(change.before, change.after)
+    return TableRow(cells, facts=change.function, below=(*text, *was))
+
+
+def _sizes(before: float, after: float) -> tuple[str, str, str]:
+    change = difference(after, before, NEXT_TO_NOTHING if after else math.inf)
+    how = "" if before and after else " · new" if after else " · gone"
+    was, now = (kit.size_text(size) if size else "0" for size in (before, after))
+    return change_text(change, format_bytes) + how, was, now
 
 
 def change_text(change: Difference, shown: Shown) -> str:

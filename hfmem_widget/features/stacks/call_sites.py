@@ -18,19 +18,19 @@ from typing import Any
 
 from hfmem_widget.features.stacks.live_at_peak import Replay
 from hfmem_widget.session.segments import Frames
-from hfmem_widget.session.stacks import OPERATOR, Site
+from hfmem_widget.session.stacks import (
+    BACKWARD,
+    BEFORE,
+    MOVED,
+    NO_PYTHON,
+    OPERATOR,
+    OUTSIDE,
+    TORCHS_OWN,
+    Site,
+)
 from hfmem_widget.text import plain
 
 Frame = Mapping[str, Any]
-
-BEFORE = "before the recording"
-BACKWARD = "autograd (backward)"
-NO_PYTHON = "no Python code (autograd's backward thread)"
-OUTSIDE = "outside any module"
-MOVED = "a model that was moved or cast (Module.to)"
-TORCHS_OWN = "torch's own code"
-NO_NAMES = {BEFORE, BACKWARD, NO_PYTHON, OUTSIDE, MOVED, TORCHS_OWN}
-"""Placeholders for a name."""
 
 SOURCE_LENGTH = 72
 
@@ -71,19 +71,22 @@ def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
     if not frames:
         return Site(NO_PYTHON, BACKWARD, BACKWARD, "backward", 0, 0)
     python = [frame for frame in frames if frame["filename"] != OPERATOR]
-    line, source = _line(python, cells)
+    line, *text = _line(python, cells)
     module, kind = _module(python)
-    return Site(line, module, _operator(frames, cells), kind, 0, 0, source)
+    return Site(line, module, _operator(frames, cells), kind, 0, 0, *text)
 
 
-def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str]:
-    """Return the innermost line of the user's own code, else of a library that is not torch, and its text."""
+def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str, str]:
+    """Return the innermost line of the user's own code, else of a library that is not torch.
+
+    With its text and the function that it is in.
+    """
     own = (frame for frame in frames if _is_users(frame["filename"]))
     others = (frame for frame in frames if not _is_torch(frame["filename"]))
     frame = next(chain(own, others), None)
     if frame is None:
-        return (BACKWARD if any(map(_is_backward, frames)) else TORCHS_OWN), ""
-    return _name_of_line(frame, cells), _source(frame)
+        return (BACKWARD if any(map(_is_backward, frames)) else TORCHS_OWN), "", ""
+    return _name_of_line(frame, cells), _source(frame), qualified(frame).replace("<locals>.", "")
 
 
 def _source(frame: Frame) -> str:

@@ -11,9 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hfmem_widget.features.stacks.call_sites import BEFORE
 from hfmem_widget.features.stacks.over_time import OTHERS
-from hfmem_widget.session.stacks import By, OverTime
+from hfmem_widget.session.stacks import BEFORE, By, OverTime
 from hfmem_widget.text import format_bytes, plain, unit_for
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart import paint_svg as paint

@@ -20,7 +20,7 @@ from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Peak, Recorder, Sample, Session, Span
+from hfmem_widget.session import Recorder, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, StackRecording, Stacks
 from hfmem_widget.sources import open_allocators
@@ -83,7 +83,7 @@ class StacksCompanion(Companion):
         if self._stacks is None:
             return {}
         session.stacks = self._stacks.with_peaks(
-            tuple(_with_exact_peaks(peak, span.peaks) for peak in self._stacks.peaks)
+            tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
         )
         from hfmem_widget.features.stacks.html import stacks_bundle
 
@@ -174,13 +174,14 @@ def _since(peak: LivePeak, start: float) -> LivePeak:
     )
 
 
-def _with_exact_peaks(live: LivePeak, peaks: Mapping[str, Peak]) -> LivePeak:
+def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
 
     def exact(metric: str) -> float:
-        peak = peaks.get(f"{live.device}/{metric}")
+        peak = span.peaks.get(f"{live.device}/{metric}")
         return peak.value if peak is not None and peak.certainty == "exact" else NOT_AVAILABLE
 
-    return replace(live, allocated=exact("allocated"), requested=exact("requested"))
+    allocated, requested = exact("allocated"), exact("requested")
+    return replace(live, allocated=allocated, requested=requested, span_id=span.id)
 
 
 def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:

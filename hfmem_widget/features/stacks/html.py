@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hfmem_widget.features.stacks.call_sites import NO_NAMES
 from hfmem_widget.features.stacks.chart import chart_html, colours_of, moments_data
 from hfmem_widget.features.stacks.over_time import OTHERS
-from hfmem_widget.session.stacks import By, LivePeak, Row, StackRecording, Stacks
+from hfmem_widget.session.stacks import NO_NAMES, By, LivePeak, Row, StackRecording, Stacks
 from hfmem_widget.text import (
     MIB,
     format_bytes,
@@ -66,35 +65,8 @@ def peaks_shown(peaks: Sequence[LivePeak], *, scripted: bool = False) -> list[ki
     return [_peak(peak, is_first=peak is peaks[0], scripted=scripted) for peak in peaks]
 
 
-def _certainty(peak: LivePeak) -> str:
-    if peak.device == "cpu":
-        sentence = (
-            "Counts the tensors that this thread's operators return, each storage once; temporaries inside "
-            "an operator are not included."
-        )
-    elif peak.exact:
-        requested = format_count(peak.highest)
-        sentence = f"Matches the allocator's own peak to the byte: {requested} requested."
-    elif math.isnan(peak.requested):
-        return "The allocator's exact peak is unknown, so this cannot be checked against it."
-    else:
-        off = abs(peak.requested - peak.highest)
-        sentence = (
-            f"Differs from the allocator's own peak by {format_bytes(off)} "
-            f"({format_count(peak.requested)} bytes requested)."
-        )
-    if peak.wrapped and not peak.exact:
-        sentence += (
-            f" Only the last {format_count(peak.entries)} events were recorded, beginning "
-            f"{format_duration(peak.since)} after the start; the peak may have been earlier."
-        )
-    return sentence
-
-
 def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
-    sentences = [
-        (f"{peak.device}: " if len(peaks) > 1 else "") + _certainty(peak) for peak in peaks
-    ]
+    sentences = [(f"{peak.device}: " if len(peaks) > 1 else "") + peak.certainty for peak in peaks]
     if recording.began >= 0.05:
         began = format_duration(recording.began)
         kind = peaks[0].device.partition(":")[0].upper()
@@ -105,8 +77,9 @@ def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
     if not math.isnan(recording.seconds):
         about = "about" if recording.way == "allocator" else "at least"
         cost = f", which slowed the cell down by {about} {format_duration(recording.seconds)}"
-    read = format_duration(recording.snapshot)
-    sentences.append(f"{events} recorded{kept}{cost}; reading the record took {read} afterwards.")
+    took = f"; reading the record took {format_duration(recording.snapshot)} afterwards"
+    took = "" if math.isnan(recording.snapshot) else took  # read back
+    sentences.append(f"{events} recorded{kept}{cost}{took}.")
     return [*sentences, *recording.notes]
 
 

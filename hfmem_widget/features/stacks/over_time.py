@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hfmem_widget.features.stacks.call_sites import BEFORE, place_of, sites_of
+from hfmem_widget.features.stacks.call_sites import place_of, sites_of
 from hfmem_widget.features.stacks.live_at_peak import Blocks, Ints, Replay
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.stacks import BY, Band, By, LivePeak, OverTime, Site
+from hfmem_widget.session.stacks import BEFORE, BY, Band, By, LivePeak, OverTime, Site
 from hfmem_widget.sources.heap.roots import cells_of
 from hfmem_widget.view.front_end import running_shell
 

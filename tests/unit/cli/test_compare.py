@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hfmem_widget.analysis.record import DeviceRecord, Record
@@ -13,6 +15,7 @@ from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB, MIB
 from tests.scenes import scripted_run
 from tests.unit.cli.conftest import Hfmem, Make
+from tests.unit.features.compare.test_by_line import TRAINER, with_stacks
 
 
 @pytest.fixture
@@ -82,6 +85,24 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 
     assert len({row.count(" | ") for row in rows[:4]}) == 1
     assert rows[3].startswith("| head | 7.01 GiB exact<br>+23.0 MiB · +0.3 % |")
+
+
+def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
+    """Of recordings with stacks, as text and for a pull request; without, a sentence says what is missing."""
+    sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
+    sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
+    sessions["bare"].stacks = None
+    a, b, bare = (one.save(tmp_path / f"{name}.jsonl") for name, one in sessions.items())
+
+    for words in ((), ("--markdown",)):
+        said = hfmem("compare", a, b, "--by", "line", *words)
+        assert said.code == FINE
+        assert "head: 6.00 MiB more, allocated in trainer.py" in said.out
+        assert "transformers/trainer.py:2001" in said.out
+    code, out, _ = hfmem("compare", a, bare, "--by", "module")
+    assert code == FINE
+    assert "Nothing is compared by module with bare: no stacks of cuda:0 were recorded." in out
+    assert "--stacks" in out
 
 
 def test_a_label_cannot_leave_its_cell(recorded: Make, hfmem: Hfmem) -> None:

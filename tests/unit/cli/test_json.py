@@ -14,6 +14,7 @@ from transformers import BertConfig
 from hfmem_widget.cli.main import main
 from tests.scenes import SCRIPTED_RUNS
 from tests.unit.cli.test_directories import made
+from tests.unit.features.compare.test_by_line import TRAINER, site, with_stacks
 
 Make = Callable[..., Path]
 
@@ -63,6 +64,23 @@ def test_two_runs_are_compared_in_the_documented_form(
     assert checked(capsys, "comparison", *words)["judged"] == []
     (judged,) = checked(capsys, "comparison", *words, "--fail-over", "2%")["judged"]
     assert not judged["is_over"]
+
+
+def test_a_comparison_by_line_has_the_documented_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines of the second run, largest first; without stacks there are none."""
+    sizes = {"base": (TRAINER(3), site("a/b.py:4", 1)), "head": (TRAINER(9),)}
+    a, b = (with_stacks(name, *of).save(tmp_path / f"{name}.jsonl") for name, of in sizes.items())
+
+    found = checked(capsys, "comparison", "compare", a, b, "--by", "line", "--json")
+    assert [each["changes"] and len(each["changes"]) for each in found["cells"]] == [None, 2]
+    assert found["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
+    assert found["sentences"][0].startswith(
+        "head: 6.00 MiB more, allocated in trainer.py `Trainer."
+    )
+    found = checked(capsys, "comparison", "compare", a, b, "--json")
+    assert [each["changes"] for each in found["cells"]] == [None, None]
 
 
 def test_what_was_found_here_has_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:

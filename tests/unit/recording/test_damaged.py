@@ -160,6 +160,10 @@ def test_when_a_recording_is_read_makes_no_difference(
         ),
         b'{"k":"steps","devices":["cpu"],"count":1,"rows":[[1,2,3]]}',
         b'{"k":"phases","root":1,"phases":[[]],"spans":[]}',
+        (
+            b'{"k":"live","i":0,"device":"cpu","bytes":1,"highest":1,"sites":[{"line":"x"}],"time":0,'
+            b'"entries":0,"wrapped":false,"since":0,"allocated":null,"requested":null,"span":1}'
+        ),
         b'{"k":"end","time":null}',
         b'{"k":' + b"[" * 5000,
         b'{"k":"note","i":0,"text":' + b"[" * 70_000 + b"]" * 70_000 + b"}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.report.page import page
 from hfmem_widget.recording.api import SO_FAR
+from hfmem_widget.recording.limits import MOST_SITES
 from hfmem_widget.recording.lines import LONG, Lines
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Recorder, Sample, Session, Span
@@ -24,6 +25,7 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.line import line
 from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.stage import Stage
+from tests.unit.features.compare.test_by_line import site, with_stacks
 
 
 def as_recorded(value: object) -> Any:
@@ -102,6 +104,25 @@ def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
     opened = contents(whole)
     assert [part for part in known if known[part] != opened[part]] == []
     assert compressed == whole
+
+
+def test_what_was_live_at_the_peak_comes_back(tmp_path: Path) -> None:
+    """Each place of it, of each device; of very many the smallest as one, so that the sum stays."""
+    sites = [site(f"a/x.py:{at}", 1 + at % 7) for at in range(3 * MOST_SITES)]
+    few, many = with_stacks("few", *sites[:9]), with_stacks("many", *sites)
+    assert few.stacks is not None
+    (peak,) = few.stacks.peaks
+    few.stacks = few.stacks.with_peaks((peak, replace(peak, device="cpu", requested=math.nan)))
+
+    opened = hfmem_widget.open(few.save(tmp_path / "few.hfmem.jsonl")).stacks
+    assert as_recorded(opened.peaks) == as_recorded(few.stacks.peaks)
+    told = opened._repr_mimebundle_()["text/plain"]
+    assert "0 events recorded." in told
+    assert "reading the record" not in told
+    (folded,) = hfmem_widget.open(many.save(tmp_path / "many.hfmem.jsonl")).stacks.peaks
+    assert sum(each.bytes for each in folded.sites) == folded.bytes
+    assert folded.sites[-1].line == "everything else"
+    assert len(folded.sites) == MOST_SITES
 
 
 def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> None:

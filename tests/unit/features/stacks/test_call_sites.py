@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.call_sites import (
+from hfmem_widget.features.stacks.call_sites import place_of, qualified
+from hfmem_widget.features.stacks.live_at_peak import replay
+from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.session.stacks import (
     BACKWARD,
     BEFORE,
     MOVED,
+    OPERATOR,
     OUTSIDE,
     TORCHS_OWN,
-    place_of,
-    qualified,
+    Site,
 )
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import live_peak
-from hfmem_widget.session.stacks import OPERATOR, Site
 from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
@@ -111,6 +111,17 @@ def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
         "class Net:\n    def forward(self, x):\n        return x + 1\n", encoding="utf-8"
     )
     assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
+
+
+def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
+    """With its class, and as either way of recording calls it; without a stack there is none."""
+    source = tmp_path / "mine.py"
+    source.write_text(
+        "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
+    )
+    told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
+    assert told == ["A.f.g", "A.f.g"]
+    assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
 
 
 def test_what_has_no_stack_of_python_is_told() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.stacks.call_sites import BEFORE, place_of
+from hfmem_widget.features.stacks.call_sites import place_of
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import MOST_BANDS, MOST_MOMENTS, OTHERS, over_time
-from hfmem_widget.session.stacks import BY, OverTime
+from hfmem_widget.session.stacks import BEFORE, BY, OverTime
 from tests.data.torch_snapshots import Allocations
 from tests.unit.features.stacks.test_live_at_peak import Allocator, histories
 

@@ -1,0 +1,135 @@
+"""What is new, has grown or is gone at the peak, by the line or module that allocated it.
+
+A line is the same where file, function and text are. What is left over is matched by the file's name alone,
+function and text, and by name and text, where one is left on both sides; then by almost the same text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from itertools import starmap
+
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
+from hfmem_widget.features.compare.model import Change, Compared, Places
+from hfmem_widget.session.stacks import NO_NAMES, Row
+from hfmem_widget.text import format_bytes, plain
+
+ALMOST = 0.75
+"""The least similarity of two texts of one line, from 0 to 1, as `difflib` has it."""
+
+SHARE = 0.5
+"""Of all that has come, or of all that has gone: the least that makes a sentence name one line."""
+
+_LINE_NUMBER = re.compile(r"(?: line |:)\d+$")
+_CELL = re.compile(r"cell \[\d+\]|a cell's")
+_NONE = Row("", 0, 0, 0.0, "")
+
+
+def with_changes(cell: Compared, baseline: Compared, by: Places) -> Compared:
+    """Return a cell with what has changed since the baseline, where both have stacks."""
+    if cell is baseline or cell.live is None or baseline.live is None:
+        return cell
+    return replace(cell, changes=changes_of(baseline.live.rows(by), cell.live.rows(by)))
+
+
+def changes_of(before: Iterable[Row], after: Iterable[Row]) -> tuple[Change, ...]:
+    """Return what differs between the rows of two peaks, the largest difference first."""
+    old, new = _by_line(before), _by_line(after)
+    pairs = []
+    for key in _KEYS:
+        was, now = _by(key, old.values()), _by(key, new.values())
+        for value in was.keys() & now.keys() - {None}:
+            if len(was[value]) == len(now[value]) == 1:
+                pairs += [(old.pop(_line(*was[value])), new.pop(_line(*now[value])))]
+    was, now = _by(_function, old.values()), _by(_function, new.values())
+    for place in was.keys() & now.keys():
+        texts, others = (
+            {row.source: _line(row) for row in rows[place] if row.source} for rows in (was, now)
+        )
+        for text, line in others.items():
+            for near in get_close_matches(text, texts, 1, ALMOST):
+                if get_close_matches(near, others, 1, ALMOST) == [text]:
+                    pairs += [(old.pop(texts[near]), new.pop(line))]
+    pairs += [(row, _NONE) for row in old.values()] + [(_NONE, row) for row in new.values()]
+    changes = [change for change in starmap(_change, pairs) if change.bytes]
+    return tuple(sorted(changes, key=lambda change: (-abs(change.bytes), change.name)))
+
+
+def _change(old: Row, new: Row) -> Change:
+    row = old if new is _NONE else new
+    was = "" if old.source == row.source else old.source
+    return Change(row.name, old.bytes, new.bytes, row.source, row.function, was)
+
+
+def _by_line(rows: Iterable[Row]) -> dict[Hashable, Row]:
+    """Return rows by their lines; of those that cannot be told apart, the first has the bytes of all."""
+    lines = _by(_line, rows).items()
+    return {line: replace(same[0], bytes=sum(row.bytes for row in same)) for line, same in lines}
+
+
+def _by(key: Callable[[Row], Hashable], rows: Iterable[Row]) -> dict[Hashable, list[Row]]:
+    found: dict[Hashable, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _file(name: str) -> str:
+    return _CELL.sub("cell", _LINE_NUMBER.sub("", name))
+
+
+def _line(row: Row) -> Hashable:
+    return _file(row.name), row.function, row.source
+
+
+def _function(row: Row) -> tuple[str, str]:
+    return _file(row.name).rpartition("/")[2], row.function
+
+
+_KEYS: tuple[Callable[[Row], Hashable], ...] = (
+    _line,
+    lambda row: (*_function(row), row.source),
+    lambda row: (_function(row)[0], row.source) if row.source else None,
+)
+"""What is to be equal, the strictest first."""
+
+
+def sentence(cell: Compared, baseline: Compared) -> str:
+    """Return what a cell holds more or less than the baseline at its peak; nothing if that is not compared.
+
+    A line is named where it makes up at least `SHARE` of all that has come, or of all that has gone.
+    """
+    if cell.changes is None:
+        return ""
+    name, other = plain(cell.name), plain(baseline.name)
+    change = sum(each.bytes for each in cell.changes)
+    if abs(change) < NEXT_TO_NOTHING:
+        return f"{name}: as much as in {other}, but for less than 1 MiB, alive at the peak."
+    how = "more" if change > 0 else "less"
+    same = [each for each in cell.changes if (each.bytes > 0) == (change > 0)]
+    most, whole = same[0], f"{format_bytes(abs(change))} {how}"
+    if most.name in NO_NAMES or abs(most.bytes) < SHARE * abs(sum(each.bytes for each in same)):
+        return f"{name}: {whole} than in {other}, alive at the peak."
+    size, place = f"{format_bytes(abs(most.bytes))} {how}", most.name
+    if most.function and not most.function.startswith("<"):
+        place = f"{_LINE_NUMBER.sub('', place).rpartition('/')[2]} `{most.function}`"
+    in_all = "" if size == whole else f" In all it is {whole} than in {other}."
+    return f"{name}: {size}, allocated in {place}, alive at the peak.{in_all}"
+
+
+def notes_of(cells: Sequence[Compared], by: Places, device: str) -> Iterator[str]:
+    """Yield which cells have no stacks and how to have them, and how exact the peaks of the others are."""
+    if names := [plain(cell.name) for cell in cells if cell.live is None]:
+        yield (
+            f"Nothing is compared by {by} with {', '.join(names)}: no stacks of {device} were recorded. "
+            "Watch with %%memwatch --stacks or watch(stacks=True)."
+        )
+    said: dict[str, list[str]] = defaultdict(list)
+    for cell in cells:
+        if cell.live is not None and not cell.live.exact:
+            said[cell.live.certainty].append(plain(cell.name))
+    yield from (f"{', '.join(names)}: {certainty}" for certainty, names in said.items())
