@@ -33,12 +33,17 @@ class Subjects:
         self._namespace = namespace
         self._named: dict[int, weakref.ref[Any]] = {}
         self._threads: dict[int, int] = {}
+        self._added: dict[int, int] = {}
+        self.adds = 0
+        """How often one was named so far: an optimizer is with each step, but for those of a group."""
 
     def add(self, subject: object) -> bool:
         """Count a model or an optimizer from now on, as one of this thread; return whether it is new."""
         if not _is_subject(subject):
             return False
         self._threads[id(subject)] = threading.get_ident()
+        self.adds += 1
+        self._added[id(subject)] = self.adds
         reference = self._named.get(id(subject))
         if reference is not None and reference() is subject:
             return False
@@ -53,6 +58,7 @@ class Subjects:
             if subject is None and self._named.get(key) is reference:
                 self._named.pop(key, None)
                 self._threads.pop(key, None)
+                self._added.pop(key, None)
         return [subject for _, _, subject in entries if subject is not None]
 
     def all(self) -> tuple[list[Any], list[Any]]:
@@ -71,6 +77,10 @@ class Subjects:
     def optimizers(self) -> list[Any]:
         """Return the optimizers that were named."""
         return list(filterfalse(_is_module, self.named()))
+
+    def optimizers_since(self, adds: int) -> list[Any]:
+        """Return the optimizers that were named since there were so many `adds`."""
+        return [one for one in self.optimizers() if self._added.get(id(one), 0) > adds]
 
     def by_thread(self) -> tuple[list[Any], list[Any]]:
         """Return the optimizers that were named: those of this thread, and those that step on another."""

@@ -7,6 +7,7 @@ import difflib
 import math
 import platform
 import sys
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -60,7 +61,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"lock", "remarks", "run", "what_if"}
+_OF_HERE = {"lock", "remarks", "run", "trained", "what_if"}
 """Attributes that no copy has."""
 
 
@@ -120,6 +121,8 @@ class Session(Shown):
         none. Empty without a training.
     what_if : WhatIf or None
         The training at other batches and lengths, where that was worked out. A copy has none.
+    trained : list of weakref
+        The optimizers that stepped meanwhile, and models that had batches with gradients. A copy has none.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -168,6 +171,7 @@ class Session(Shown):
         self.moves: list[Move] = []
         self.recipe: Mapping[str, Any] = {}
         self.what_if: WhatIf | None = None
+        self.trained: list[weakref.ref[Any]] = []
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -192,7 +196,7 @@ class Session(Shown):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         moved = {"moves": [], "recipe": {}} | state
-        vars(self).update(moved, lock=UNWRITTEN, remarks={}, run=None, what_if=None)
+        vars(self).update(moved, lock=UNWRITTEN, remarks={}, run=None, trained=[], what_if=None)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

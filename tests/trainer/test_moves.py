@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import time
@@ -211,6 +212,40 @@ def peak_of(model: Any, optimizer: Any, rows: dict[str, Any], batches: int = 1) 
             optimizer.zero_grad()
     held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
     return float(live.peak + held + sum(one.nbytes for one in states_of(optimizer) if one.ndim))
+
+
+def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None:
+    """Not a larger one of an earlier cell; each session has its own."""
+    sessions, kept = [], []
+    for make in (gpt2_of_two_layers, bert_classifier):
+        trainer = make_trainer(
+            tmp_path, model=(model := make()), data=data_for(model), collate=collated
+        )
+        with hfmem_widget.watch("run", quiet=True) as session:
+            trainer.train()
+        sessions.append(session)
+        kept.append(trainer)
+    told = [hfmem_widget.fit(session).forecast.model for session in sessions]
+    del trainer, model, kept[0]
+    gc.collect()
+
+    assert told == ["GPT2LMHeadModel", "BertForSequenceClassification"]
+    with pytest.raises(OptionError, match="no longer exists"):
+        hfmem_widget.fit(sessions[0])
+
+
+def test_of_two_models_that_are_trained_together_neither_is_forecast() -> None:
+    """Such as a generator and its critic."""
+    models = [gpt2(), bert_classifier()]
+    steps = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
+    with hfmem_widget.watch("run", quiet=True) as session:
+        for _ in range(3):
+            for model, step in zip(models, steps, strict=True):
+                model(**collated(data_for(model))).loss.backward()
+                step.step()
+
+    with pytest.raises(OptionError, match="and only one can be forecast"):
+        hfmem_widget.fit(session)
 
 
 def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Final
 
 from hfmem_widget.analysis.parts import known_of
@@ -194,29 +195,37 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
     return is_exact and step.first == step.last and sizes == (rows, length, rows * length)
 
 
-def live_model() -> tuple[Any, Any]:
-    """Return the largest model that is being trained, and its newest optimizer, or raise OptionError."""
+def live_model(session: Session) -> tuple[Any, Any]:
+    """Return the model that a session's watch has trained, and its newest optimizer, or raise OptionError."""
     from hfmem_widget.monitor.shared import shared_monitor
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
+    weights = {id(each): _weights(each) for each in (*modules, *optimizers)}
+    if session.trained:
+        seen = [one for reference in session.trained if (one := reference()) is not None]
+        own = set().union(*map(_weights, seen))
+        modules = [module for module in modules if own & weights[id(module)]]
+        optimizers = [one for one in optimizers if own & weights[id(one)]]
     if not modules or not optimizers:
         raise OptionError(
             "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
             "again"
         )
-    stepped = [
-        {id(each) for group in one.param_groups for each in group["params"]} for one in optimizers
-    ]
+    stepped = set().union(*(weights[id(each)] for each in optimizers))
+    trained = [module for module in modules if stepped & weights[id(module)]] or modules
+    model = max(trained, key=lambda module: sum(each.numel() for each in module.parameters()))
+    steps = [one for one in optimizers if weights[id(model)] & weights[id(one)]]
+    if 0 < len(steps) < len(optimizers):
+        name = plain(type(model).__name__)
+        raise OptionError(f"{name} and another model are trained, and only one can be forecast")
+    return model, (steps or optimizers)[-1]
 
-    def steps(module: Any) -> list[Any]:
-        own = {*map(id, module.parameters())}
-        return [one for one, all_of in zip(optimizers, stepped, strict=True) if own & all_of]
 
-    def rank(module: Any) -> tuple[bool, int]:
-        return bool(steps(module)), sum(each.numel() for each in module.parameters())
-
-    model = max(modules, key=rank)
-    return model, (steps(model) or optimizers)[-1]
+def _weights(subject: Any) -> set[int]:
+    """Return the identities of the parameters that a model has, or an optimizer changes."""
+    groups = getattr(subject, "param_groups", None)
+    each = subject.parameters() if groups is None else chain(*(one["params"] for one in groups))
+    return {*map(id, each)}
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import ran_out
@@ -11,17 +12,25 @@ from hfmem_widget.features.fit.beside import (
     beside_text,
     failed_spans,
 )
+from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
 from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Session, Span
+from hfmem_widget.session import Recorder, Session, Span
 
 
 class Fits(Companion):
     """Looks at a training once it has ended."""
 
     def __init__(self, options: WatchOptions | None = None) -> None:
-        pass
+        self._before: list[SeenBatch] = []
+
+    def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
+        """Note which batches were seen before, and which optimizers stepped."""
+        self._before = [*process_state(SeenBatches).values()]
+        self._subjects = monitor.attribution.subjects
+        self._adds = self._subjects.adds
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
@@ -29,6 +38,14 @@ class Fits(Companion):
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
         if errors or is_trained:
             process_state(LastTraining).session = session
+            session.trained = [
+                *map(weakref.ref, self._subjects.optimizers_since(self._adds)),
+                *(
+                    seen.model
+                    for (_, is_training), seen in process_state(SeenBatches).items()
+                    if is_training and not any(seen is each for each in self._before)
+                ),
+            ]
             if errors:
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
@@ -38,7 +55,7 @@ class Fits(Companion):
                 session.moves = after(session, span, errors[-1])
             from hfmem_widget.features.fit.recorded import recipe_of_live
 
-            session.recipe = recipe_of_live()
+            session.recipe = recipe_of_live(session)
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text

@@ -101,10 +101,9 @@ def training_step(
                     accumulated(parameter)
         reached.clear()
         live.restart()
-        batches, given = 0, {}
-        for _ in range(at_once):
-            given = inputs()
-            batches += live.hold(tree_leaves(dict(given)))
+        batches = sum(live.hold(inputs().values()) for _ in range(at_once - 1))
+        given = inputs()
+        batches += live.hold(given.values())
         outputs = model(**given)
         del given
         # Without one, the user's loss may well reach what the first result does not.

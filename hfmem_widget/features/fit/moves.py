@@ -117,7 +117,7 @@ def training_of(session: Session, headroom: float) -> Training:
     failed_on = "" if error is None else str(error.evidence.get("device", ""))
     device = devices.get(failed_on) or active_devices(session)[0]
     key = device.key
-    trained = live() if session.is_of_here else made_again(session.recipe)
+    trained = live(session) if session.is_of_here else made_again(session.recipe)
     trainings = [
         span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
     ]

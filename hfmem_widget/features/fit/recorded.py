@@ -20,7 +20,7 @@ from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.setting import PRECISIONS, Setting, foreign
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
-from hfmem_widget.session import HELD, Device
+from hfmem_widget.session import HELD, Device, Session
 from hfmem_widget.text import plain
 
 MOST_OF_CONFIG: Final = 64 * 1024
@@ -99,14 +99,14 @@ class Training:
         return self.most(forecast, spare) <= self.room + spare
 
 
-def live() -> Subject:
-    """Return the largest model that is being trained, or raise OptionError."""
-    model, optimizer = live_model()
+def live(session: Session) -> Subject:
+    """Return the model that a session's watch has trained, or raise OptionError."""
+    found, optimizer = live_model(session)
     from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
     from hfmem_widget.features.fit.on_meta import uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
-    model = uncompiled(model)
+    model = uncompiled(found)
     ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
     ran["optimizer"] = type(optimizer).__name__
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
@@ -119,23 +119,23 @@ def has_ranks() -> bool:
     return world > 1
 
 
-def recipe_of_live() -> dict[str, Any]:
-    """Return what dry runs of the live training need elsewhere, as plain data, or why there can be none."""
+def recipe_of_live(session: Session) -> dict[str, Any]:
+    """Return what dry runs of a live training need elsewhere, as plain data, or why there can be none."""
     if has_ranks():
         return {"refused": "a training on several ranks is not supported yet"}
     try:
         with foreign("the model cannot be recorded"):
-            return _recipe(live())
+            return _recipe(live(session), live_model(session)[0])
     except OptionError as error:
         return {"refused": str(error)}
 
 
-def _recipe(trained: Subject) -> dict[str, Any]:
+def _recipe(trained: Subject, found: Any) -> dict[str, Any]:
     from hfmem_widget.features.fit.on_meta import main_type
     from hfmem_widget.features.fit.optimizers import kind_of
 
     model, lora = trained.model, None
-    if live_model()[0] is not model or getattr(model, "_compiled_call_impl", None):
+    if found is not model or getattr(model, "_compiled_call_impl", None):
         raise OptionError("the model was compiled")
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if base is not model:
