@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+import hfmem_widget
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
@@ -106,6 +107,48 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
     assert move.name == "no predictions kept"
     assert move.code == "trainer.args.prediction_loss_only=True"
     assert move.cost == "no metrics, the loss alone"
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("share", [1.02, 1.3])
+def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
+    tmp_path: Path, make: Callable[[], Any], share: float
+) -> None:
+    """With fewer rows: their pass, beside all that was kept by then, or its last copy."""
+    model = make()
+    session = evaluated(tmp_path, model, metrics=lambda _: {})
+
+    def measured(count: int) -> int:
+        trainer = make_trainer(tmp_path, model=make(), per_device_eval_batch_size=count)
+        trainer.eval_dataset, trainer.compute_metrics = rows(), lambda _: {}
+        return peak_above(trainer.model, trainer.evaluate)
+
+    least = measured(1)
+    fewer, alone = moves_with(session, room=2 * share * least)
+    peak = measured(fewer.batch)
+    base = session.value(
+        next(one for one in session.spans if one.kind == "evaluate").before, "cpu/allocated"
+    )
+
+    assert fewer.name.endswith("in a batch, without what metrics take")
+    assert fewer.code == f"trainer.args.per_device_eval_batch_size={fewer.batch}"
+    assert fewer.cost == ""
+    assert alone.cost == "no metrics, the loss alone"
+    assert fewer.peak - base == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize("preprocess", [None, lambda logits, _: logits.argmax(-1)])
+def test_what_is_kept_is_said_only_where_it_is_known(tmp_path: Path, preprocess: Any) -> None:
+    """A function of the user's may keep less: nothing is said of it."""
+    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
+    trainer.eval_dataset, trainer.compute_metrics = {"one": rows(), "two": rows(3)}, lambda _: {}
+    trainer.preprocess_logits_for_metrics = preprocess
+    with hfmem_widget.watch("run", quiet=True) as session:
+        trainer.evaluate()
+        trainer.evaluate(rows(5))
+    counts = [one.counts.get("kept_rows") for one in session.spans if one.kind == "evaluate"]
+
+    assert counts == ([None] * 4 if preprocess else [0, 4 * ROWS, 3, 5])
 
 
 @pytest.mark.parametrize(

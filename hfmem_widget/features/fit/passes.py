@@ -26,7 +26,7 @@ from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
-from hfmem_widget.text import format_count, format_counted, plain
+from hfmem_widget.text import format_bytes, format_count, format_counted, plain
 
 GENERATING: Final = frozenset({"prefill", "decode"})
 EVALUATING: Final = frozenset({"evaluate", "predict"})
@@ -68,15 +68,38 @@ class Passes:
     is_sampled: bool = False  # whether tokens are drawn at random
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
+    kept_rows: int = 0  # of all of them; 0 where it is unknown what stays
     target: Literal["arguments", "evaluation"] = "arguments"
     """What takes a change: the training's arguments, or those of a Trainer that is there."""
     known: dict[tuple[int, int, bool], Inference] = field(default_factory=dict)
 
-    def evaluation(self, rows: int) -> Need:
-        """Return what a batch takes; of two, for what the first one leaves free."""
+    def kept(self, rows: int) -> tuple[int, int]:
+        """Return the bytes of predictions and of labels that a batch adds to what is kept."""
+        labels = self.seen.given.get("labels")
+        is_tensor = labels is not None and not isinstance(labels, bool)
+        size = math.prod(labels[0]) * labels[1].itemsize if is_tensor else 0
+        predictions = self._run(rows, self.seen.length).predictions
+        return predictions, size * rows // self.seen.rows if predictions else 0
+
+    def evaluation(self, rows: int, *, keeping: bool = False) -> Need:
+        """Return what a batch takes; of two, for what the first one leaves free.
+
+        Or what all of them take, `keeping` what they return: what is kept is copied with each batch.
+        """
         run = self._run(rows, self.seen.length)
-        peak = run.peak + sum(self._libraries())
-        most = MEASURED[1] * peak
+        peak, is_on_gpu, copied = run.peak + sum(self._libraries()), ":" in self.device.key, 0
+        if keeping:
+            predictions, labels = self.kept(rows)
+            batches, rest = divmod(self.kept_rows, rows)
+            if self.kept_rows > rows:
+                copied = (2 * predictions + labels) * self.kept_rows // rows
+            # The newest is still in a variable; what is kept by then is its copy from the third batch on.
+            before, more = (
+                max(0, each - 1 + (each > 2)) * (predictions + labels)
+                for each in (batches, batches + 1)
+            )
+            peak = max(peak + before, peak * rest // rows + more if rest else 0, copied)
+        most = MEASURED[1] * peak + copied * is_on_gpu  # pieces that copies leave behind
         if self._libraries() and not has_growing_segments():
             replay = Replay(self._libraries(), run.events, ())
             most = max(most, replay.needs(self.room - self.base))
@@ -177,6 +200,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
         is_sampled=counts.get("sampled", 0.0) > 0,
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
+        kept_rows=int(counts.get("kept_rows", 0.0)),
         target="arguments" if "train" in kinds else "evaluation",
     )
 
@@ -191,8 +215,17 @@ def _of_an_evaluation(passes: Passes) -> Iterator[Move]:
             yield _move(passes, need, rows, name, fewer)
         return
     ways = [("no predictions kept", {"prediction_loss_only": "True"}, "no metrics, the loss alone")]
-    if ":" in passes.device.key:
-        moved = "predictions moved to the host after each batch"
+    is_on_gpu, size = ":" in passes.device.key, ""
+    if passes.kept_rows and (predictions := passes.kept(rows)[0]):
+        size = f" ({format_bytes(2 * predictions // rows * passes.kept_rows)} there)"
+        keeping = partial(passes.evaluation, keeping=True)
+        few = _most(passes, keeping, passes.rows)
+        if few < passes.rows and passes.base + keeping(few)[0] <= passes.room:
+            beside = "" if is_on_gpu else ", without what metrics take"
+            fewest = f"{format_counted(few, 'row')} in a batch{beside}"
+            yield _move(passes, keeping(few), few, fewest, {"per_device_eval_batch_size": str(few)})
+    if is_on_gpu:
+        moved = f"predictions moved to the host after each batch{size}"
         ways.insert(0, (moved, {"eval_accumulation_steps": "1"}, ""))
     for what, changes, cost in ways:
         names = " and ".join(filter(None, (what, name)))
@@ -259,4 +292,5 @@ def _move(
         high=passes.base + need[1] * margin_on(passes.device),
         room=passes.room,
         spare=passes.spare,
+        largest_batch=rows if rows < passes.rows else None,
     )
