@@ -463,10 +463,24 @@ def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
-    """A smaller batch of the training would change nothing there."""
-    session = watched(failing(tmp_path, evaluates=True, eval_strategy="epoch").train)
+    """A smaller batch of the training would change nothing there; asked about is the evaluation."""
+    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
+    session = watched(trainer.train)
 
     assert session.moves == []
+    fitted = hfmem_widget.fit(session)
+    assert not fitted.forecast.setting.training
+    assert {change.name for move in fitted.moves for change in move.changes} <= {
+        "per_device_eval_batch_size"
+    }
+
+
+def test_of_an_evaluation_of_unknown_predictions_nothing_is_said(tmp_path: Path) -> None:
+    """A smaller batch of the training would change nothing there, either."""
+    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
+    trainer.compute_metrics = trainer.preprocess_logits_for_metrics = lambda *_: {}
+    session = watched(trainer.train)
+
     with pytest.raises(OptionError, match="did not run out in a step of a training"):
         hfmem_widget.fit(session)
 

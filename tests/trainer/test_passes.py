@@ -12,6 +12,7 @@ import torch
 from transformers import TrainerCallback
 
 import hfmem_widget
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
@@ -223,3 +224,45 @@ def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
     assert listed
     assert all(move.accumulation == 1 for move in listed)
     assert {change.target for move in listed for change in move.changes} <= {"generate"}
+
+
+def began(session: Session) -> float:
+    """Return what was allocated as an evaluation or a generation began."""
+    span = next(one for one in session.spans if one.kind in {"prefill", "evaluate"})
+    return session.value(span.before, "cpu/allocated")
+
+
+@pytest.mark.parametrize("metrics", [None, lambda _: {}], ids=["loss alone", "predictions"])
+def test_an_evaluation_that_went_well_can_be_asked_about(tmp_path: Path, metrics: Any) -> None:
+    """Its forecast is the peak of a real one, and what keeps no predictions needs less."""
+    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
+    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+    with hfmem_widget.watch("run", quiet=True) as session:
+        trainer.evaluate()
+    peak = peak_above(trainer.model, trainer.evaluate)
+    fitted = hfmem_widget.fit(session, headroom=0.999)
+
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
+    assert fitted.forecast.setting.batch == ROWS
+    assert [fitted.verdicts[0].fits, (fitted.verdicts[0].largest_batch or 0) > ROWS] == [True, True]
+    assert [move.name for move in fitted.moves] == ["no predictions kept"] * bool(metrics)
+    assert session.moves == list(fitted.moves)
+
+
+def test_a_generation_that_went_well_can_be_asked_about() -> None:
+    """Up to its last token; another model that ran since is not taken for it."""
+    model, ids = gpt2(), torch.stack([row["input_ids"][:PROMPT] for row in rows(ROWS)])
+    options = {"max_new_tokens": WHOLE - PROMPT, "do_sample": False, "eos_token_id": None}
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(input_ids=ids, **options)
+    peak = peak_above(model, lambda: model.generate(input_ids=ids, **options))
+    fitted = hfmem_widget.fit(session)
+
+    assert fitted.forecast.setting.length == WHOLE
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.05, abs=30_000)
+
+    other = test_moves.gpt2_of_two_layers()
+    with hfmem_widget.watch("other", quiet=True):
+        other.generate(input_ids=ids, **options)
+    with pytest.raises(OptionError):
+        hfmem_widget.fit(session)

@@ -309,7 +309,7 @@ def largest(
     high = min(most, MOST_TOKENS * size // (setting.batch * setting.length))
     try:
         found = most_that_fit(
-            lambda at: training.most(dry(replace(setting, **{name: at}))),
+            lambda at: training.most(dry(replace(setting, **dict[str, Any]({name: at})))),
             *(size, slope, training.room),
             low=0,
             high=high,
