@@ -31,7 +31,7 @@ def fit(arguments: Namespace) -> int:
         parts = {part.name: part.bytes for part in forecast.parts}
         moves = [
             {"change": move.name, "code": move.code, "bytes": move.peak, "fits": move.fits}
-            | {"cost": move.cost}
+            | {"cost": move.cost, "largest_batch": move.largest_batch, "longest": move.longest}
             for move in fitted.moves
         ]
         found = {

@@ -454,9 +454,14 @@ class _Following:
             self._callbacks[:] = others
 
 
-def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[None]:
+def _aside(
+    trainer: Any, kind: SpanKind, data: Any = None
+) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run, counts = process_state(_ActiveRuns).runs.get(trainer), _of_an_evaluation(trainer, kind)
+    run, counts = (
+        process_state(_ActiveRuns).runs.get(trainer),
+        _of_an_evaluation(trainer, kind, data),
+    )
     if run is not None:
         return run.aside(kind, f"{kind} at step {trainer.state.global_step}", counts)
     if (watch := current_watch()) is None:
@@ -470,25 +475,43 @@ def _aside(trainer: Any, kind: SpanKind) -> contextlib.AbstractContextManager[No
     return run.aside(kind, kind, counts) if own is None else own.apart(run, kind, counts)
 
 
-def _of_an_evaluation(trainer: Any, kind: SpanKind) -> dict[str, float]:
-    """Return the rows of its batches, and whether predictions stay on the device until its end."""
+def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, float]:
+    """Return the rows of its batches, and whether predictions stay on the device until its end.
+
+    Where these are put together as they are, also of how many rows.
+    """
     args: Any = getattr(trainer, "args", None)
     if kind not in {"evaluate", "predict"} or not hasattr(args, "per_device_eval_batch_size"):
         return {}
     wants = kind == "predict" or getattr(trainer, "compute_metrics", None) is not None
     is_moved = args.prediction_loss_only or args.eval_accumulation_steps
-    return {
-        "rows": float(args.per_device_eval_batch_size),
-        "keeps": float(wants and not is_moved),
-    }
+    keeps = wants and not is_moved
+    counts = {"rows": float(args.per_device_eval_batch_size), "keeps": float(keeps)}
+    others = ("batch_eval_metrics", "include_for_metrics", "include_inputs_for_metrics")
+    is_usual = not any(getattr(args, name, None) for name in others)
+    is_usual = is_usual and getattr(args, "eval_do_concat_batches", True)
+    if keeps and is_usual and getattr(trainer, "preprocess_logits_for_metrics", None) is None:
+        with contextlib.suppress(Exception):  # of the user's, which may have no length
+            own = trainer.eval_dataset
+            of_all = own if data is None else own[data] if isinstance(data, str) else data
+            counts["kept_rows"] = 0.0 if isinstance(of_all, dict) else float(len(of_all))
+    return counts
 
 
 _MODULE = "transformers.trainer"
 
 PLACES = (
     Place(_MODULE, "Trainer", "train", _training),
-    Place(_MODULE, "Trainer", "evaluate", lambda trainer: _aside(trainer, "evaluate")),
-    Place(_MODULE, "Trainer", "predict", lambda trainer: _aside(trainer, "predict")),
+    Place(
+        *(_MODULE, "Trainer", "evaluate"),
+        lambda trainer, eval_dataset=None, *_, **__: _aside(trainer, "evaluate", eval_dataset),
+        whole_call=True,
+    ),
+    Place(
+        *(_MODULE, "Trainer", "predict"),
+        lambda trainer, test_dataset=None, *_, **__: _aside(trainer, "predict", test_dataset),
+        whole_call=True,
+    ),
     Place(_MODULE, "Trainer", "save_model", lambda trainer: _aside(trainer, "save")),
 )
 

@@ -163,7 +163,8 @@ _USUAL: dict[Any, Any] = {
 }
 """The type in a recording, by the type of a dataclass's field."""
 
-_NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0}
+_NOT_TRIED = {"largest_batch": None, "longest": None}
+_NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0, **_NOT_TRIED}
 """What null stands for in these fields; in others it is a figure that is not available."""
 
 
@@ -211,9 +212,10 @@ _READ_LIKE: tuple[Any, ...] = (
     _like(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
     _like(Guide, "guide", device=DeviceKey, stop=OrNull),
     _like(
-        Move, "move", {"spare": 0.0}, name=Sentence, cost=Sentence,
+        Move, "move", {"spare": 0.0, **_NOT_TRIED}, name=Sentence, cost=Sentence,
         changes=Annotated[list[_Change], Meta(max_length=16)],
         low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
+        **dict.fromkeys(_NOT_TRIED, Count | None),
     ),
     _like(
         LivePeak, "live", {"over_time": None}, device=DeviceKey, over_time=type(None),

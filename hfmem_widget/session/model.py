@@ -455,6 +455,10 @@ class Move:
     room: float  # what the training may have on its device, with what it has already
     spare: float = 0.0
     """What something else had when it began, such as an earlier error: it may be free by now."""
+    largest_batch: int | None = None
+    """The most rows of its length that are sure to fit, 0 if not even one; None where that was not tried."""
+    longest: int | None = None
+    """The most tokens in each row of its batch that are sure to fit, likewise."""
 
     @property
     def fits(self) -> bool | None:

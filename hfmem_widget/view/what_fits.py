@@ -10,7 +10,7 @@ from dataclasses import asdict, astuple
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import Move, WhatIf
 from hfmem_widget.session.model import VERDICTS
-from hfmem_widget.text import format_bytes, format_count
+from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
@@ -24,6 +24,7 @@ _COLUMNS = (
     Column("change", is_bold=True),
     Column("peak"),
     Column("", is_words=True),
+    Column("fits up to", letters=12, is_words=True),
     Column("what else changes", letters=12, is_words=True, is_quiet=True),
 )
 
@@ -43,28 +44,41 @@ def moves_table(
     best = next(fits for fits in _HEADS if any(move.fits is fits for move in moves))
     frees_first = f"; run {FREES} first" if any(FREES in text for text in advice) else ""
     source = f"(by dry runs of this model{frees_first})"
-    rows = [_row(number, move) for number, move in enumerate(moves, 1)]
+    is_known = any(map(_up_to, moves))
+    columns = tuple(each for each in _COLUMNS if is_known or each.head != "fits up to")
+    rows = [_row(number, move, is_known=is_known) for number, move in enumerate(moves, 1)]
     written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
     command = kit.code(f"%memfit --write {written}")
     how = kit.note(command, f"puts a new cell below, with change {written} made in your code.")
-    more = table(_COLUMNS, rows[IN_SIGHT:], size=12)
+    more = table(columns, rows[IN_SIGHT:], size=12)
     name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
-        table(_COLUMNS, rows[:IN_SIGHT], scrolls="changes", size=12),
+        table(columns, rows[:IN_SIGHT], scrolls="changes", size=12),
         kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
         kit.Fragment(how.html if written and can_write else ""),  # plain text does without
         between="\n",
     )
 
 
-def _row(number: int, move: Move) -> TableRow:
+def _up_to(move: Move) -> str:
+    """Return what is the most that fits: that many rows of its length, or rows so long in its batch."""
+    rows, tokens = move.largest_batch, move.longest
+    each = (
+        format_counted(rows, "row") if rows else "",
+        format_counted(tokens, "token") if tokens else "",
+    )
+    return " or ".join(filter(None, each))
+
+
+def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
     colour, word = _COLOURS[move.fits], VERDICTS[move.fits]
     return TableRow(
         (
             f"{number}. {move.name}",
             format_bytes(move.peak),
             kit.marked(colour, kit.Fragment(word.replace(" ", kit.UNBROKEN), word), kit.BULLET),
+            *[_up_to(move)] * is_known,
             move.cost or "nothing: the same result",
         ),
         below=(_code(move.code),) if move.changes else (),

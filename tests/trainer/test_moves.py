@@ -248,6 +248,65 @@ def test_of_two_models_that_are_trained_together_neither_is_forecast() -> None:
         hfmem_widget.fit(session)
 
 
+@pytest.mark.parametrize("make", [gpt2_of_two_layers, llama], ids=["gpt2", "llama"])
+def test_the_largest_batch_and_length_fit_in_real_steps(make: Make) -> None:
+    """A step of either is within the room, as malloc may map twice its tensors; one of 4 % more is not."""
+    ran = training(make)
+    room = 2.5 * ran.forecast.total
+    listed = moves(replace(ran, room=room))
+    sizes = {
+        (rows, length, "checkpointing" in move.name): (move.batch, move.length)
+        for move in listed
+        if move.name == "gradient checkpointing" or "tokens" in move.name
+        for rows, length in ((move.largest_batch, move.length), (move.batch, move.longest))
+        if rows and length and length < 128
+    }
+    assert len(sizes) >= 2
+    for (most, length, checkpointing), (usual, short) in sizes.items():
+        assert most > usual or length > short
+        assert real_peak(make, most, length, checkpointing) <= 1.01 * room / 2
+        more = math.ceil(1.04 * most) if most > usual else most
+        longer = math.ceil(1.04 * length) if length > short else length
+        assert real_peak(make, more, longer, checkpointing) > 0.99 * room / 2
+
+
+def real_peak(make: Make, rows: int, length: int, checkpointing: bool) -> float:
+    """Return the bytes at the peak of a real step of so many rows and tokens."""
+    model = (ran := training(make)).model.train()
+    if checkpointing:
+        enable: Any = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    ids = torch.randint(3, 64, (rows, length))
+    return peak_of(
+        model, ran.optimizer, {"input_ids": ids, "attention_mask": ids**0, "labels": ids}
+    )
+
+
+@pytest.mark.parametrize("ending", [TimeoutError, KeyboardInterrupt])
+def test_what_there_was_no_time_for_is_left_away(ending: type[BaseException]) -> None:
+    """And an interrupt ends the search for the largest alone: the changes are listed without."""
+    ran = training(gpt2)
+    made: set[Setting] = set()
+
+    class Recorded(DryRuns):
+        def __call__(self, setting: Setting) -> Any:
+            made.add(setting)
+            return super().__call__(setting)
+
+    class Ended(DryRuns):
+        def __call__(self, setting: Setting) -> Any:
+            if setting not in made:
+                raise ending
+            return super().__call__(setting)
+
+    until = time.monotonic() + 60
+    known = moves_of(ran, Recorded(ran, until))  # of endless room nothing is the largest
+    listed = moves_of(replace(ran, room=9 * ran.forecast.total), Ended(ran, until))
+
+    assert [move.name for move in listed] == [move.name for move in known] != []
+    assert {(move.largest_batch, move.longest) for move in listed} == {(None, None)}
+
+
 def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None:
     """And every change needs less than the training did."""
     ran = training(llama)
@@ -439,10 +498,24 @@ def test_a_loop_of_ones_own_has_no_call_to_change(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_that_ran_out_has_none(tmp_path: Path) -> None:
-    """A smaller batch of the training would change nothing there."""
-    session = watched(failing(tmp_path, evaluates=True, eval_strategy="epoch").train)
+    """A smaller batch of the training would change nothing there; asked about is the evaluation."""
+    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
+    session = watched(trainer.train)
 
     assert session.moves == []
+    fitted = hfmem_widget.fit(session)
+    assert not fitted.forecast.setting.training
+    assert {change.name for move in fitted.moves for change in move.changes} <= {
+        "per_device_eval_batch_size"
+    }
+
+
+def test_of_an_evaluation_of_unknown_predictions_nothing_is_said(tmp_path: Path) -> None:
+    """A smaller batch of the training would change nothing there, either."""
+    trainer = failing(tmp_path, evaluates=True, eval_strategy="epoch")
+    trainer.compute_metrics = trainer.preprocess_logits_for_metrics = lambda *_: {}
+    session = watched(trainer.train)
+
     with pytest.raises(OptionError, match="did not run out in a step of a training"):
         hfmem_widget.fit(session)
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+import hfmem_widget
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
@@ -108,6 +110,48 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
     assert move.cost == "no metrics, the loss alone"
 
 
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("share", [1.02, 1.3])
+def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
+    tmp_path: Path, make: Callable[[], Any], share: float
+) -> None:
+    """With fewer rows: their pass, beside all that was kept by then, or its last copy."""
+    model = make()
+    session = evaluated(tmp_path, model, metrics=lambda _: {})
+
+    def measured(count: int) -> int:
+        trainer = make_trainer(tmp_path, model=make(), per_device_eval_batch_size=count)
+        trainer.eval_dataset, trainer.compute_metrics = rows(), lambda _: {}
+        return peak_above(trainer.model, trainer.evaluate)
+
+    least = measured(1)
+    fewer, alone = moves_with(session, room=2 * share * least)
+    peak = measured(fewer.batch)
+    base = session.value(
+        next(one for one in session.spans if one.kind == "evaluate").before, "cpu/allocated"
+    )
+
+    assert fewer.name.endswith("in a batch, without what metrics take")
+    assert fewer.code == f"trainer.args.per_device_eval_batch_size={fewer.batch}"
+    assert fewer.cost == ""
+    assert alone.cost == "no metrics, the loss alone"
+    assert fewer.peak - base == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize("preprocess", [None, lambda logits, _: logits.argmax(-1)])
+def test_what_is_kept_is_said_only_where_it_is_known(tmp_path: Path, preprocess: Any) -> None:
+    """A function of the user's may keep less: nothing is said of it."""
+    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
+    trainer.eval_dataset, trainer.compute_metrics = {"one": rows(), "two": rows(3)}, lambda _: {}
+    trainer.preprocess_logits_for_metrics = preprocess
+    with hfmem_widget.watch("run", quiet=True) as session:
+        trainer.evaluate()
+        trainer.evaluate(rows(5))
+    counts = [one.counts.get("kept_rows") for one in session.spans if one.kind == "evaluate"]
+
+    assert counts == ([None] * 4 if preprocess else [0, 4 * ROWS, 3, 5])
+
+
 @pytest.mark.parametrize(
     ("make", "room"),
     [(gpt2, 1.5), (llama, 1.5), (MODELS["qwen3"], 1.5)],
@@ -180,3 +224,45 @@ def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
     assert listed
     assert all(move.accumulation == 1 for move in listed)
     assert {change.target for move in listed for change in move.changes} <= {"generate"}
+
+
+def began(session: Session) -> float:
+    """Return what was allocated as an evaluation or a generation began."""
+    span = next(one for one in session.spans if one.kind in {"prefill", "evaluate"})
+    return session.value(span.before, "cpu/allocated")
+
+
+@pytest.mark.parametrize("metrics", [None, lambda _: {}], ids=["loss alone", "predictions"])
+def test_an_evaluation_that_went_well_can_be_asked_about(tmp_path: Path, metrics: Any) -> None:
+    """Its forecast is the peak of a real one, and what keeps no predictions needs less."""
+    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
+    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+    with hfmem_widget.watch("run", quiet=True) as session:
+        trainer.evaluate()
+    peak = peak_above(trainer.model, trainer.evaluate)
+    fitted = hfmem_widget.fit(session, headroom=0.999)
+
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
+    assert fitted.forecast.setting.batch == ROWS
+    assert [fitted.verdicts[0].fits, (fitted.verdicts[0].largest_batch or 0) > ROWS] == [True, True]
+    assert [move.name for move in fitted.moves] == ["no predictions kept"] * bool(metrics)
+    assert session.moves == list(fitted.moves)
+
+
+def test_a_generation_that_went_well_can_be_asked_about() -> None:
+    """Up to its last token; another model that ran since is not taken for it."""
+    model, ids = gpt2(), torch.stack([row["input_ids"][:PROMPT] for row in rows(ROWS)])
+    options = {"max_new_tokens": WHOLE - PROMPT, "do_sample": False, "eos_token_id": None}
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(input_ids=ids, **options)
+    peak = peak_above(model, lambda: model.generate(input_ids=ids, **options))
+    fitted = hfmem_widget.fit(session)
+
+    assert fitted.forecast.setting.length == WHOLE
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.05, abs=30_000)
+
+    other = test_moves.gpt2_of_two_layers()
+    with hfmem_widget.watch("other", quiet=True):
+        other.generate(input_ids=ids, **options)
+    with pytest.raises(OptionError):
+        hfmem_widget.fit(session)

@@ -64,10 +64,11 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     model = _opened(model)
     if isinstance(model, Session):
         from hfmem_widget.features.fit.moves import fit_training
+        from hfmem_widget.features.fit.passes import fit_passes
 
         if choices.keys() - {"headroom"}:
             raise OptionError("a watched training has its own setting; only headroom can be chosen")
-        return fit_training(model, setting.headroom)
+        return fit_passes(model, setting.headroom) or fit_training(model, setting.headroom)
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str | PathLike):
         name = fspath(model)

@@ -64,6 +64,7 @@ class Inference:
     routes: bool = False  # whether tokens went to experts
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
+    predictions: int = 0  # of what it returns, what a Trainer keeps for metrics
 
 
 def training_step(
@@ -171,7 +172,16 @@ def inference(
         tensors = tensors_in([*_caches_in(outputs).values()])
         sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
         kept, events = sum(map(live.rounded, sizes.values())), tuple(live.events)
-        return Inference(live.peak, kept, mode.routes, live.knowing.assumed, events)
+        found = live.peak, kept, mode.routes, live.knowing.assumed, events
+        return Inference(*found, sum(one.nbytes for one in _predictions_in(model, outputs)))
+
+
+def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:
+    """Return the results of a pass that an evaluation of a Trainer keeps."""
+    config = getattr(model, "config", None)
+    dropped = {"loss", *_CACHES, *getattr(config, "keys_to_ignore_at_inference", ())}
+    named = outputs.items() if isinstance(outputs, Mapping) else ()
+    return tensors_in([each for name, each in named if name not in dropped])
 
 
 def _caches_in(outputs: Any) -> dict[str, Any]:

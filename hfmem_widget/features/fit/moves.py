@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hfmem_widget.analysis.facts import active_devices, ran_out
 from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
@@ -22,12 +22,13 @@ from hfmem_widget.features.fit.beside import (
     shape_of,
 )
 from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
+from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
 from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
 from hfmem_widget.features.fit.recorded import CANNOT, Training, has_ranks, live, made_again
-from hfmem_widget.features.fit.search import largest_batch
+from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
 from hfmem_widget.session import HELD, Change, Finding, Move, Session, Span
@@ -56,6 +57,9 @@ LEAST_LEFT: Final = 256 * MIB
 
 NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "save", "load"})
 
+FOR_THE_LARGEST: Final = 0.5
+"""Of the time that is left once all changes were tried, for the largest batch and length with each."""
+
 SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
 
 OF_THEN: Final = "the memory that is available is what the recorded run had"
@@ -79,6 +83,18 @@ class DryRuns:
     def __init__(self, training: Training, until: float) -> None:
         self._training, self._until = training, until
         self._known = {training.setting: training.forecast}
+
+    @contextmanager
+    def within(self, share: float) -> Iterator[None]:
+        """Begin dry runs in a share of the time that is left; an interrupt ends these, and all later ones."""
+        until, now = self._until, time.monotonic()
+        self._until = now + share * max(0.0, until - now)
+        try:
+            with suppress(TimeoutError):
+                yield
+        except KeyboardInterrupt:
+            until = -math.inf
+        self._until = until
 
     def __call__(self, setting: Setting) -> Forecast:
         """Return the forecast of a setting; raise TimeoutError where it would have to be begun too late."""
@@ -236,11 +252,9 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
-    known, rows = {training.setting.batch: float(forecast.total)}, None
+    rows = None
     with suppress(TimeoutError):
-        rows = largest_batch(
-            lambda batch: dry(replace(training.setting, batch=batch)), room / training.margin, known
-        )
+        rows = largest(training, dry, training.setting, "batch")
     there = Room(device.key, device.name, device.total, room)
     does_not = forecast.interval[0] > room + training.spare
     fits = training.fits(forecast) or (False if does_not else None)
@@ -259,17 +273,57 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     Two changes are combined where one is not enough. What needs no less is left out, and what does not fit
     where something else does.
     """
-    found: list[Move] = []
+    found: dict[Move, Setting] = {}
     with suppress(TimeoutError):
         for options in _ways(training, dry, found):
             changed = {name: value for each in options for name, value in each.setting.items()}
             with suppress(OptionError):  # such as an architecture that peft does not know
-                forecast = dry(replace(training.setting, **changed))
+                setting = replace(training.setting, **changed)
+                forecast = dry(setting)
                 if not forecast.left_out and forecast.total < training.forecast.total:
-                    found.append(_move(training, options, forecast))
+                    found[_move(training, options, forecast)] = setting
     fitting = [move for move in found if move.fits is not False]
     kept = fitting or sorted(found, key=lambda move: move.peak)[:2]
-    return sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
+    moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
+    with dry.within(FOR_THE_LARGEST):
+        for at, setting in enumerate([found[move] for move in moves]):
+            moves[at] = replace(moves[at], largest_batch=largest(training, dry, setting, "batch"))
+            moves[at] = replace(moves[at], longest=largest(training, dry, setting, "length"))
+    return moves
+
+
+def largest(
+    training: Training, dry: DryRuns, setting: Setting, name: Literal["batch", "length"]
+) -> int | None:
+    """Return the largest batch or length of a setting that is sure to fit; None where that is unknown.
+
+    A dry run was made of it itself; the next is too large by what each row or token has taken so far.
+    """
+    forecast, size, most = dry(setting), getattr(setting, name), MOST_TOKENS
+    has_tokens = training.seen is None or training.seen.length > 0
+    if name == "length":
+        most = positions_of(getattr(training.model, "config", None)) or most
+    if not math.isfinite(training.room) or (name == "length" and not has_tokens):
+        return None
+    grows: float = forecast.bytes("activations")
+    if forecast.moment == "optimizer":
+        passes = (peak for phase, peak in forecast.peaks.items() if phase != "optimizer")
+        grows = max(passes, default=0) - sum(map(forecast.full, HELD))
+    if grows <= 0:
+        return None
+    slope = grows / size * training.most(forecast) / forecast.total
+    high = min(most, MOST_TOKENS * size // (setting.batch * setting.length))
+    try:
+        found = most_that_fit(
+            lambda at: training.most(dry(replace(setting, **dict[str, Any]({name: at})))),
+            *(size, slope, training.room),
+            low=0,
+            high=high,
+            next_too=False,
+        )
+    except OptionError:
+        return None
+    return None if found >= high < most else found
 
 
 def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
@@ -293,7 +347,9 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
     )
 
 
-def _ways(training: Training, dry: DryRuns, found: list[Move]) -> Iterator[tuple[Option, ...]]:
+def _ways(
+    training: Training, dry: DryRuns, found: Mapping[Move, Setting]
+) -> Iterator[tuple[Option, ...]]:
     """Yield what to try, alone and in twos, by what was `found` so far to fit."""
     setting = training.setting
     # Where what stays does not fit, less for each row does not help.

@@ -13,20 +13,36 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
+from hfmem_widget.analysis.facts import active_devices, ran_out
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import failed_spans, others_of
 from hfmem_widget.features.fit.dry_run import Inference, inference
-from hfmem_widget.features.fit.model import MEASURED
-from hfmem_widget.features.fit.moves import SECONDS_AFTER_AN_ERROR
-from hfmem_widget.features.fit.on_meta import copy_of, uncompiled
-from hfmem_widget.features.fit.predict import HALVES, inputs_of, precision_of_accelerate
+from hfmem_widget.features.fit.model import (
+    MEASURED,
+    Bound,
+    Fit,
+    Forecast,
+    ForecastPart,
+    Room,
+    Verdict,
+)
+from hfmem_widget.features.fit.moves import SECONDS_AFTER_AN_ERROR, SECONDS_IF_ASKED
+from hfmem_widget.features.fit.on_meta import copy_of, storages, uncompiled
+from hfmem_widget.features.fit.predict import (
+    FROM_A_DRY_RUN,
+    HALVES,
+    inputs_of,
+    precision_of_accelerate,
+)
 from hfmem_widget.features.fit.recorded import has_ranks, margin_on
+from hfmem_widget.features.fit.room import rooms
+from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
-from hfmem_widget.text import format_count, format_counted, plain
+from hfmem_widget.text import format_bytes, format_count, format_counted, plain
 
 GENERATING: Final = frozenset({"prefill", "decode"})
 EVALUATING: Final = frozenset({"evaluate", "predict"})
@@ -34,10 +50,6 @@ PASSES: Final = GENERATING | EVALUATING
 
 NOT_THEIRS: Final = frozenset({"another model", "graphs"})
 """The causes of an out-of-memory error that no smaller pass removes."""
-
-TRIES: Final = 4  # sizes that are looked at for the largest that fits,
-CLOSE: Final = 16  # down to this part of it
-AIM: Final = 0.98  # the share of the room that the next one should need
 
 LEAST_ANSWER: Final = 1 / 8
 """The least share of the wanted new tokens that is worth advising."""
@@ -71,15 +83,37 @@ class Passes:
     is_sampled: bool = False  # whether tokens are drawn at random
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
+    kept_rows: int = 0  # of all of them; 0 where it is unknown what stays
     target: Literal["arguments", "evaluation"] = "arguments"
     """What takes a change: the training's arguments, or those of a Trainer that is there."""
     known: dict[tuple[int, int, bool], Inference] = field(default_factory=dict)
 
-    def evaluation(self, rows: int) -> Need:
-        """Return what a batch takes; of two, for what the first one leaves free."""
+    def kept(self, rows: int) -> tuple[int, int]:
+        """Return the bytes of predictions and of labels that a batch adds to what is kept."""
+        given: Any = self.seen.given.get("labels")
+        size = math.prod(given[0]) * given[1].itemsize if isinstance(given, tuple) else 0
+        predictions = self._run(rows, self.seen.length).predictions
+        return predictions, size * rows // self.seen.rows if predictions else 0
+
+    def evaluation(self, rows: int, *, keeping: bool = False) -> Need:
+        """Return what a batch takes; of two, for what the first one leaves free.
+
+        Or what all of them take, `keeping` what they return: what is kept is copied with each batch.
+        """
         run = self._run(rows, self.seen.length)
-        peak = run.peak + sum(self._libraries())
-        most = MEASURED[1] * peak
+        peak, is_on_gpu, copied = run.peak + sum(self._libraries()), ":" in self.device.key, 0
+        if keeping:
+            predictions, labels = self.kept(rows)
+            batches, rest = divmod(self.kept_rows, rows)
+            if self.kept_rows > rows:
+                copied = (2 * predictions + labels) * self.kept_rows // rows
+            # The newest is still in a variable; what is kept by then is its copy from the third batch on.
+            before, more = (
+                max(0, each - 1 + (each > 2)) * (predictions + labels)
+                for each in (batches, batches + 1)
+            )
+            peak = max(peak + before, peak * rest // rows + more if rest else 0, copied)
+        most = MEASURED[1] * peak + copied * is_on_gpu  # pieces that copies leave behind
         if self._libraries() and not has_growing_segments():
             replay = Replay(self._libraries(), run.events, ())
             most = max(most, replay.needs(self.room - self.base))
@@ -130,28 +164,93 @@ def moves_of_passes(
 
     After so many seconds no further dry run is begun.
     """
-    until = time.monotonic() + seconds
+    passes = _passes_of(session, root, error, time.monotonic() + seconds)
+    return [] if passes is None else _moves_of(passes)
+
+
+def _moves_of(passes: Passes) -> list[Move]:
     found: list[Move] = []
     with suppress(OptionError, TimeoutError, KeyboardInterrupt):
-        passes = _passes_of(session, root, error, until)
-        moves = _of_a_generation if passes and passes.whole else _of_an_evaluation
-        for move in moves(passes) if passes else ():
+        for move in (_of_a_generation if passes.whole else _of_an_evaluation)(passes):
             found.append(move)  # noqa: PERF402  (what was found before the time is up is kept)
     fitting = [move for move in found if move.fits is not False]
     return sorted(fitting, key=lambda move: (move.fits is not True, bool(move.cost)))
 
 
-def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Passes | None:
-    if has_ranks() or error.evidence.get("cause") in NOT_THEIRS:
+def fit_passes(session: Session, headroom: float) -> Fit | None:
+    """Return the forecast of the evaluation or generation that a session has watched, and what takes less.
+
+    None where the newest that it watched is none, or no longer there. An error's room is that of then.
+    """
+    roots = [span for span in session.coarse_spans if span.parent is None]
+    if not roots or not session.is_of_here:
+        return None
+    kinds = {phase.kind for phase in session.phases(roots[-1].id)}
+    errors = [each for each in session.findings if ran_out(each) and each.span_id == roots[-1].id]
+    if errors:
+        kinds = {span.kind for span in failed_spans(session, roots[-1])}
+    until = time.monotonic() + SECONDS_IF_ASKED
+    error = errors[-1] if errors else None
+    is_theirs = kinds & PASSES and (errors or "step" not in kinds)
+    passes = _passes_of(session, roots[-1], error, until, headroom) if is_theirs else None
+    contents = session.contents
+    if passes is None or (passes.keeps and not passes.kept_rows):
+        return None
+    model, device, length = passes.ghost, passes.device, passes.seen.length
+    name, count = type(model).__name__, sum(one.numel() for one in storages(model.parameters()))
+    if (contents.modules, contents.parameters) != ((name,), count):
+        return None  # another one had the newest batch
+
+    def need(rows: int) -> Need:
+        if passes.whole:
+            return passes.generation(rows, passes.whole)
+        return passes.evaluation(rows, keeping=passes.keeps)
+
+    def most(rows: int) -> float:
+        return passes.base + need(rows)[1] * margin_on(device)
+
+    took = int(need(passes.rows)[0])
+    bound: Bound = "exact" if ":" not in device.key else "estimate"
+    parts = (
+        ForecastPart("before", int(passes.base), int(passes.base), "measured as it began", "exact"),
+        ForecastPart("activations", took, took, FROM_A_DRY_RUN, bound),
+    )
+    kind, tokens = device.key.partition(":")[0], max(1, passes.whole or length)
+    setting = Setting(batch=passes.rows, length=tokens, training=False, optimizer="", device=kind)
+    setting = replace(setting, precision=passes.precision)
+    total = int(passes.base) + took
+    forecast = Forecast(name, setting, parts, total, "forward", {"forward": total}, count)
+    high, largest = max(passes.rows, MOST_TOKENS // setting.length), None
+    with suppress(TimeoutError, OptionError):
+        slope = took * margin_on(device) / passes.rows
+        largest = most_that_fit(most, passes.rows, slope, passes.room, low=0, high=high)
+    does_not = forecast.interval[0] > passes.room + passes.spare
+    fits = most(passes.rows) <= passes.room or (False if does_not else None)
+    session.moves = [move for move in _moves_of(passes) if move.peak < total]
+    there = Room(device.key, device.name, device.total, passes.room)
+    verdict = Verdict(there, 0, fits, None if largest == high else largest)
+    return Fit(session.label, forecast, (verdict,), 0.0, moves=tuple(session.moves))
+
+
+def _passes_of(
+    session: Session, root: Span, error: Finding | None, until: float, headroom: float = 0.0
+) -> Passes | None:
+    evidence = {} if error is None else error.evidence
+    if has_ranks() or evidence.get("cause") in NOT_THEIRS:
         return None
     failed = failed_spans(session, root)
     kinds = {span.kind for span in failed}
     seen = seen_batch(is_training=False)
     model = seen and seen.model()
     devices = {device.key: device for device in session.devices}
-    device = devices.get(str(error.evidence.get("device", "")))
-    figures = (error.evidence.get(name) for name in ("room", "allocated"))
+    device = devices.get(str(evidence.get("device", "")))
+    figures = (evidence.get(name) for name in ("room", "allocated"))
     room = sum(float(value) if isinstance(value, int) else math.nan for value in figures)
+    if error is None:
+        device = active_devices(session)[0]
+        free = {one.device: one.available for one in rooms()[0]}.get(device.key, math.nan)
+        now = session.value(session.last_sample, f"{device.key}/allocated")
+        room = now + (1 - headroom) * free
     if seen is None or model is None or device is None or math.isnan(room):
         return None
     is_generation = bool(kinds & GENERATING)
@@ -163,7 +262,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
     counts = dict(span.counts)
     batch = evaluations[-1].counts.get("rows", 0.0) if evaluations else 0.0
     base = session.value(span.before, f"{device.key}/allocated")
-    spare = others_of(session, root, device)
+    spare = 0.0 if error is None else others_of(session, root, device)
     if is_generation and "whole" not in counts:
         return None
     return Passes(
@@ -181,6 +280,7 @@ def _passes_of(session: Session, root: Span, error: Finding, until: float) -> Pa
         is_sampled=counts.get("sampled", 0.0) > 0,
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
+        kept_rows=int(counts.get("kept_rows", 0.0)),
         target="arguments" if "train" in kinds else "evaluation",
     )
 
@@ -195,8 +295,17 @@ def _of_an_evaluation(passes: Passes) -> Iterator[Move]:
             yield _move(passes, need, rows, name, fewer)
         return
     ways = [("no predictions kept", {"prediction_loss_only": "True"}, "no metrics, the loss alone")]
-    if ":" in passes.device.key:
-        moved = "predictions moved to the host after each batch"
+    is_on_gpu, size = ":" in passes.device.key, ""
+    if passes.kept_rows and (predictions := passes.kept(rows)[0]):
+        size = f" ({format_bytes(2 * predictions // rows * passes.kept_rows)} there)"
+        keeping = partial(passes.evaluation, keeping=True)
+        few = _most(passes, keeping, passes.rows)
+        if few < passes.rows and passes.base + keeping(few)[0] <= passes.room:
+            beside = "" if is_on_gpu else ", without what metrics take"
+            fewest = f"{format_counted(few, 'row')} in a batch{beside}"
+            yield _move(passes, keeping(few), few, fewest, {"per_device_eval_batch_size": str(few)})
+    if is_on_gpu:
+        moved = f"predictions moved to the host after each batch{size}"
         ways.insert(0, (moved, {"eval_accumulation_steps": "1"}, ""))
     for what, changes, cost in ways:
         names = " and ".join(filter(None, (what, name)))
@@ -226,25 +335,13 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
 
 def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
     """Return the largest size up to `most` that is sure to fit; 1 if none is seen to."""
+    slope = need(most)[1] / most
     for spare in (0.0, passes.spare):
         left = (passes.room + spare - passes.base) / margin_on(passes.device)
-        low, high, size = 0, most + 1, most
-        before, there = 0, 0.0  # nearly a straight line, which begins near nothing
-        for _ in range(TRIES):
-            needed = need(size)[1]
-            if needed <= left:
-                low = size
-            else:
-                high = size
-            if high - low <= max(1, low // CLOSE):
-                break
-            slope = (needed - there) / (size - before) if size != before else 0.0
-            aim = AIM * left - needed
-            aimed = size + math.floor(aim / slope) if slope > 0 else (low + high) // 2
-            before, there = size, needed
-            size = min(max(aimed, low + 1), high - 1)
-        if low:
-            return low
+        if found := most_that_fit(
+            lambda size: need(size)[1], most, slope, left, low=0, high=most, next_too=False
+        ):
+            return found
     return 1
 
 
@@ -263,4 +360,5 @@ def _move(
         high=passes.base + need[1] * margin_on(passes.device),
         room=passes.room,
         spare=passes.spare,
+        largest_batch=rows if rows < passes.rows else None,
     )

@@ -21,7 +21,7 @@ def longest_rows(
 ) -> int:
     """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
     length = first.setting.length
-    return _most_that_fit(
+    return most_that_fit(
         lambda size: at(size).total, length, first.total / length, room, low=0, high=most
     )
 
@@ -62,17 +62,25 @@ def largest_batch(
     if high <= low or rows * one_row.setting.length > MOST_TOKENS:
         return rows
     try:
-        return _most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
+        return most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
     except OptionError:
         return None
 
 
-def _most_that_fit(
-    at: Callable[[int], float], size: int, slope: float, room: float, *, low: int, high: int
+def most_that_fit(
+    at: Callable[[int], float],
+    size: int,
+    slope: float,
+    room: float,
+    *,
+    low: int,
+    high: int,
+    next_too: bool = True,
 ) -> int:
     """Return the largest size that fits some bytes. It was forecast itself, or is the `low` that fits.
 
     The search begins at `size`, from which each further one takes `slope` bytes. It does not go above `high`.
+    Without `next_too` it ends where the slope says that the next size is too large.
     """
     total = at(size)
     for _ in range(TRIES):
@@ -83,6 +91,8 @@ def _most_that_fit(
         aimed = size + math.floor((room - total) / slope)
         if aimed <= low and total > room:
             aimed = math.isqrt(max(low, 1) * max(high, 1))
+        elif aimed <= low and not next_too:
+            break
         following = min(max(aimed, low + 1), high)
         if following <= low or following - low < low // CLOSE:
             break

@@ -32,6 +32,8 @@ LESS = Move(
     low=4.9 * GIB,
     high=5.1 * GIB,
     room=6.0 * GIB,
+    largest_batch=3,
+    longest=700,
 )
 UNKNOWN = replace(
     LESS,
@@ -41,6 +43,8 @@ UNKNOWN = replace(
     high=math.nan,
     room=math.nan,
     spare=GIB,
+    largest_batch=None,
+    longest=0,
 )
 
 
@@ -65,6 +69,7 @@ def test_they_come_back(tmp_path: Path) -> None:
 
     assert back.moves[0] == LESS
     assert [move.fits for move in back.moves] == [True, None]
+    assert (back.moves[1].largest_batch, back.moves[1].longest) == (None, 0)
     assert math.isnan(back.moves[1].room)
     assert back.moves[1].changes == UNKNOWN.changes
     assert pickle.loads(pickle.dumps(back)) == copy.copy(back) == back
@@ -82,6 +87,18 @@ def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
     assert ["--write" in card for card in cards] == [True, False]
 
 
+def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> None:
+    """Its changes are read as they were, and their table has no such column."""
+    path = failed(LESS).save(tmp_path / "run.hfmem.jsonl")
+    path.write_text(path.read_text().replace(',"largest_batch":3,"longest":700', ""))
+    back = hfmem_widget.open(path)
+    card = card_bundle(back, back.spans[0], with_chart=False)["text/html"]
+
+    assert back.moves == [replace(LESS, largest_batch=None, longest=None)]
+    assert "fits up to" not in card
+    assert "3 rows or 700 tokens" not in card
+
+
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
     """Under a heading of their own; without any there is none."""
@@ -90,6 +107,7 @@ def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
 
     assert "What fits in 6.00 GiB" in shown
     assert "per_device_train_batch_size=2" in shown.replace("<wbr>", "")
+    assert "3 rows or 700 tokens" in shown
     assert "--write" not in shown
     assert 'id="moves"' in shown
     assert 'id="moves"' not in page(failed(), static=True)
