@@ -34,8 +34,9 @@ for move in session.moves:
     options = {{change.name: eval(change.value) for change in move.changes}}
     if move.fits and all(change.target == "arguments" for change in move.changes):
         rows = options.pop("per_device_train_batch_size", None)
+        left = torch.cuda.memory_allocated()  # such as of an optimizer in 8 bits
         again, failed = run(**options, size=rows or {rows})
-        tried.append([move.name, move.peak, again.peak("cuda:0/allocated"), failed])
+        tried.append([move.name, move.peak, again.peak("cuda:0/allocated") - left, failed])
         if move.largest_batch:
             largest.append([move.name, run(**options, size=move.largest_batch)[1]])
 report([error, [move.name for move in session.moves], tried, largest])
@@ -115,12 +116,12 @@ trainer = Trainer(GPT2LMHeadModel(config), arguments, eval_dataset=[row] * {rows
 torch.cuda.set_per_process_memory_fraction({gib} * 2**30 / torch.cuda.mem_get_info()[1])
 
 def run():
-    with hfmem_widget.watch("evaluation", quiet=True) as session:
-        try:
+    try:
+        with hfmem_widget.watch("evaluation", quiet=True) as session:
             trainer.evaluate()
-            return session, None
-        except torch.OutOfMemoryError as raised:
-            return session, "out of memory"
+    except torch.OutOfMemoryError as raised:
+        return session, "out of memory"
+    return session, None
 
 session, error = run()
 listed, tried = list(session.moves), []

@@ -234,20 +234,6 @@ def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None
         hfmem_widget.fit(sessions[0])
 
 
-def test_of_two_models_that_are_trained_together_neither_is_forecast() -> None:
-    """Such as a generator and its critic."""
-    models = [gpt2(), bert_classifier()]
-    steps = [torch.optim.SGD(model.parameters(), 0.1) for model in models]
-    with hfmem_widget.watch("run", quiet=True) as session:
-        for _ in range(3):
-            for model, step in zip(models, steps, strict=True):
-                model(**collated(data_for(model))).loss.backward()
-                step.step()
-
-    with pytest.raises(OptionError, match="and only one can be forecast"):
-        hfmem_widget.fit(session)
-
-
 @pytest.mark.parametrize("make", [gpt2_of_two_layers, llama], ids=["gpt2", "llama"])
 def test_the_largest_batch_and_length_fit_in_real_steps(make: Make) -> None:
     """A step of either is within the room, as malloc may map twice its tensors; one of 4 % more is not."""

@@ -196,7 +196,10 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
 
 
 def live_model(session: Session) -> tuple[Any, Any]:
-    """Return the model that a session's watch has trained, and its newest optimizer, or raise OptionError."""
+    """Return the largest model that a session's watch has trained, and its newest optimizer.
+
+    Raise OptionError where they no longer exist.
+    """
     from hfmem_widget.monitor.shared import shared_monitor
 
     modules, optimizers = shared_monitor().attribution.subjects.all()
@@ -215,9 +218,6 @@ def live_model(session: Session) -> tuple[Any, Any]:
     trained = [module for module in modules if stepped & weights[id(module)]] or modules
     model = max(trained, key=lambda module: sum(each.numel() for each in module.parameters()))
     steps = [one for one in optimizers if weights[id(model)] & weights[id(one)]]
-    if 0 < len(steps) < len(optimizers):
-        name = plain(type(model).__name__)
-        raise OptionError(f"{name} and another model are trained, and only one can be forecast")
     return model, (steps or optimizers)[-1]
 
 

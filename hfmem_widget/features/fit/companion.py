@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hfmem_widget.analysis.facts import ran_out
 from hfmem_widget.features.fit.beside import (
@@ -12,7 +13,7 @@ from hfmem_widget.features.fit.beside import (
     beside_text,
     failed_spans,
 )
-from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
+from hfmem_widget.monitor.batch import SeenBatches
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
@@ -24,13 +25,19 @@ class Fits(Companion):
     """Looks at a training once it has ended."""
 
     def __init__(self, options: WatchOptions | None = None) -> None:
-        self._before: list[SeenBatch] = []
+        self._trained: Callable[[], list[weakref.ref[Any]]] = list
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note which batches were seen before, and which optimizers stepped."""
-        self._before = [*process_state(SeenBatches).values()]
-        self._subjects = monitor.attribution.subjects
-        self._adds = self._subjects.adds
+        """Note what was trained before."""
+        subjects, seen = monitor.attribution.subjects, process_state(SeenBatches)
+        adds, before = subjects.adds, [*seen.values()]
+
+        def trained() -> list[weakref.ref[Any]]:
+            optimizers = map(weakref.ref, subjects.optimizers_since(adds))
+            new = (key for key, batch in seen.items() if not any(batch is each for each in before))
+            return [*optimizers, *(seen[key].model for key in new if key[1])]
+
+        self._trained = trained
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
@@ -38,14 +45,7 @@ class Fits(Companion):
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
         if errors or is_trained:
             process_state(LastTraining).session = session
-            session.trained = [
-                *map(weakref.ref, self._subjects.optimizers_since(self._adds)),
-                *(
-                    seen.model
-                    for (_, is_training), seen in process_state(SeenBatches).items()
-                    if is_training and not any(seen is each for each in self._before)
-                ),
-            ]
+            session.trained = self._trained()
             if errors:
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
