@@ -115,7 +115,7 @@ def main() -> None:
     arguments = measure.cli(__doc__).parse_args()
     with Kernel(env={"OMP_NUM_THREADS": "1"}) as kernel:
         if kernel.run(SETUP).status != "ok":
-            measure.not_here("the kernel needs pandas, torch and transformers")
+            raise SystemExit("The kernel needs pandas, torch and transformers.")
         times = [[name, *slower(kernel, cell)] for name, cell in TIMED.items()]
         shares = [[name, *credited(kernel, expression)] for name, expression in HELD.items()]
         read = [

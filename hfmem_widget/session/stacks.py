@@ -111,9 +111,8 @@ class LivePeak:
     allocated: float = NOT_AVAILABLE
     requested: float = NOT_AVAILABLE
     """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
-    over_time: OverTime | None = (
-        None  # None where nothing was recorded but what is live; or read back
-    )
+    over_time: OverTime | None = None
+    """None where nothing was recorded but what is live; likewise of a recording that was read."""
     span_id: int | None = None  # of the outermost span that it is of, if of one
 
     @property
