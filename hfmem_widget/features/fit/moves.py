@@ -287,8 +287,13 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
     with dry.within(FOR_THE_LARGEST):
         for at, setting in enumerate([found[move] for move in moves]):
-            moves[at] = replace(moves[at], largest_batch=largest(training, dry, setting, "batch"))
-            moves[at] = replace(moves[at], longest=largest(training, dry, setting, "length"))
+            # Not of what the change itself sets.
+            if setting.batch == training.setting.batch:
+                rows = largest(training, dry, setting, "batch")
+                moves[at] = replace(moves[at], largest_batch=rows)
+            if setting.length == training.setting.length:
+                tokens = largest(training, dry, setting, "length")
+                moves[at] = replace(moves[at], longest=tokens)
     return moves
 
 
