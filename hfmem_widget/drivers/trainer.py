@@ -458,10 +458,8 @@ def _aside(
     trainer: Any, kind: SpanKind, data: Any = None
 ) -> contextlib.AbstractContextManager[None]:
     """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
-    run, counts = (
-        process_state(_ActiveRuns).runs.get(trainer),
-        _of_an_evaluation(trainer, kind, data),
-    )
+    run = process_state(_ActiveRuns).runs.get(trainer)
+    counts = _of_an_evaluation(trainer, kind, data)
     if run is not None:
         return run.aside(kind, f"{kind} at step {trainer.state.global_step}", counts)
     if (watch := current_watch()) is None:

@@ -35,7 +35,7 @@ class Subjects:
         self._threads: dict[int, int] = {}
         self._added: dict[int, int] = {}
         self.adds = 0
-        """How often one was named so far: an optimizer is with each step, but for those of a group."""
+        """How many times one was named so far; an optimizer is named at each step that is not in a group."""
 
     def add(self, subject: object) -> bool:
         """Count a model or an optimizer from now on, as one of this thread; return whether it is new."""

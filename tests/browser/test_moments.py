@@ -64,7 +64,7 @@ def test_a_report_says_what_was_allocated_at_a_moment(
     page.close()
 
     assert found == []
-    assert before.startswith("Click a moment or a band")
+    assert before.startswith("Click the picture or move")
     assert " of it from project/train.py:61" in clicked
     assert [name.split()[1] for name in marked] == ["project/train.py:61"] * 2
     assert first.startswith("0.000 s after the start: 108.0 MiB allocated")

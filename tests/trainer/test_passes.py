@@ -131,7 +131,7 @@ def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
         next(one for one in session.spans if one.kind == "evaluate").before, "cpu/allocated"
     )
 
-    assert fewer.name.endswith("in a batch, without what metrics take")
+    assert fewer.name.endswith("in a batch (metrics not counted)")
     assert fewer.code == f"trainer.args.per_device_eval_batch_size={fewer.batch}"
     assert fewer.cost == ""
     assert alone.cost == "no metrics, the loss alone"

@@ -108,7 +108,7 @@ def sentence(cell: Compared, baseline: Compared) -> str:
     name, other = plain(cell.name), plain(baseline.name)
     change = sum(each.bytes for each in cell.changes)
     if abs(change) < NEXT_TO_NOTHING:
-        return f"{name}: as much as in {other}, but for less than 1 MiB, alive at the peak."
+        return f"{name}: within 1 MiB of {other}, alive at the peak."
     how = "more" if change > 0 else "less"
     same = [each for each in cell.changes if (each.bytes > 0) == (change > 0)]
     most, whole = same[0], f"{format_bytes(abs(change))} {how}"

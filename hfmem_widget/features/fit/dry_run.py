@@ -79,8 +79,8 @@ def training_step(
 ) -> Step:
     """Run one batch forward and backward through a model on the meta device, which gets gradients.
 
-    With `accumulating`, the gradients of an earlier batch are there from the beginning. So many batches are
-    there `at_once`, and all of them until the step is over.
+    With `accumulating`, the gradients of an earlier batch are there from the beginning. `at_once`
+    batches are on the device, and stay there until the step is over.
     """
     counted: set[int] = set()
     reached: set[int] = set()

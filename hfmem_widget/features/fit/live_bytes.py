@@ -278,9 +278,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
             self._storages[storage_id(tensor)] = tensor.untyped_storage()
 
     def hold(self, tensors: Iterable[object]) -> int:
-        """Keep tensors in the events to their end, as the caller does; return their bytes.
+        """Count tensors as alive to the end of the events, since the caller keeps them; return their bytes.
 
-        `now` has them only while they are used.
+        `now` counts them only while the model uses them.
         """
         keys = {storage_id(one) for one in tensors if isinstance(one, torch.Tensor)}
         numbers = {self._numbers[key] for key in keys if key in self._numbers}

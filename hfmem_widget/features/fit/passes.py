@@ -58,7 +58,7 @@ COPIES: Final = 4
 """Of the logits of the last token in float32, which choosing the next token takes: at most."""
 
 STILL_THERE: Final = 2
-"""Of them, while the next token is computed."""
+"""Of these copies: at most so many are kept while the next token is computed."""
 
 
 Need = tuple[float, float]
@@ -164,8 +164,10 @@ def moves_of_passes(
 
     After so many seconds no further dry run is begun.
     """
-    passes = _passes_of(session, root, error, time.monotonic() + seconds)
-    return [] if passes is None else _moves_of(passes)
+    with suppress(OptionError, KeyboardInterrupt):
+        if passes := _passes_of(session, root, error, time.monotonic() + seconds):
+            return _moves_of(passes)
+    return []
 
 
 def _moves_of(passes: Passes) -> list[Move]:
@@ -301,7 +303,7 @@ def _of_an_evaluation(passes: Passes) -> Iterator[Move]:
         keeping = partial(passes.evaluation, keeping=True)
         few = _most(passes, keeping, passes.rows)
         if few < passes.rows and passes.base + keeping(few)[0] <= passes.room:
-            beside = "" if is_on_gpu else ", without what metrics take"
+            beside = "" if is_on_gpu else " (metrics not counted)"
             fewest = f"{format_counted(few, 'row')} in a batch{beside}"
             yield _move(passes, keeping(few), few, fewest, {"per_device_eval_batch_size": str(few)})
     if is_on_gpu:
@@ -360,5 +362,4 @@ def _move(
         high=passes.base + need[1] * margin_on(passes.device),
         room=passes.room,
         spare=passes.spare,
-        largest_batch=rows if rows < passes.rows else None,
     )

@@ -51,6 +51,7 @@ class Subject:
     seen: SeenBatch | None
     ran: Mapping[str, Any]  # what its setting was
     available: Mapping[str, float]  # bytes by device that are free, or were as its watch ended
+    is_compiled: bool = False
 
 
 def margin_on(device: Device) -> float:
@@ -110,7 +111,8 @@ def live(session: Session) -> Subject:
     ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
     ran["optimizer"] = type(optimizer).__name__
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
-    return Subject(model, optimizer, seen_batch(model, is_training=True), ran, free)
+    seen = seen_batch(model, is_training=True)
+    return Subject(model, optimizer, seen, ran, free, is_compiled=model is not found)
 
 
 def has_ranks() -> bool:
@@ -125,17 +127,17 @@ def recipe_of_live(session: Session) -> dict[str, Any]:
         return {"refused": "a training on several ranks is not supported yet"}
     try:
         with foreign("the model cannot be recorded"):
-            return _recipe(live(session), live_model(session)[0])
+            return _recipe(live(session))
     except OptionError as error:
         return {"refused": str(error)}
 
 
-def _recipe(trained: Subject, found: Any) -> dict[str, Any]:
+def _recipe(trained: Subject) -> dict[str, Any]:
     from hfmem_widget.features.fit.on_meta import main_type
     from hfmem_widget.features.fit.optimizers import kind_of
 
     model, lora = trained.model, None
-    if found is not model or getattr(model, "_compiled_call_impl", None):
+    if trained.is_compiled or getattr(model, "_compiled_call_impl", None):
         raise OptionError("the model was compiled")
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if base is not model:

@@ -220,8 +220,9 @@ def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: st
             model(**real_batch(batch, device), **generation_options(model))
         return
     autocast = HALVES.get(setting.precision)
-    # A Trainer, too, has all batches of a step on the device at once.
-    for given in [real_batch(batch, device) for _ in range(setting.accumulation)]:
+    # A Trainer, too, has all batches on the device until the step is over.
+    batches = [real_batch(batch, device) for _ in range(setting.accumulation)]
+    for given in batches:
         with torch.autocast(device, autocast, enabled=autocast is not None):
             outputs = model(**given)
         if autocast is not None:

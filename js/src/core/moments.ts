@@ -18,7 +18,7 @@ export interface Held {
 
 /** Smaller sizes are given in bytes. */
 const FEW = 0.1 * MIB;
-const HINT = "Click a moment or a band, or move the slider, for what was allocated then.";
+const HINT = "Click the picture or move the slider to see what was allocated at that moment.";
 const SAID = "margin:2px 0 4px;font-size:12px;overflow-wrap:anywhere";
 const CURSOR = "position:absolute;top:0;border-left:2px solid #D55E00;pointer-events:none;margin-left:-1px";
 const TABLE =

@@ -352,7 +352,7 @@ MANY = [site(f"a/x{at}.py:1", 1) for at in range(5)]
         ),
         ([], MANY, "head: 5.00 MiB more than in base, alive at the peak."),
         ([], [site(BEFORE, 9, "", "")], "head: 9.00 MiB more than in base, alive at the peak."),
-        (MANY, MANY, "head: as much as in base, but for less than 1 MiB, alive at the peak."),
+        (MANY, MANY, "head: within 1 MiB of base, alive at the peak."),
     ],
 )
 def test_a_sentence_names_a_line_where_one_makes_half(
