@@ -103,22 +103,24 @@ def sentence(cell: Compared, baseline: Compared) -> str:
 
     A line is named where it makes up at least `SHARE` of all that has come, or of all that has gone.
     """
-    if cell.changes is None:
+    if cell.changes is None or cell.live is None:
         return ""
+    # Of the host's memory another peak is measured, and tensors are only a part of it.
+    alive = "alive at the tensors' peak" if cell.live.device == "cpu" else "alive at the peak"
     name, other = plain(cell.name), plain(baseline.name)
     change = sum(each.bytes for each in cell.changes)
     if abs(change) < NEXT_TO_NOTHING:
-        return f"{name}: within 1 MiB of {other}, alive at the peak."
+        return f"{name}: within 1 MiB of {other}, {alive}."
     how = "more" if change > 0 else "less"
     same = [each for each in cell.changes if (each.bytes > 0) == (change > 0)]
     most, whole = same[0], f"{format_bytes(abs(change))} {how}"
     if most.name in NO_NAMES or abs(most.bytes) < SHARE * abs(sum(each.bytes for each in same)):
-        return f"{name}: {whole} than in {other}, alive at the peak."
+        return f"{name}: {whole} than in {other}, {alive}."
     size, place = f"{format_bytes(abs(most.bytes))} {how}", most.name
     if most.function and not most.function.startswith("<"):
         place = f"{_LINE_NUMBER.sub('', place).rpartition('/')[2]} `{most.function}`"
     in_all = "" if size == whole else f" In all it is {whole} than in {other}."
-    return f"{name}: {size}, allocated in {place}, alive at the peak.{in_all}"
+    return f"{name}: {size}, allocated in {place}, {alive}.{in_all}"
 
 
 def notes_of(cells: Sequence[Compared], by: Places, device: str) -> Iterator[str]:
