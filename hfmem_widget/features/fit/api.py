@@ -99,7 +99,8 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         if fits is not None and not is_lower:
             largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         tokens = None
-        if setting.longest and largest is not None:
+        has_length = forecast.setting.length == length
+        if setting.longest and largest is not None and has_length:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
             tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)
         verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
