@@ -120,10 +120,18 @@ def device_keys(devices: object) -> tuple[str, ...]:
 
 def path_text(path: object, name: str = "record", what: str = "a file or a folder") -> str:
     """Return a path as text; whether it can be written is known when it is."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    text = None
+    if isinstance(path, str | os.PathLike):
+        with suppress(Exception):
+            text = os.fspath(path)
     if not isinstance(text, str) or "\0" in text:
         raise wrong_value(path, name, f"the path of {what}")
     return text
+
+
+def path_of(given: object) -> Path:
+    """Return the path that a person has given; ``~`` is the user's home, and stays where there is none."""
+    return Path(os.path.expanduser(path_text(given, "path")))  # noqa: PTH111  (pathlib raises there)
 
 
 def auto_or(other: str, name: str) -> Callable[[object], str]:
@@ -143,9 +151,9 @@ def run_directory(given: object) -> bool | str:
 
 
 def expanded(path: str) -> Path:
-    """Return an absolute path; ``~`` is the user's home, and stays where there is none."""
+    """Return the absolute path that a person has given."""
     try:
-        return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
+        return path_of(path).absolute()
     except FileNotFoundError:
         gone = "the working folder is gone; give an absolute path"
         raise OptionError(f"{plain(path)}: {gone}") from None
