@@ -120,10 +120,7 @@ def device_keys(devices: object) -> tuple[str, ...]:
 
 def path_text(path: object, name: str = "record", what: str = "a file or a folder") -> str:
     """Return a path as text; whether it can be written is known when it is."""
-    text = None
-    if isinstance(path, str | os.PathLike):
-        with suppress(Exception):
-            text = os.fspath(path)
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
         raise wrong_value(path, name, f"the path of {what}")
     return text
