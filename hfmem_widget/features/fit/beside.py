@@ -62,7 +62,7 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     options = [setting.precision, plain(setting.optimizer), "checkpointing" * setting.checkpointing]
     what = f"{size_text(setting.batch, setting.length)} ({', '.join(filter(None, options))})"
     return (
-        f"%memfit forecast {format_bytes(forecast.total)} for a step of {what}; "
+        f"%memfit forecast {format_bytes(forecast.total)} for a step with batch {what}; "
         f"step {at:.0f} had {format_bytes(peak)}{f' ({_off(peak, forecast)})' if differs else ''}."
     )
 

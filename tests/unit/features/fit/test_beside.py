@@ -19,7 +19,7 @@ from tests.scenes.stage import Stage
 SETTING = Setting(batch=4, length=512, precision="bf16", device="cuda")
 FORECAST = Forecast("GPT2LMHeadModel", SETTING, (), int(7 * GIB), "backward", parameters=1000)
 SAID = (
-    "%memfit forecast 7.00 GiB for a step of 4 \u00d7 512 (bf16, adamw_torch_fused); "
+    "%memfit forecast 7.00 GiB for a step with batch 4 \u00d7 512 (bf16, adamw_torch_fused); "
     "step 2 had 7.07 GiB (1.00 % more)."
 )
 
