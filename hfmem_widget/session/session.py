@@ -61,7 +61,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"lock", "remarks", "run", "trained", "what_if"}
+_OF_HERE = {"evaluated", "lock", "remarks", "run", "trained", "what_if"}
 """Attributes that no copy has."""
 
 
@@ -123,6 +123,8 @@ class Session(Shown):
         The training at other batches and lengths, where that was worked out. A copy has none.
     trained : list of weakref
         The optimizers that stepped meanwhile, and models that had batches with gradients. A copy has none.
+    evaluated : list of SeenBatch
+        What models were called with without gradients meanwhile, the newest last. A copy has none.
     run : Run or None
         The distributed run that was started while this was watched. A copy has none.
     """
@@ -172,6 +174,7 @@ class Session(Shown):
         self.recipe: Mapping[str, Any] = {}
         self.what_if: WhatIf | None = None
         self.trained: list[weakref.ref[Any]] = []
+        self.evaluated: list[Any] = []
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software
         self._spans = Spans() if spans is None else spans
@@ -196,7 +199,9 @@ class Session(Shown):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         moved = {"moves": [], "recipe": {}} | state
-        vars(self).update(moved, lock=UNWRITTEN, remarks={}, run=None, trained=[], what_if=None)
+        vars(self).update(
+            moved, lock=UNWRITTEN, remarks={}, run=None, trained=[], evaluated=[], what_if=None
+        )
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from hfmem_widget.analysis.facts import ran_out
@@ -13,7 +14,7 @@ from hfmem_widget.features.fit.beside import (
     beside_text,
     failed_spans,
 )
-from hfmem_widget.monitor.batch import SeenBatches
+from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
@@ -26,23 +27,28 @@ class Fits(Companion):
 
     def __init__(self, options: WatchOptions | None = None) -> None:
         self._trained: Callable[[], list[weakref.ref[Any]]] = list
+        self._evaluated: Callable[[], list[SeenBatch]] = list
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note what was trained before."""
+        """Note what was trained, and what models were called with, before."""
         subjects, seen = monitor.attribution.subjects, process_state(SeenBatches)
         adds, before = subjects.adds, [*seen.values()]
 
+        def new(*, is_training: bool) -> list[SeenBatch]:
+            keys = (key for key in seen if key[1] is is_training)
+            return [seen[key] for key in keys if not any(seen[key] is each for each in before)]
+
         def trained() -> list[weakref.ref[Any]]:
             optimizers = map(weakref.ref, subjects.optimizers_since(adds))
-            new = (key for key, batch in seen.items() if not any(batch is each for each in before))
-            return [*optimizers, *(seen[key].model for key in new if key[1])]
+            return [*optimizers, *(each.model for each in new(is_training=True))]
 
-        self._trained = trained
+        self._trained, self._evaluated = trained, partial(new, is_training=False)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
         errors = [each for each in session.findings if ran_out(each) and each.span_id == span.id]
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
+        session.evaluated = self._evaluated()
         if errors or is_trained:
             process_state(LastTraining).session = session
             session.trained = self._trained()

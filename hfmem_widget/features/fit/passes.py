@@ -40,7 +40,7 @@ from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, foreign
 from hfmem_widget.features.fit.workspaces import of_cublas
-from hfmem_widget.monitor.batch import SeenBatch, seen_batch
+from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
 from hfmem_widget.text import format_bytes, format_count, format_counted, plain
 
@@ -60,6 +60,11 @@ COPIES: Final = 4
 STILL_THERE: Final = 2
 """Of these copies: at most so many are kept while the next token is computed."""
 
+
+NOT_FORECAST: Final = (
+    "this evaluation or generation has no forecast: its model is gone or was not seen to run, it has an "
+    "encoder and a decoder, or predictions are kept of a data set whose length is unknown"
+)
 
 Need = tuple[float, float]
 """The bytes that passes take above what was allocated before them: their peak by a dry run, and at most."""
@@ -195,13 +200,12 @@ def fit_passes(session: Session, headroom: float) -> Fit | None:
     error = errors[-1] if errors else None
     is_theirs = kinds & PASSES and (errors or "step" not in kinds)
     passes = _passes_of(session, roots[-1], error, until, headroom) if is_theirs else None
-    contents = session.contents
     if passes is None or (passes.keeps and not passes.kept_rows):
+        if "step" not in kinds and kinds & PASSES:
+            raise OptionError(NOT_FORECAST)
         return None
     model, device, length = passes.ghost, passes.device, passes.seen.length
     name, count = type(model).__name__, sum(one.numel() for one in storages(model.parameters()))
-    if (contents.modules, contents.parameters) != ((name,), count):
-        return None  # another one had the newest batch
 
     def need(rows: int) -> Need:
         if passes.whole:
@@ -242,7 +246,7 @@ def _passes_of(
         return None
     failed = failed_spans(session, root)
     kinds = {span.kind for span in failed}
-    seen = seen_batch(is_training=False)
+    seen = session.evaluated[-1] if session.evaluated else None
     model = seen and seen.model()
     devices = {device.key: device for device in session.devices}
     device = devices.get(str(evidence.get("device", "")))
