@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from hfmem_widget.analysis.others import children_words, kept_text
 from hfmem_widget.analysis.parts import (
@@ -14,9 +15,11 @@ from hfmem_widget.analysis.parts import (
     held_throughout,
     highest_row,
     known_of,
+    may_be_notes,
     overridden,
     parts_of,
     reader,
+    with_made,
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import (
@@ -142,7 +145,7 @@ class _OnDevice:
             stop = self._session.last_sample.time if span.stop is None else span.stop
             return self.at_highest_sample(moment, span.start, stop, peak=peak, span=span)
         before, after = self._read(span.before), self._read(span.after)
-        held, notes = held_throughout(before, after, MADE_IN.get(span.kind, ""))
+        held, made = held_throughout(before, after, MADE_IN.get(span.kind, ""))
         bounds = {
             # What was there before can only shrink.
             "before": known_of(after("before"), before("before")),
@@ -150,7 +153,7 @@ class _OnDevice:
         }
         sums = at_its_peak(before, self._device, peak, span)
         read = overridden(before, held | bounds | sums)
-        return self._anatomy(moment, span.start, read, peak=peak, notes=notes)
+        return self._anatomy(moment, span.start, read, peak=peak, made=made)
 
     def at_highest_sample(
         self,
@@ -165,14 +168,16 @@ class _OnDevice:
         last = self._session.last_sample
         low, high = highest_row(self._session, self._device, start, stop) or (last, last)
         read = self._read(high)
-        figures, notes = held_throughout(self._read(low), read)
+        figures, made = held_throughout(self._read(low), read)
+        notes = []
         if peak is not None:
             below = peak.value - read("allocated")
             if below >= TELLING:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
                 notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
             figures |= at_its_peak(read, self._device, peak, span)
-        return self._anatomy(moment, high.time, overridden(read, figures), peak=peak, notes=notes)
+        read = overridden(read, figures)
+        return self._anatomy(moment, high.time, read, peak=peak, made=made, notes=notes)
 
     def at_step(self, number: int) -> Anatomy:
         spans = self._session.spans
@@ -223,12 +228,14 @@ class _OnDevice:
         read: Read,
         *,
         peak: Peak | None = None,
+        made: Mapping[str, float] = MappingProxyType({}),
         notes: Iterable[str] = (),
     ) -> Anatomy:
         is_host = ":" not in self._device.key
         allocated, reserved = read("allocated"), read("reserved")
         is_shared = self._device.shared > 0
         parts = parts_of(read, self._device.total, is_host=is_host, is_shared=is_shared)
+        parts = with_made(parts, made)
         beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
         sizes = (
             (beyond, BEYOND_NOTE),
@@ -252,5 +259,11 @@ class _OnDevice:
             process=read("process") if is_shared else process,
             parts=tuple(replace(p, note=children) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
-            notes=(*notes, *more, *filter(None, [kept_text(read) if is_host else ""])),
+            notes=(
+                *may_be_notes(made),
+                *notes,
+                *more,
+                *filter(None, [kept_text(read) if is_host else ""]),
+            ),
+            made=made,
         )

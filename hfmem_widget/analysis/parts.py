@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from hfmem_widget.session import HELD, Device, Part, Peak, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -24,6 +25,13 @@ MAY_BE_NOTES = {
     "optimizer": "Up to {} of the temporaries are optimizer states that were being created.",
 }
 """What is made while a peak is reached is counted as held only once it was there throughout."""
+
+MAY_BE_LABELS = {
+    frozenset({"gradients"}): "activations and new gradients",
+    frozenset({"optimizer"}): "temporaries and new optimizer states",
+    frozenset(MAY_BE_NOTES): "activations, new gradients and states",
+}
+"""What the rest is called where half of it or more may be such."""
 
 OF_THE_POOL = frozenset({"page_cache", "swap", "machine_swap"})
 """Metrics of the host that are those of a GPU, too, which shares the machine's memory."""
@@ -155,21 +163,41 @@ def highest_row(
     return Sample(time, tuple(part.low[row].tolist())), Sample(time, tuple(part.high[row].tolist()))
 
 
-def held_throughout(low: Read, high: Read, made: str = "") -> tuple[dict[str, float], list[str]]:
-    """Return what is held at both of two readings, and notes on what is held at only one.
+def held_throughout(
+    low: Read, high: Read, made: str = ""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return what is held at both of two readings, and what was made in between.
 
     The readings are those at the edges of a stretch, or the extremes of a row. Where the metric that the
     stretch has `made` was not known at the beginning, it was not there; any other was not looked for yet.
     """
-    held, notes = {}, []
+    held, new = {}, {}
     for metric in HELD:
         before, after = low(metric), high(metric)
         if math.isnan(before) and metric == made:
             before = 0.0
         held[metric] = min(known_of(before, after), known_of(after, before))
         if metric in MAY_BE_NOTES and after - held[metric] > 0:
-            notes.append(MAY_BE_NOTES[metric].format(format_bytes(after - held[metric])))
-    return held, notes
+            new[metric] = after - held[metric]
+    return held, new
+
+
+def may_be_notes(made: Mapping[str, float]) -> Iterator[str]:
+    """Yield how much of the activations and temporaries may be gradients, or states."""
+    return (MAY_BE_NOTES[metric].format(format_bytes(size)) for metric, size in made.items())
+
+
+def with_made(parts: tuple[Part, ...], made: Mapping[str, float]) -> tuple[Part, ...]:
+    """Return the parts, the activations under a wider name where half of them may have been `made`."""
+    if not made:
+        return parts
+    label, size = MAY_BE_LABELS[frozenset(made)], sum(made.values())
+    return tuple(
+        replace(part, label=label)
+        if part.name == "activations" and part.bytes <= 2 * size
+        else part
+        for part in parts
+    )
 
 
 def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> dict[str, float]:

@@ -46,6 +46,8 @@ class DeviceRecord(SpanCost):
     at_peak: Mapping[str, float] = field(default_factory=dict)
     at_end: Mapping[str, float] = field(default_factory=dict)
     """The parts then, by name; empty where no tensors of models or optimizers were found."""
+    made: Mapping[str, float] = field(default_factory=dict)
+    """What may be among the activations at the peak, as in `Anatomy`."""
     at_start: Mapping[str, float] = field(default_factory=dict)
     """What tensors were for then, as far as it was known."""
     curve: Floats = field(default_factory=no_points)

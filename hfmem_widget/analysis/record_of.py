@@ -25,7 +25,7 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Part, Peak, Session, Span, outermost
+from hfmem_widget.session import HELD, Anatomy, Peak, Session, Span, outermost
 from hfmem_widget.session.stacks import LivePeak
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
@@ -119,15 +119,17 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     device = facts.device
     at_peak: Mapping[str, float] = {}
     at_end: Mapping[str, float] = {}
+    made: Mapping[str, float] = {}
     # Parts take long to find, and need a series of weights or the like: seldom are there any.
     if any(session.index(f"{device.key}/{metric}") is not None for metric in HELD):
-        at_peak = _by_name(lambda: anatomy.peak_of(session, span, device).parts)
-        at_end = _by_name(lambda: anatomy.end_of(session, span, device).parts)
+        at_peak, made = _by_name(lambda: anatomy.peak_of(session, span, device))
+        at_end, _ = _by_name(lambda: anatomy.end_of(session, span, device))
     return DeviceRecord(
         key=plain(device.key),
         name=plain(device.name),
         **{figure.name: getattr(facts, figure.name) for figure in fields(SpanCost)},
         at_peak=at_peak,
+        made=made,
         at_start={
             part: value
             for part in HELD
@@ -140,14 +142,17 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     )
 
 
-def _by_name(parts: Callable[[], tuple[Part, ...]]) -> Mapping[str, float]:
-    """Return parts by name, if any tensors were found; a fault in finding them costs no more than them."""
+def _by_name(
+    anatomy_of: Callable[[], Anatomy],
+) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """Return parts and `Anatomy.made` by name, if any tensors were found; a fault costs no more than them."""
     try:
-        sizes = {part.name: part.bytes for part in parts()}
+        found = anatomy_of()
     except Exception as error:  # noqa: BLE001  (the record's other figures are there)
         warn(f"the breakdown was lost ({type(error).__name__}: {error})")
-        return {}
-    return sizes if any(name in sizes for name in HELD) else {}
+        return {}, {}
+    sizes = {part.name: part.bytes for part in found.parts}
+    return (sizes, found.made) if any(name in sizes for name in HELD) else ({}, {})
 
 
 def _curve(session: Session, span: Span, device: str) -> Floats:

@@ -91,8 +91,9 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 
     def act(monitor: Monitor) -> None:
-        notify_loop(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
+        # First: the edge of the phase counts the gradients of the optimizers that are known.
         monitor.attribution.optimizer_steps(optimizer)
+        notify_loop(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
 
     _act(act)
 

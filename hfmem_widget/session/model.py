@@ -305,6 +305,8 @@ class Anatomy(Shown):
         How `allocated` is known.
     notes : tuple of str
         Plain sentences.
+    made : mapping
+        Bytes at most of the activations that are gradients or optimizer states being made, by part.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.anatomy:shown_anatomy"
@@ -318,6 +320,7 @@ class Anatomy(Shown):
     parts: tuple[Part, ...]
     certainty: Certainty = "sampled"
     notes: tuple[str, ...] = ()
+    made: Mapping[str, float] = field(default_factory=dict)
 
     def bytes(self, name: str) -> float:
         """Return the bytes of a part by its name; NaN if it is not known."""

@@ -49,10 +49,15 @@ class PsutilProcesses:
 
         self._process = psutil.Process
         self._gone = psutil.Error
+        self._exists = psutil.pid_exists
 
     def pids(self) -> Collection[int]:
         """Return the ids of those that live."""
         return [each.pid for each in self._process().children(recursive=True)]
+
+    def lives(self, pid: int) -> bool:
+        """Return whether there is still a process of this id."""
+        return bool(self._exists(pid))
 
     def held(self, pid: int) -> Held:
         """Return what is resident."""
@@ -83,6 +88,10 @@ class LinuxProcesses(PsutilProcesses):
             return ()
         listed = [int(name) for name in os.listdir(self._proc) if name.isdecimal()]  # noqa: PTH208  (quicker)
         return self._descendants.among(listed, ids_are_ours=True)
+
+    def lives(self, pid: int) -> bool:
+        """Return whether there is still a process of this id, in some µs."""
+        return (self._proc / str(pid)).exists()
 
     def held(self, pid: int) -> Held:
         """Return its proportional share; where that cannot be read, what is resident without shared files."""
@@ -144,6 +153,9 @@ class ChildSource(Source):
                 self._pids = pids[:MOST]
                 if len(pids) > MOST:
                     self._note(f"Of {len(pids)} child processes, {MOST} are counted on the host.")
+            else:
+                # Between two looks some may end: a cell has no workers of the one before it.
+                self._pids = [pid for pid in self._pids if self._processes.lives(pid)]
             self._held = {pid: self._held[pid] for pid in self._pids if pid in self._held}
             if now >= self._read_due:
                 self._read_some(now)

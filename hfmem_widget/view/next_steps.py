@@ -27,8 +27,9 @@ def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[s
     is_advised = any("%memholders" in text for each in findings for text in each.advice)
     if is_advised or any(left.bytes >= LEAST for left in left_behind(session, span)):
         yield "%memholders", "which names hold memory"
-    is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
-    if is_trained and not has_run_out:
+    # Without the size of a batch there is no forecast.
+    has_batches = any(group.start >= span.start and group.longest > 0 for group in session.steps)
+    if has_batches and not has_run_out:
         yield "%memfit", "what would fit"
     if has_parts:
         yield "%memanatomy", "what each part is for"

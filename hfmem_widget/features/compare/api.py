@@ -198,6 +198,7 @@ def _compared(
         },
         certainty=next(certainty for certainty in CERTAINTIES if certainty in certainties),
         at_peak=usual.at_peak,
+        made=usual.made,
         at_start=usual.at_start,
         at_end=usual.at_end,
         line=line,

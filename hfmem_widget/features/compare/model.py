@@ -107,6 +107,7 @@ class Compared:
     at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
     at_start: Mapping[str, float]  # when that run began
     at_end: Mapping[str, float]
+    made: Mapping[str, float]  # at most, of the activations at the peak
     line: AlignedLine | None = None  # None if there is nothing to draw
     live: LivePeak | None = None  # of that run; None if it has no stacks
     changes: tuple[Change, ...] | None = None

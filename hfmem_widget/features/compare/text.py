@@ -148,14 +148,15 @@ def _verdict(comparison: Comparison, cell: Compared) -> str:
     how = "more" if change.value > 0 else "less"
     percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
     changes = {
-        part: cell.at_peak.get(part, 0.0) - baseline.at_peak.get(part, 0.0)
+        part: _certain_change(cell, baseline, part)
         for part in OF_ALLOCATED
         if part != "unattributed" and not _differs_at_start(cell, baseline, part)
     }
     most = max(changes, key=lambda part: math.copysign(changes[part], changes[part] * change.value))
-    size = changes[most]
+    size = cell.at_peak.get(most, 0.0) - baseline.at_peak.get(most, 0.0)
     # A part is named where it makes up at least half of the difference.
-    is_known = cell.at_peak and baseline.at_peak and 2 * size * change.value >= change.value**2
+    is_half = 2 * changes[most] * change.value >= change.value**2
+    is_known = cell.at_peak and baseline.at_peak and is_half
     of_it = f": {part_label(most)} {_sign(size)}{format_bytes(abs(size))}" if is_known else ""
     needs = f"{name_of(cell)} needs {format_bytes(abs(change.value))} {how} {figure}{percent}"
     return f"{needs} than {name_of(baseline)}{of_it}."
@@ -273,6 +274,17 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
     before = baseline.at_peak.get(part, 0.0)
     change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
     return shown, "", change_text(change, format_bytes)
+
+
+def _certain_change(cell: Compared, baseline: Compared, part: str) -> float:
+    """Return the least by which a part differs, whatever was among the activations at the peaks."""
+    (low, high), (before, most) = (_bounds(each, part) for each in (cell, baseline))
+    return max(low - most, 0.0) + min(high - before, 0.0)
+
+
+def _bounds(cell: Compared, part: str) -> tuple[float, float]:
+    size, made = cell.at_peak.get(part, 0.0), cell.made.get(part, 0.0)
+    return (size - sum(cell.made.values()), size) if part == "activations" else (size, size + made)
 
 
 def _differs_at_start(cell: Compared, baseline: Compared, part: str) -> bool:

@@ -106,6 +106,21 @@ def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
     assert peak.notes == notes
 
 
+@pytest.mark.parametrize(
+    ("peak", "label"),
+    [(6 * GIB, "temporaries and new optimizer states"), (13 * GIB, "activations and temporaries")],
+)
+def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, script: Script) -> None:
+    """The rest is activations and temporaries only where these are more than half of it."""
+    in_a_step(script, allocated=5 * GIB, gradients=GIB)
+    with script.span("optimizer", peak=peak, optimizer=2 * GIB):
+        pass
+    found = anatomy(script.session, "peak")
+
+    assert [part.label for part in found.parts if part.name == "activations"] == [label]
+    assert found.made == {"optimizer": 2 * GIB}
+
+
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
     """What the samples missed of it stands under activations, and a note says how much."""
     with script.span("block", peak=9 * GIB):

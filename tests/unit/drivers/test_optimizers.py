@@ -65,6 +65,25 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.value(last.after, "cpu/optimizer") == states
 
 
+def test_gradients_are_there_as_an_optimizer_begins_its_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of an optimizer that was made in the notebook before the watch, too."""
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for name, value in {"model": model, "optimizer": optimizer}.items():
+        monkeypatch.setattr(sys.modules["__main__"], name, value, raising=False)
+    with hfmem_widget.watch("loop", quiet=True, steps="each", phases="all") as session:
+        for _ in range(2):
+            model(torch.ones(2, 8)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    began = [span.before for span in session.spans if span.kind == "optimizer"]
+    assert [session.value(edge, "cpu/gradients") for edge in began] == [size, size]
+
+
 def test_where_nothing_is_watched_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a watch a hook asks whether anything is watched, and that is all."""
     counted: list[object] = []

@@ -34,6 +34,9 @@ class Fake(children.PsutilProcesses):
     def pids(self) -> list[int]:
         return list(self.now)
 
+    def lives(self, pid: int) -> bool:
+        return pid in self.now
+
     def held(self, pid: int) -> Held:
         self.cpu += self.seconds
         self.read.append(pid)
@@ -188,6 +191,17 @@ def test_there_are_no_series_before_there_is_a_child() -> None:
     fake.now.clear()
 
     assert set(values(source, 2.0).values()) == {0.0}
+
+
+def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None:
+    """Also between two looks for children: a cell right after has no workers of the one before it."""
+    fake = Fake({7: Held(10.0, name=WORKER), 8: Held(5.0)})
+    source = fake.source()
+    assert values(source, 1.0)["children"] == 15
+    del fake.now[7]
+
+    told = values(source, 1.1)
+    assert (told["children"], told["child_processes"], told["data_workers"]) == (5, 1, 0)
 
 
 def test_reading_takes_a_hundredth_of_the_time() -> None:

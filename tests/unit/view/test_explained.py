@@ -73,11 +73,11 @@ def test_a_long_text_keeps_its_end() -> None:
 @pytest.mark.parametrize(
     ("name", "commands"),
     [
-        ("training", ["%memfit", "%memanatomy"]),
+        ("training", ["%memanatomy"]),
         ("leak", ["%memholders", "%memfit", "%memanatomy"]),
         ("short", []),
     ],
 )
 def test_the_next_command_is_one_that_makes_sense(name: str, commands: list[str]) -> None:
-    """What would fit after a training, who holds memory after a leak; nothing where nothing is known."""
+    """What would fit where batches are known, who holds memory after a leak, and else nothing."""
     assert [*scripted_run(name).explain().next] == commands

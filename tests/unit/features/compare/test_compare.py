@@ -34,6 +34,7 @@ def device(
     steps: Sequence[float] = (),
     before: float = 1.0,
     at_start: Mapping[str, float] = MappingProxyType({}),
+    made: Mapping[str, float] = MappingProxyType({}),
     **parts: float,
 ) -> DeviceRecord:
     rows = [[at, at, one, one, at] for at, one in enumerate(steps, 1)]
@@ -48,6 +49,7 @@ def device(
         reserved_peak=peak + 1,
         headroom=999 - peak,
         at_peak=parts,
+        made=made,
         at_start=at_start,
         curve=np.array([[0.0, 1.0, 2.0], [1.0, peak, 3.0]], dtype=np.float32),
         steps=np.array(rows, dtype=float).reshape(-1, 5),
@@ -172,6 +174,20 @@ def test_a_sentence_says_what_a_cell_needs_and_what_makes_most_of_it() -> None:
         "b needs as much memory at its peak as a.",
         "c needs 100.0 MiB more memory at its peak (+33 %) than a.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "part"), [({}, ": gradients \u221280.0 MiB"), ({"gradients": 80.0 * MIB}, "")]
+)
+def test_gradients_that_may_be_among_the_activations_are_no_difference(
+    made: Mapping[str, float], part: str
+) -> None:
+    """A part is named only where it differs whatever was being made at the peaks."""
+    held = device(300.0 * MIB, gradients=80.0 * MIB, activations=90.0 * MIB)
+    new = device(180.0 * MIB, made=made, activations=170.0 * MIB)
+    [verdict] = verdicts(of_runs({"held": [record("held", held)], "new": [record("new", new)]}))
+
+    assert verdict == f"new needs 120.0 MiB less memory at its peak (\u221240 %) than held{part}."
 
 
 def test_parts_that_were_there_before_are_no_difference() -> None:
