@@ -75,19 +75,16 @@ def of_stacks(peaks: Iterable[LivePeak], label: str, *, bare: bool = False) -> R
 
     A `bare` one names lines as a snapshot does, which has neither texts nor classes.
     """
-    devices = tuple(
-        DeviceRecord(
-            key=each.device,
-            allocated_label="requested memory",
-            peak=each.peak,
-            live=replace(
-                each, sites=tuple(map(_bare, each.sites)) if bare else each.sites, over_time=None
-            ),
-        )
-        for each in peaks
-        if each.peak.value >= 0
-    )
-    return Record(label=label, identity=label, duration=NOT_AVAILABLE, devices=devices)
+    devices = []
+    for each in peaks:
+        if each.peak.value >= 0:
+            sites = tuple(map(_bare, each.sites)) if bare else each.sites
+            live, key = replace(each, sites=sites, over_time=None), each.device
+            found = DeviceRecord(
+                allocated_label="requested memory", peak=each.peak, key=key, live=live
+            )
+            devices.append(found)
+    return Record(label=plain(label), identity="", duration=NOT_AVAILABLE, devices=tuple(devices))
 
 
 def _bare(site: Site) -> Site:

@@ -46,9 +46,9 @@ def check(arguments: Namespace) -> int:
         return _print(*found, as_json=arguments.json)
     if is_pickle(path):
         snapshot: Snapshot = open_path(path)
-        of_snapshot = _rows_of_snapshot(snapshot), list(_damaged_segments(snapshot)), ()
+        of_it = _rows_of_snapshot(snapshot), list(_damaged_segments(snapshot))
         notes = [*notes_of(snapshot.stacks.peaks)]
-        return _print(*of_snapshot, notes, as_json=arguments.json)
+        return _print(*of_it, (), notes, as_json=arguments.json)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
@@ -89,10 +89,8 @@ def _rows_of_snapshot(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         blocks = [block for segment in segments for block in segment.blocks]
         live = [block.size for block in blocks if block.state == "allocated"]
         sizes = f"{format_bytes(sum(live))} allocated, {format_bytes(held.reserved(key))} reserved"
-        counts = (
-            f"{format_counted(len(segments), 'segment')}, {format_counted(len(blocks), 'block')}"
-        )
-        yield "" if at else "devices", f"{key} {sizes}: {counts}"
+        counts = format_counted(len(segments), "segment"), format_counted(len(blocks), "block")
+        yield "" if at else "devices", f"{key} {', '.join((sizes, *counts))}"
     peaks = sorted(snapshot.stacks.peaks, key=lambda peak: held.devices.index(peak.device))
     for at, peak in enumerate(peaks[:MOST_DEVICES]):
         yield "" if at else "history", f"{peak.device} {history_text(peak)}"

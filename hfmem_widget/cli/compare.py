@@ -43,8 +43,8 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 DONE = "done"
 
 OF_SNAPSHOTS = (
-    "Compared is what was requested while the histories were recorded. A snapshot has no text of lines: "
-    "they are matched by number."
+    "Compared is what was requested while the histories were recorded; a snapshot's lines have numbers, "
+    "but no text to match them by."
 )
 
 SENTENCE = 400  # letters at most: it has two names, and its end is what counts
@@ -69,12 +69,18 @@ def compare(arguments: Namespace) -> int:
         raise OptionError("a snapshot names no classes: with a recording it is compared --by line")
     a, b = _records(found, paths)
     comparison = of_runs({a.name: [a], b.name: [b]}, by=arguments.by)
-    known = [(run.name, device.peak) for run in (a, b) for device in run.devices if snapshots]
-    inexact = dict.fromkeys(name for name, peak in known if peak.certainty != "exact")
-    judged = list(judge(a, b, arguments.metric, limit)) if limit and not inexact else []
+    judged = list(judge(a, b, arguments.metric, limit)) if limit else []
+    why = f"{a.name} and {b.name} have no such figure of the same device"
     if snapshots:
-        own = (f"{each.name}: {note}" for each in snapshots for note in notes_of(each.stacks.peaks))
-        comparison = replace(comparison, notes=(*comparison.notes, OF_SNAPSHOTS, *own))
+        known = [(run.name, device.peak.certainty) for run in (a, b) for device in run.devices]
+        inexact = dict.fromkeys(name for name, certainty in known if certainty != "exact")
+        if judged and inexact:
+            judged, why = [], f"the peak of {' and of '.join(inexact)} is not known exactly"
+        notes = [*comparison.notes, OF_SNAPSHOTS]
+        for run, each in zip((a, b), found, strict=True):
+            peaks = each.stacks.peaks if isinstance(each, Snapshot) else ()
+            notes += [f"{run.name}: {note}" for note in notes_of(peaks)]
+        comparison = replace(comparison, notes=tuple(notes))
     unfinished = _unfinished(found[1], b)
     if arguments.json:
         say(json.dumps(json_data(_data(comparison, judged, unfinished))))
@@ -83,9 +89,6 @@ def compare(arguments: Namespace) -> int:
     if limit is None:
         return FINE
     if not judged:
-        why = f"{a.name} and {b.name} have no such figure of the same device"
-        if inexact:
-            why = f"the peak of {' and of '.join(inexact)} is not known exactly"
         raise OptionError(f"nothing can be judged: {why}")
     over = [line for is_over, line in judged if is_over]
     lines = unfinished + (over or [line for _, line in judged])
@@ -120,9 +123,9 @@ def _data(
 
 def _unfinished(session: Found, run: Record) -> list[str]:
     """Return that a run did not come to its end, if so: its figures are then those of a part."""
-    outcome = run.outcome
-    if isinstance(session, Session):
-        outcome = "running" if session.running else "broken off" if session.broken_off else outcome
+    if isinstance(session, Snapshot):
+        return []
+    outcome = "running" if session.running else "broken off" if session.broken_off else run.outcome
     return [] if outcome == DONE else [f"{run.name} did not finish: {outcome}."]
 
 
@@ -176,21 +179,14 @@ def _records(found: Sequence[Found], paths: Sequence[str]) -> tuple[Record, Reco
 
 def _record(found: Found, name: str, snapshots: int) -> Record:
     if isinstance(found, Snapshot):
-        lacks, outcome, peaks = (
-            "history of allocations: its peak is unknown",
-            DONE,
-            found.stacks.peaks,
-        )
+        run = of_stacks(found.stacks.peaks, name, bare=snapshots == 1)
     else:
         run = record_of(found, whole(found), label=name)
         if not snapshots:
             return run
-        lacks, outcome = (
-            "stacks; with --stacks it would have the lines that a snapshot has",
-            run.outcome,
-        )
-        peaks = tuple(device.live for device in run.devices if device.live is not None)
-    known = of_stacks(peaks, plain(name), bare=snapshots == 1)
-    if not known.devices:
-        raise OptionError(f"{known.name} has no {lacks}")
-    return replace(known, outcome=outcome)
+        peaks = (device.live for device in run.devices if device.live is not None)
+        run = replace(of_stacks(peaks, name, bare=True), outcome=run.outcome)
+    if not run.devices:
+        lacks = "history of allocations" if isinstance(found, Snapshot) else "stacks (--stacks)"
+        raise OptionError(f"{run.name} has no {lacks}, so what was live at its peak is unknown")
+    return run

@@ -180,16 +180,13 @@ def history_text(peak: LivePeak) -> str:
 def explained(snapshot: Snapshot) -> Explanation:
     """Return where the memory is: at the peak of the history, or else when the snapshot was taken."""
     peaks = snapshot.stacks.peaks
-    lay = [snapshot.memory_map.fragmentation(each.device) for each in peaks[:1]]
-    reserved = (
-        f"{format_bytes(each.reserved)} was reserved there when it was taken, "
-        f"{format_bytes(sum(place.free for place in each.places))} of it free."
-        for each in lay
-    )
+    lay = snapshot.memory_map.fragmentation(peaks[0].device if peaks else "")
+    free, reserved = sum(place.free for place in lay.places), format_bytes(lay.reserved)
+    held = f"{reserved} was reserved there when it was taken, {format_bytes(free)} of it free."
     return Explanation(
         label=snapshot.name,
         outcome=f"a snapshot with {history_text(peaks[0]) if peaks else 'no events'}",
-        sentence=" ".join((_lead(peaks), *reserved, *notes_of(peaks))),
+        sentence=" ".join((_lead(peaks), *([held] if peaks else []), *notes_of(peaks))),
         devices=tuple(map(_explained, peaks)),
         lines=snapshot.stacks.rows()[:MOST_ITEMS],
     )

@@ -70,7 +70,7 @@ def test_a_check_says_what_a_snapshot_holds(write: Write, hfmem: Hfmem) -> None:
     assert code == FINE
     assert rows(out) == {
         "format": "a snapshot of torch's allocator",
-        "devices": "cuda:0 8.00 MiB allocated, 8.00 MiB reserved: 1 segment, 1 block",
+        "devices": "cuda:0 8.00 MiB allocated, 8.00 MiB reserved, 1 segment, 1 block",
         "history": "cuda:0 7 events over 1.0 s",
         "peaks": "cuda:0 28.0 MiB exact",
         "damage": "none",
@@ -191,6 +191,16 @@ def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
     assert not [word for word in ("duration", "left behind", "reserved") if word in out]
 
 
+def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> None:
+    """By their folders, also where it is said what one of them lacks."""
+    for folder in ("base", "head"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
+    out = hfmem("compare", *(tmp_path / each / "peak.pickle" for each in ("base", "head"))).out
+    assert "base: 108.0 MiB was there" in out
+    assert "head: 108.0 MiB was there" in out
+
+
 @pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])
 def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
     """Histories that begin with nothing have them."""
@@ -208,8 +218,7 @@ def test_what_is_not_known_is_not_judged(
     metric: str, says: str, write: Write, hfmem: Hfmem
 ) -> None:
     """With memory that was there before, a higher peak may have been earlier."""
-    b = run_of(16) if metric == "reserved" else training()
-    paths = write(run_of(16).snapshot()), write(b.snapshot(), "b.pickle")
+    paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
     assert says in err
