@@ -336,7 +336,7 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
 
 def fault_text(error: Exception) -> str:
     """Return a fault of ours in words; an upgrade under a running kernel may leave parts of two versions."""
-    fault = f"{type(error).__name__}: {error}"
+    fault = f"{type(error).__name__}: {error}"[:400]
     return f"{fault}. {CHANGED}" if _files_changed() else fault
 
 

@@ -126,6 +126,11 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
     return text
 
 
+def path_of(given: object) -> Path:
+    """Return the path that a person has given; ``~`` is the user's home, and stays where there is none."""
+    return Path(os.path.expanduser(path_text(given, "path")))  # noqa: PTH111  (pathlib raises there)
+
+
 def auto_or(other: str, name: str) -> Callable[[object], str]:
     """Return a check of an option that is "auto" or one other word."""
 
@@ -143,9 +148,9 @@ def run_directory(given: object) -> bool | str:
 
 
 def expanded(path: str) -> Path:
-    """Return an absolute path; ``~`` is the user's home, and stays where there is none."""
+    """Return the absolute path that a person has given."""
     try:
-        return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111  (pathlib raises where there is none)
+        return path_of(path).absolute()
     except FileNotFoundError:
         gone = "the working folder is gone; give an absolute path"
         raise OptionError(f"{plain(path)}: {gone}") from None

@@ -13,7 +13,7 @@ import numpy as np
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError
-from hfmem_widget.options import expanded
+from hfmem_widget.options import expanded, path_of
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import PATIENCE, Tail
@@ -207,7 +207,7 @@ class Run(Shown):
         OptionError
             If something is there already, or it cannot be written.
         """
-        place = Path(path).expanduser()
+        place = path_of(path)
         if os.path.lexists(place):
             message = f"{plain(place)} already exists and is never overwritten; choose another name"
             raise OptionError(message)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.options import path_of
 from hfmem_widget.recording.file import members, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.lines import Lines
@@ -31,7 +32,7 @@ def save(
     session: Session, path: str | os.PathLike[str], table: str = "samples", resolution: float = 1.0
 ) -> Path:
     """Write a session to a new file; see `Session.save`."""
-    place = Path(path).expanduser()
+    place = path_of(path)
     name = place.name
     if table not in TABLES:
         raise wrong_value(table, "table", "samples, steps or spans")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.options import expanded
+from hfmem_widget.options import expanded, path_of
 from hfmem_widget.recording.limits import (
     ENDINGS,
     LARGEST_MEMBER,
@@ -288,7 +288,7 @@ def path_for(path: str, label: str, now: float) -> Path:
     Where this process has recorded to it before, as in a cell that is run again, the name gets a number.
     Raises `OptionError` if the ending is none of ours, or a recording cannot be begun there.
     """
-    place = Path(path).expanduser()
+    place = place_of(path)
     if path.endswith(("/", os.sep)) or place.is_dir():
         place /= f"{_name_of(label, now)}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
@@ -328,9 +328,9 @@ def _is_there(path: Path) -> str:
 def place_of(given: str | os.PathLike[str]) -> Path:
     """Return the path that a person has given, or raise `OptionError` where nothing can be there."""
     try:
-        place = Path(given).expanduser()
+        place = path_of(given)
         place.is_dir()  # raises for a name that is too long, and for a folder that may not be entered
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         raise OptionError(f"{plain(given)} cannot be read: {plain(error)}") from None
     return place
 

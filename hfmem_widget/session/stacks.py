@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.options import path_of
 from hfmem_widget.session.model import NOT_AVAILABLE, Peak, data_frame, same
-from hfmem_widget.text import format_bytes, format_count, format_duration, plain, wrong_value
+from hfmem_widget.text import format_bytes, format_count, format_duration, wrong_value
 
 if TYPE_CHECKING:
     import os
@@ -327,11 +328,6 @@ class Stacks(Shown):
         if not self._pickled:
             raise WatchStateError("this recording has no snapshot to save")
         content = zlib.decompress(self._pickled)
-        try:
-            target = Path(path).expanduser()
-            resolve("hfmem_widget.recording.file:write_new")(target, [content], 0o600)
-        except OptionError:
-            raise
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise OptionError(f"cannot write to {plain(path)!r}: {plain(error)}") from error
+        target = path_of(path)
+        resolve("hfmem_widget.recording.file:write_new")(target, [content], 0o600)
         return target

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from playwright.sync_api import ConsoleMessage, Error, Locator, Page, ViewportSize
+from playwright.sync_api import TimeoutError as TookTooLong
 
 from tests.browser.jupyter import ENOUGH, PYTHON, JupyterLab
 
@@ -82,11 +83,17 @@ STILL = """([selector, looks, inner]) => {
     window.nextLook = performance.now() + 80;
     const box = it => ['x', 'y', 'width', 'height'].map(name => it.getBoundingClientRect()[name]);
     const all = [...document.querySelectorAll(selector)].flatMap(it => [it, ...it.querySelectorAll(inner)]);
-    const now = JSON.stringify([innerWidth, innerHeight, all.map(box)]);
-    const charts = all.filter(it => it.matches('.hfmem-plot'));
-    const isLate = it => it.offsetWidth > 0 && [...it.querySelectorAll('.main-svg')].some(
-        drawn => Math.abs(drawn.getBoundingClientRect().width - it.clientWidth) > 1);
-    window.looks = now === window.places && !charts.some(isLate) ? window.looks + 1 : 0;
+    const now = [innerWidth, innerHeight, ...all.map(it => box(it).join(' '))];
+    const charts = all.filter(it => it.matches('.hfmem-plot') && it.offsetWidth > 0);
+    const late = charts.flatMap(it => [...it.querySelectorAll('.main-svg')]
+        .map(drawn => [drawn.getBoundingClientRect().width, it.clientWidth])
+        .filter(([drawn, place]) => Math.abs(drawn - place) > 1)
+        .map(([drawn, place]) => `a chart of ${drawn} px in ${place} px`));
+    const moved = now.flatMap((place, i) => place === window.places?.[i] ? [] : [
+        `${all[i - 2]?.outerHTML.slice(0, 80) ?? 'the window'}: ${window.places?.[i]} to ${place}`]);
+    const changed = now.length !== window.places?.length ? [`${now.length} elements`] : [];
+    window.notStill = [...changed, ...late, ...moved].slice(0, 5).join('\\n');
+    window.looks = window.notStill ? 0 : window.looks + 1;
     window.places = now;
     return window.looks >= looks;
 }"""
@@ -233,7 +240,12 @@ class Lab:
         chart in them is drawn by then as wide as its place is.
         """
         self.page.evaluate("() => { window.places = null; window.nextLook = 0 }")
-        self.page.wait_for_function(STILL, arg=[selector, 5, inner], polling="raf")
+        try:
+            self.page.wait_for_function(STILL, arg=[selector, 5, inner], polling="raf")
+        except TookTooLong:
+            raise AssertionError(
+                "not still, at the last look: " + self.page.evaluate("() => window.notStill")
+            ) from None
 
     def wait_until_idle(self, timeout: float = TIMEOUT) -> None:
         """Wait until everything that was run has ended."""

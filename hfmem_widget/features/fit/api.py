@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any, Unpack
 
 from hfmem_widget.errors import OptionError
@@ -20,7 +20,7 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, longest_rows
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
-from hfmem_widget.options import lists_options
+from hfmem_widget.options import lists_options, path_text
 from hfmem_widget.recording.file import place_of, read
 from hfmem_widget.recording.limits import ENDINGS
 from hfmem_widget.session import Session
@@ -70,8 +70,8 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
             raise OptionError("a watched training has its own setting; only headroom can be chosen")
         return fit_passes(model, setting.headroom) or fit_training(model, setting.headroom)
     name, subject, stored = type(model).__name__, model, ""
-    if isinstance(model, str | PathLike):
-        name = fspath(model)
+    if isinstance(model, str):
+        name = model
         subject, stored, setting = _read(name, setting)
     here, _ = rooms()
     gpus = tuple(room for room in here if room.device != "cpu")
@@ -99,7 +99,8 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         if fits is not None and not is_lower:
             largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         tokens = None
-        if setting.longest and largest is not None:
+        has_length = forecast.setting.length == length
+        if setting.longest and largest is not None and has_length:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
             tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)
         verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
@@ -117,7 +118,9 @@ def _opened(model: Any) -> Any:
     if isinstance(model, type):
         name = plain(model.__name__)
         raise OptionError(f"{name} is a class; name an object of it, such as {name}()")
-    is_recording = isinstance(model, str | PathLike) and fspath(model).endswith(ENDINGS)
+    if isinstance(model, PathLike):
+        model = path_text(model, "model")
+    is_recording = isinstance(model, str) and model.endswith(ENDINGS)
     return read(place_of(model)) if is_recording else model
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.model import Forecast, ForecastPart
+from hfmem_widget.features.fit.model import Forecast, ForecastPart, size_text
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Device, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
@@ -60,9 +60,9 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     peak, at = found
     differs = abs(peak / forecast.total - 1) >= 0.001
     options = [setting.precision, plain(setting.optimizer), "checkpointing" * setting.checkpointing]
-    what = f"{setting.batch} \u00d7 {setting.length} ({', '.join(filter(None, options))})"
+    what = f"{size_text(setting.batch, setting.length)} ({', '.join(filter(None, options))})"
     return (
-        f"%memfit forecast {format_bytes(forecast.total)} for a step of {what}; "
+        f"%memfit forecast {format_bytes(forecast.total)} for a step with batch {what}; "
         f"step {at:.0f} had {format_bytes(peak)}{f' ({_off(peak, forecast)})' if differs else ''}."
     )
 
@@ -190,9 +190,10 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
     """Return whether it is one step, of as many rows and tokens, whose peak is exact."""
     rows, length = forecast.setting.batch, forecast.setting.length
     memory = step.devices.get(device.key)
-    sizes = step.samples, step.longest, step.tokens
     is_exact = memory is not None and memory.certainty == "exact"
-    return is_exact and step.first == step.last and sizes == (rows, length, rows * length)
+    has_length = (step.longest, step.tokens) == (length, rows * length)
+    is_size = step.samples == rows and (has_length or (length == 1 and math.isnan(step.longest)))
+    return is_exact and step.first == step.last and is_size
 
 
 def live_model(session: Session) -> tuple[Any, Any]:

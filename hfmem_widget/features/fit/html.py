@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict
+from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict, size_text
 from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -14,7 +14,6 @@ from hfmem_widget.view.headline import size_of
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 
-TIMES = "\u00d7"
 NOTE_LENGTH = 300
 _LARGE = "margin:4px 0 8px;font-size:15px"
 
@@ -70,15 +69,15 @@ def _notes(fit: Fit) -> list[str]:
 def _facts(forecast: Forecast) -> list[str]:
     setting = forecast.setting
     is_partly_trained = setting.training and forecast.trainable != forecast.parameters
-    tokens = f" {TIMES} {format_count(setting.length)}" if setting.length > 1 else ""
-    shape = f"batch {setting.batch}{tokens}"
     rank, layers = setting.lora or (0, ())
     adapters = " on ".join(filter(None, (f"LoRA r={rank}", ", ".join(layers))))
     facts = (
         f"{_millions(forecast.parameters)} parameters",
         f"{_millions(forecast.trainable)} trained" if is_partly_trained else "",
         "training" if setting.training else "inference",
-        shape if forecast.moment else "",  # else nothing depends on the batch
+        f"batch {size_text(setting.batch, setting.length)}"
+        if forecast.moment
+        else "",  # else nothing depends on the batch
         f"{setting.accumulation} batches per step" if setting.accumulation > 1 else "",
         plain(setting.precision),
         plain(setting.quantized),
@@ -178,6 +177,5 @@ def _batch_text(rows: int | None, fit: Fit) -> str:
         return f"At least {format_count(MOST_ROWS)} rows fit" if rows else "Largest batch unknown"
     if not rows:
         return "Not even one row fits"
-    length = fit.forecast.setting.length
-    tokens = f"{kit.UNBROKEN}{TIMES}{kit.UNBROKEN}{format_count(length)}" if length > 1 else ""
-    return f"Largest batch {format_count(rows)}{tokens}"
+    size = size_text(rows, fit.forecast.setting.length)
+    return f"Largest batch {size.replace(' ', kit.UNBROKEN)}"

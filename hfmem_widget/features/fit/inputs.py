@@ -228,6 +228,7 @@ class Batch:
 
     given: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    has_length: bool = True  # False if no row of it has tokens, or samples of sound
 
     def __call__(self) -> dict[str, Any]:
         """Return the batch."""
@@ -268,7 +269,7 @@ def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Bat
             given[name] = torch.ones(shape, dtype=dtype)
     if not given.keys() & LABELS:  # a loss that is computed elsewhere takes about as much
         given |= {name: usual[name] for name in LABELS & usual.keys()}
-    return Batch(given)
+    return Batch(given, has_length=seen.length > 0)
 
 
 def batch_for(
@@ -307,7 +308,8 @@ def batch_for(
         given |= _labels(takes, model.config, type(model).__name__, batch, text)
     elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
         given["decoder_input_ids"] = text.ids(1)
-    return Batch(given, tuple(text.notes))
+    is_sound = name == "input_values" and given[name].dim() == 2
+    return Batch(given, tuple(text.notes), text.has_rows or is_sound)
 
 
 def idle(model: Any) -> dict[str, str]:
@@ -338,6 +340,7 @@ class _Text:
     ) -> None:
         self._config, self._takes, self._batch, self._media = model.config, takes, batch, media
         self.notes: list[str] = []
+        self.has_rows = False  # whether any were made
         needed = media.tokens
         self.length = max(length, needed + LEAST_TEXT) if needed else length
         if media.text:
@@ -393,6 +396,7 @@ class _Text:
         }
         usual = next(token for token in range(3, 1 << 10) if token not in special)
         ids = torch.full((self._batch, *lengths), usual)
+        self.has_rows |= any(length > 1 for length in lengths)
         end = getattr(_text_config(self._config), "eos_token_id", None)
         if lengths and lengths[-1] > 1 and self._has(end):
             ids[..., -1] = end
@@ -422,7 +426,7 @@ def _main(model: Any, name: str, batch: int, length: int, image: int | None) -> 
         shape: tuple[int, ...] = (batch, *image_shape(config, image))
         if getattr(config, "num_frames", None) and not hasattr(config, "text_config"):
             shape = (batch, int(config.num_frames), *shape[1:])
-    elif name == "input_features":
+    elif name == "input_features" or hasattr(config, "time_stride"):  # a spectrum, in AST too
         shape = (batch, *sound_frames(config))
     else:
         shape = (batch, length)

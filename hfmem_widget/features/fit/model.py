@@ -12,6 +12,7 @@ from hfmem_widget.display import Shown
 from hfmem_widget.features.fit.allocator import Replay
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session import Move, WhatIf
+from hfmem_widget.text import format_count
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """How a figure is meant: exactly, at most, about, or at least."""
@@ -23,6 +24,13 @@ MEASURED: Final = (0.97, 1.015)
 """Shares of forecasts that are estimates between which the measured peaks were; docs/measured/memfit.md."""
 
 MOST_ROWS: Final = 1 << 20  # the largest batch that is looked for
+
+
+def size_text(rows: int, length: int) -> str:
+    """Return the size of a batch, such as ``4 \u00d7 512``, or ``4`` where rows have no length."""
+    return (
+        f"{format_count(rows)} \u00d7 {format_count(length)}" if length > 1 else format_count(rows)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,10 @@ def _forecast(
         with foreign(f"{plain(name)} {CANNOT_RUN}"):
             if seen is not None or _is_of_transformers(model):
                 inputs = inputs_of(bare, setting, seen)
-                ready = replace(held, replay=Replay((*of_weights, *of_buffers), (), ()))
+                if not inputs.has_length:
+                    setting = replace(setting, length=1)
+                replay = Replay((*of_weights, *of_buffers), (), ())
+                ready = replace(held, setting=setting, replay=replay)
                 at_once = setting.accumulation if by_trainer else 1
                 forecast = _dry(
                     model,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import Record
 from hfmem_widget.display import Shown
+from hfmem_widget.options import path_of
 from hfmem_widget.session.model import NOT_AVAILABLE, data_frame
 from hfmem_widget.text import for_csv, format_counted, wrong_value
 
@@ -132,7 +133,7 @@ class CellHistory(Shown):
         """
         from hfmem_widget.recording.file import write_new
 
-        place = Path(path).expanduser()
+        place = path_of(path)
         if place.suffix != ".csv":
             raise wrong_value(place.name, "path", "a name that ends in .csv")
         table = io.StringIO()

@@ -24,6 +24,7 @@ from hfmem_widget.analysis.others import brief_lead
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED, known_of
 from hfmem_widget.display import Shown
 from hfmem_widget.errors import HFMemError
+from hfmem_widget.options import path_of
 from hfmem_widget.recording.file import write_new
 from hfmem_widget.session import Anatomy, Device, Session, Span, outermost
 from hfmem_widget.session.steps import PHASES, StepGroup, group_of
@@ -140,7 +141,7 @@ def report_of(name: str, noun: Shown, path: str | os.PathLike[str]) -> Path:
 
 
 def _written(path: str | os.PathLike[str], document: str) -> Path:
-    place = ReportPath(Path(path).expanduser())
+    place = ReportPath(path_of(path))
     if not place.name.endswith(".html"):
         raise wrong_value(place.name, "path", "a name that ends in .html")
     write_new(place, [document.encode()])

@@ -104,17 +104,6 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("path", ["a\0b", "~nobody-of-this-name/x", "x" * 5000, 7, "none/x"])
-def test_a_path_that_cannot_be_is_told(
-    path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that the system refuses, nobody's home, no path at all, no such folder: one sentence."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(OptionError, match=r"cannot write to |cannot be written: "):
-        stacks().save(path)
-    assert not (tmp_path / "none").exists()
-
-
 def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path may begin with `~`."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -19,13 +19,18 @@ from tests.scenes.stage import Stage
 SETTING = Setting(batch=4, length=512, precision="bf16", device="cuda")
 FORECAST = Forecast("GPT2LMHeadModel", SETTING, (), int(7 * GIB), "backward", parameters=1000)
 SAID = (
-    "%memfit forecast 7.00 GiB for a step of 4 \u00d7 512 (bf16, adamw_torch_fused); "
+    "%memfit forecast 7.00 GiB for a step with batch 4 \u00d7 512 (bf16, adamw_torch_fused); "
     "step 2 had 7.07 GiB (1.00 % more)."
 )
 
 
 def trained(
-    *, there: float = 0.0, found: float = 0.0, rows: int = 4, model: str = "GPT2LMHeadModel"
+    *,
+    there: float = 0.0,
+    found: float = 0.0,
+    rows: int = 4,
+    model: str = "GPT2LMHeadModel",
+    tokens: bool = True,
 ) -> Session:
     """Return a training of two steps; so much was allocated when it began, and `found` to be weights."""
     stage = Stage("fine-tune", gpus=1)
@@ -34,8 +39,8 @@ def trained(
         stage.session.contents = Contents(modules=(model,), parameters=1000)
         for number in (1, 2):
             with stage.span("step", f"step {number}") as span:
-                sizes = {"samples": rows, "longest": 512, "tokens": 2048}
-                stage.recorder.count(span.id, {"step": number, **sizes})
+                sizes = {"longest": 512, "tokens": 2048} if tokens else {}
+                stage.recorder.count(span.id, {"step": number, "samples": rows, **sizes})
                 if found:
                     stage.find(["cuda:0"], {"weights": found})
                 stage.hold({"cuda:0": (7.5 - number) * GIB if number == 1 else 7.07 * GIB}, 0.5)
@@ -57,9 +62,16 @@ def test_a_training_has_its_forecast_beside_its_peak() -> None:
     assert remark(trained(), FORECAST, other) == SAID
 
 
+def test_images_are_as_large_as_their_rows() -> None:
+    """They have no length, neither in the forecast nor in the steps."""
+    forecast = replace(FORECAST, setting=replace(SETTING, length=1))
+    assert remark(trained(tokens=False), forecast) == SAID.replace("4 \u00d7 512", "4")
+
+
 @pytest.mark.parametrize(
     ("run", "forecast"),
     [
+        pytest.param({"tokens": False}, {}, id="steps whose length is unknown"),
         pytest.param({"rows": 8}, {}, id="a batch of another size"),
         pytest.param({"model": "BertModel"}, {}, id="another model"),
         pytest.param({"there": GIB}, {}, id="something else was there"),

@@ -239,3 +239,43 @@ def test_where_something_is_left_out_nothing_is_said_to_fit(
         assert "At least: peak without activations." in text
         assert "exact" not in text.splitlines()[-1]
         assert "Fits on" not in text
+
+
+TINY: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "size"),
+    [
+        (transformers.ViTConfig(**TINY, image_size=32), "ViTForImageClassification", "batch 2"),
+        (
+            transformers.ResNetConfig(depths=[1, 1], hidden_sizes=[8, 16]),
+            "ResNetForImageClassification",
+            "batch 2",
+        ),
+        (transformers.ViTMAEConfig(**TINY, image_size=32), "ViTMAEForPreTraining", "batch 2"),
+        (
+            transformers.ASTConfig(**TINY, max_length=64, num_mel_bins=32),
+            "ASTForAudioClassification",
+            "batch 2",
+        ),
+        (
+            transformers.Wav2Vec2Config(**TINY, vocab_size=40),
+            "Wav2Vec2ForCTC",
+            "batch 2 \u00d7 8,000",
+        ),
+        (transformers.BertConfig(**TINY), "BertModel", "batch 2 \u00d7 512"),
+    ],
+)
+def test_images_have_no_length(
+    monkeypatch: pytest.MonkeyPatch, config: Any, kind: str, size: str
+) -> None:
+    """Nor have spectra of one size; rows of tokens and of raw sound have."""
+    with_rooms(monkeypatch, gpu(GIB))
+    config.architectures = [kind]
+    told = fit(config, batch=2, longest=True, length=8000 if "Wav2Vec2" in kind else 512)
+
+    assert f" \u00b7 {size} \u00b7 " in repr(told)
+    assert (told.verdicts[0].longest is None) == (size == "batch 2")
