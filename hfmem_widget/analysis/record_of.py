@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 
 import numpy as np
@@ -25,8 +25,9 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Anatomy, Peak, Session, Span, outermost
-from hfmem_widget.session.stacks import LivePeak
+from hfmem_widget.session import HELD, Anatomy, Part, Peak, Session, Span, outermost
+from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.session.steps import MOST_GROUPS, Table
 from hfmem_widget.text import plain
 
@@ -67,6 +68,27 @@ def record_of(session: Session, span: Span, *, label: str = "", cell: Cell | Non
         worst_rank=ranks.worst.rank if ranks is not None and ranks.worst is not None else None,
         software=dict(session.software),
     )
+
+
+def of_stacks(peaks: Iterable[LivePeak], label: str, *, bare: bool = False) -> Record:
+    """Return what stacks alone tell of a run: of each device with events the peak, as requested.
+
+    A `bare` one names lines as a snapshot does, which has neither texts nor classes.
+    """
+    devices = []
+    for each in peaks:
+        if each.peak.value >= 0:
+            sites = tuple(map(_bare, each.sites)) if bare else each.sites
+            live, key = replace(each, sites=sites, over_time=None), each.device
+            found = DeviceRecord(
+                allocated_label="requested memory", peak=each.peak, key=key, live=live
+            )
+            devices.append(found)
+    return Record(label=plain(label), identity="", duration=NOT_AVAILABLE, devices=tuple(devices))
+
+
+def _bare(site: Site) -> Site:
+    return replace(site, source="", function=site.function.rpartition(".")[2])
 
 
 def names_of(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:

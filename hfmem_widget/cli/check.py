@@ -1,4 +1,4 @@
-"""``hfmem check RUN``: what a recording or the directory of a run holds, and what is damaged or missing."""
+"""``hfmem check RUN``: what a recording, the directory of a run or a snapshot holds, and what is damaged."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from itertools import zip_longest
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.cli.output import FINE, NO, say
+from hfmem_widget.features.stacks.snapshot import history_text, notes_of
 from hfmem_widget.ranks.run import Run
+from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.recording.file import place_of, read_lines, session_of
+from hfmem_widget.recording.file import is_pickle, place_of, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Finding, Peak, Session, outermost
+from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import (
     format_bytes,
     format_count,
@@ -41,6 +44,11 @@ def check(arguments: Namespace) -> int:
         run.look()
         found = _rows_of_run(run), list(_damage(run)), run.findings, run.overview.notes
         return _print(*found, as_json=arguments.json)
+    if is_pickle(path):
+        snapshot: Snapshot = open_path(path)
+        of_it = _rows_of_snapshot(snapshot), list(_damaged_segments(snapshot))
+        notes = [*notes_of(snapshot.stacks.peaks)]
+        return _print(*of_it, (), notes, as_json=arguments.json)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
@@ -71,6 +79,30 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     for at, device in enumerate(active_devices(session)[:MOST_DEVICES]):
         yield "" if at else "peaks", f"{device.key} {peak_text(_peak(session, device))}"
     yield "findings", format_count(len(session.findings))
+
+
+def _rows_of_snapshot(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    held = snapshot.memory_map
+    yield "format", "a snapshot of torch's allocator"
+    for at, key in enumerate(held.devices[:MOST_DEVICES]):
+        segments = [segment for segment in held.segments if segment.device == key]
+        blocks = [block for segment in segments for block in segment.blocks]
+        live = [block.size for block in blocks if block.state == "allocated"]
+        sizes = f"{format_bytes(sum(live))} allocated, {format_bytes(held.reserved(key))} reserved"
+        counts = format_counted(len(segments), "segment"), format_counted(len(blocks), "block")
+        yield "" if at else "devices", f"{key} {', '.join((sizes, *counts))}"
+    peaks = sorted(snapshot.stacks.peaks, key=lambda peak: held.devices.index(peak.device))
+    for at, peak in enumerate(peaks[:MOST_DEVICES]):
+        yield "" if at else "history", f"{peak.device} {history_text(peak)}"
+    for at, peak in enumerate(peaks[:MOST_DEVICES]):
+        yield "" if at else "peaks", f"{peak.device} {peak_text(peak.peak)}"
+
+
+def _damaged_segments(snapshot: Snapshot) -> Iterator[str]:
+    segments = snapshot.memory_map.segments
+    damaged = [each for each in segments if sum(block.size for block in each.blocks) != each.size]
+    if damaged:
+        yield f"{format_counted(len(damaged), 'segment')} whose blocks do not add up"
 
 
 def _when(seconds: float) -> str:

@@ -6,21 +6,23 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
 from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record_of import of_stacks, record_of, whole
 from hfmem_widget.cli.output import FINE, NO, say
-from hfmem_widget.cli.write import session_in, stem
+from hfmem_widget.cli.write import Found, stem, what_is_in
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import markdown, percent_text, text, verdicts
+from hfmem_widget.features.stacks.snapshot import notes_of
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
+from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import (
     for_markdown,
     format_bytes,
@@ -40,6 +42,11 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 
 DONE = "done"
 
+OF_SNAPSHOTS = (
+    "Compared is what was requested while the histories were recorded; a snapshot's lines have numbers, "
+    "but no text to match them by."
+)
+
 SENTENCE = 400  # letters at most: it has two names, and its end is what counts
 
 
@@ -56,11 +63,25 @@ def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
     paths = arguments.A, arguments.B
-    sessions = [session_in(place_of(path)) for path in paths]
-    a, b = _records(sessions, paths)
+    found = [what_is_in(place_of(path)) for path in paths]
+    snapshots = [each for each in found if isinstance(each, Snapshot)]
+    if len(snapshots) == 1 and arguments.by == "module":
+        raise OptionError("a snapshot names no classes: with a recording it is compared --by line")
+    a, b = _records(found, paths)
     comparison = of_runs({a.name: [a], b.name: [b]}, by=arguments.by)
-    judged = [] if limit is None else list(judge(a, b, arguments.metric, limit))
-    unfinished = _unfinished(sessions[1], b)
+    judged = list(judge(a, b, arguments.metric, limit)) if limit else []
+    why = f"{a.name} and {b.name} have no such figure of the same device"
+    if snapshots:
+        known = [(run.name, device.peak.certainty) for run in (a, b) for device in run.devices]
+        inexact = dict.fromkeys(name for name, certainty in known if certainty != "exact")
+        if judged and inexact:
+            judged, why = [], f"the peak of {' and of '.join(inexact)} is not known exactly"
+        notes = [*comparison.notes, OF_SNAPSHOTS]
+        for run, each in zip((a, b), found, strict=True):
+            peaks = each.stacks.peaks if isinstance(each, Snapshot) else ()
+            notes += [f"{run.name}: {note}" for note in notes_of(peaks)]
+        comparison = replace(comparison, notes=tuple(notes))
+    unfinished = _unfinished(found[1], b)
     if arguments.json:
         say(json.dumps(json_data(_data(comparison, judged, unfinished))))
     else:
@@ -68,9 +89,7 @@ def compare(arguments: Namespace) -> int:
     if limit is None:
         return FINE
     if not judged:
-        raise OptionError(
-            f"nothing can be judged: {a.name} and {b.name} have no such figure of the same device"
-        )
+        raise OptionError(f"nothing can be judged: {why}")
     over = [line for is_over, line in judged if is_over]
     lines = unfinished + (over or [line for _, line in judged])
     if arguments.markdown:
@@ -102,8 +121,10 @@ def _data(
     }
 
 
-def _unfinished(session: Session, run: Record) -> list[str]:
+def _unfinished(session: Found, run: Record) -> list[str]:
     """Return that a run did not come to its end, if so: its figures are then those of a part."""
+    if isinstance(session, Snapshot):
+        return []
     outcome = "running" if session.running else "broken off" if session.broken_off else run.outcome
     return [] if outcome == DONE else [f"{run.name} did not finish: {outcome}."]
 
@@ -144,14 +165,28 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
         yield is_over, line
 
 
-def _records(sessions: Sequence[Session], paths: Sequence[str]) -> tuple[Record, Record]:
-    labels, files = [session.label for session in sessions], [stem(Path(path)) for path in paths]
+def _records(found: Sequence[Found], paths: Sequence[str]) -> tuple[Record, Record]:
+    labels = [each.label if isinstance(each, Session) else "" for each in found]
+    files = [stem(Path(path)) for path in paths]
     folders = [Path(path).absolute().parent.name for path in paths]
     # Two runs of one script have one label: they are then told apart by their files, or the folders of these.
     candidates = labels, files, folders, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
-    a, b = (
-        record_of(session, whole(session), label=name)
-        for session, name in zip(sessions, names, strict=True)
-    )
+    count = sum(isinstance(each, Snapshot) for each in found)
+    a, b = (_record(each, name, count) for each, name in zip(found, names, strict=True))
     return a, b
+
+
+def _record(found: Found, name: str, snapshots: int) -> Record:
+    if isinstance(found, Snapshot):
+        run = of_stacks(found.stacks.peaks, name, bare=snapshots == 1)
+    else:
+        run = record_of(found, whole(found), label=name)
+        if not snapshots:
+            return run
+        peaks = (device.live for device in run.devices if device.live is not None)
+        run = replace(of_stacks(peaks, name, bare=True), outcome=run.outcome)
+    if not run.devices:
+        lacks = "history of allocations" if isinstance(found, Snapshot) else "stacks (--stacks)"
+        raise OptionError(f"{run.name} has no {lacks}, so what was live at its peak is unknown")
+    return run

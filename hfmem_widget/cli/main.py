@@ -20,6 +20,9 @@ RUN = (
     "distributed run"
 )
 
+OR_A_SNAPSHOT = "; or a snapshot of torch's allocator, by torch.cuda.memory._dump_snapshot"
+OF_RUNS_ALONE = ("export", "watch")
+
 AS_JSON = "as JSON, in bytes and seconds"
 
 INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
@@ -77,7 +80,7 @@ def _parser() -> ArgumentParser:
         )
         added.set_defaults(command=handler)
         for run in runs:
-            added.add_argument(run, help=RUN)
+            added.add_argument(run, help=RUN if name in OF_RUNS_ALONE else RUN + OR_A_SNAPSHOT)
         return added
 
     report = command(

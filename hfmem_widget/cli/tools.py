@@ -18,8 +18,8 @@ PATIENCE = 120.0  # seconds
 def hfmem_explain(run: str) -> str:
     """Say where the memory of a recorded run went: peaks, parts, findings with advice, what would fit.
 
-    `run` is the path of an .hfmem.jsonl recording, or the directory of a distributed run. Returns JSON; sizes
-    are bytes.
+    `run` is the path of an .hfmem.jsonl recording, the directory of a run, or a snapshot of torch. Returns
+    JSON; sizes are bytes.
     """
     return _answer("explain", "--json", "--", run)
 

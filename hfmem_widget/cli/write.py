@@ -11,29 +11,30 @@ from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import cannot_be, is_pickle, place_of, read, write_new
+from hfmem_widget.recording.file import cannot_be, place_of, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
+from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import plain
 
 _WRITTEN = {"csv": (".csv",), "parquet": (".parquet",), "perfetto": TRACES}
+
+
+Found = Session | Snapshot
 
 
 def report(arguments: Namespace) -> int:
     """Write the page of a run."""
     run = place_of(arguments.RUN)
     path = arguments.output or f"{stem(run)}.html"
-    if not run.is_dir() and is_pickle(run):  # it has no script to leave out
-        say(plain(open_path(run).report(path), 4096))
-    else:
-        say(plain(session_in(run).report(path, static=arguments.static), 4096))
+    say(plain(what_is_in(run).report(path, static=arguments.static), 4096))
     return FINE
 
 
 def explain(arguments: Namespace) -> int:
     """Say where the memory of a run went."""
-    explained = session_in(place_of(arguments.RUN)).explain()
+    explained = what_is_in(place_of(arguments.RUN)).explain()
     say(json.dumps(explained.to_dict()) if arguments.json else repr(explained))
     return FINE
 
@@ -77,9 +78,10 @@ def export(arguments: Namespace) -> int:
     return FINE
 
 
-def session_in(run: Path) -> Session:
-    """Return the session of a recording, or that of all ranks of a run."""
-    return overview_of(run) if run.is_dir() else read(run)
+def what_is_in(path: Path) -> Found:
+    """Return the session of a recording, that of all ranks of a run, or a snapshot of torch."""
+    found: Found = overview_of(path) if path.is_dir() else open_path(path)
+    return found
 
 
 def stem(run: Path) -> str:

@@ -199,6 +199,15 @@ def is_pickle(path: Path) -> bool:
     return _start(path, 1) == b"\x80"
 
 
+def _open_lines(path: Path) -> BinaryIO:
+    if is_pickle(path):
+        raise OptionError(
+            f"{plain(path)} is a pickle, not a recording; "
+            "hfmem check, explain, report and compare read torch's snapshots"
+        )
+    return open_regular(path)
+
+
 def read_regular(path: Path, most: int) -> bytes:
     """Return what a file has, or raise `OptionError` if that is more than so many bytes."""
     data = _start(path, most + 1)
@@ -222,7 +231,7 @@ def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
 
     reader = StreamReader(everything=everything)
     try:
-        with open_regular(path) as file:
+        with _open_lines(path) as file:
             if os.fstat(file.fileno()).st_size:
                 if file.read(len(MAGIC)) == MAGIC:
                     _feed_members(file.fileno(), reader)
@@ -345,7 +354,7 @@ class Follower:
         from hfmem_widget.recording.reader import StreamReader
 
         self.reader = StreamReader()
-        self._file = open_regular(self.path)
+        self._file = _open_lines(self.path)
         self._bytes_read = 0
 
     def close(self) -> None:

@@ -7,12 +7,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.options import path_of
-from hfmem_widget.session.model import NOT_AVAILABLE, data_frame, same
+from hfmem_widget.session.model import NOT_AVAILABLE, Peak, data_frame, same
 from hfmem_widget.text import format_bytes, format_count, format_duration, wrong_value
 
 if TYPE_CHECKING:
@@ -122,6 +122,19 @@ class LivePeak:
         return self.highest == self.requested
 
     @property
+    def peak(self) -> Peak:
+        """The most that was allocated while events were recorded, as requested; NaN where none were."""
+        if not self.entries and math.isnan(self.requested):
+            return Peak(NOT_AVAILABLE, "at least")
+        began_empty = self.over_time is not None and not self.over_time.allocated[0]
+        return Peak(self.bytes, "exact" if self.exact or began_empty else "at least")
+
+    @property
+    def moment(self) -> str:
+        """When it was live, in words."""
+        return "when it was taken" if math.isnan(self.peak.value) else "at the peak"
+
+    @property
     def certainty(self) -> str:
         """How exact it is, as a sentence."""
         if self.device == "cpu":
@@ -133,7 +146,7 @@ class LivePeak:
             requested = format_count(self.highest)
             sentence = f"Matches the allocator's own peak to the byte: {requested} requested."
         elif math.isnan(self.requested):
-            return "The allocator's exact peak is unknown, so this cannot be checked against it."
+            return "The allocator's own peak is unknown, so this cannot be checked against it."
         else:
             off = abs(self.requested - self.highest)
             sentence = (
@@ -202,8 +215,15 @@ class Snapshot(Shown):
     stacks: Stacks
     memory_map: MemoryMap
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot."""
+    def explain(self) -> Any:
+        """Return where the memory is, as `Session.explain` does of a session."""
+        return resolve("hfmem_widget.features.stacks.snapshot:explained")(self)
+
+    def report(self, path: str | os.PathLike[str], *, static: bool = True) -> Path:  # noqa: ARG002
+        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot.
+
+        The page has no script, whatever `static` says.
+        """
         page: Path = resolve("hfmem_widget.features.report.page:report_of")(self.name, self, path)
         return page
 

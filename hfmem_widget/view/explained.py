@@ -221,7 +221,8 @@ def _lines(found: Explanation) -> Iterator[str]:
     ]
     yield from _section("Phases, by their highest peak", phases)
     lines = [[each.name, format_bytes(each.bytes)] for each in found.lines[:MOST_ROWS]]
-    yield from _section("Lines that held most at the peak", lines)
+    has_peak = any(each.peak >= 0 for each in found.devices[:1])
+    yield from _section("Lines that held most" + " at the peak" * has_peak, lines)
     moves = [
         [each.name, format_bytes(each.peak), VERDICTS[each.fits], each.cost or "the same result"]
         for each in found.moves[:MOST_ROWS]

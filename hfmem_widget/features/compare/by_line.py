@@ -1,7 +1,8 @@
 """What is new, has grown or is gone at the peak, by the line or module that allocated it.
 
-A line is the same where file, function and text are. What is left over is matched by the file's name alone,
-function and text, and by name and text, where one is left on both sides; then by almost the same text.
+A line is the same where file, function and text are; without a text, the number. What is left over is matched
+by the file's name alone, function and text, and by name and text, where one is left on both sides; then by
+almost the same text.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def _file(name: str) -> str:
 
 
 def _line(row: Row) -> Hashable:
-    return _file(row.name), row.function, row.source
+    number = _LINE_NUMBER.search(row.name)
+    return _file(row.name), row.function, row.source or (number and number[0])
 
 
 def _function(row: Row) -> tuple[str, str]:

@@ -103,7 +103,7 @@ def _peak(peak: LivePeak, *, is_first: bool, scripted: bool) -> kit.Fragment:
     blocks = sum(site.blocks for site in peak.sites)
     counted = format_counted(blocks, "tensor" if peak.device == "cpu" else "block")
     title = f"{peak.device}: {_size(peak.bytes)} in {counted}{when}"
-    head = kit.Fragment(kit.faint(title).html, f"live at the peak of {plain(title)}")
+    head = kit.Fragment(kit.faint(title).html, f"live {peak.moment} on {plain(title)}")
     charts = {by: _chart(peak, by, name, scripted=scripted) for by, name in HEADS}
     chart = kit.Fragment(charts.pop("line"))
     tables = (
@@ -136,7 +136,7 @@ def _table(peak: LivePeak, by: By, head: str, chart: str, *, is_open: bool) -> k
         name = f"everything else ({format_count(len(others))})"
         rows.append(TableRow((name, _size(size), format_share(share)), is_quiet=True))
     # How the sum comes to the allocator's own peak.
-    sums: dict[str, float] = {"live at the peak": peak.bytes}
+    sums: dict[str, float] = {f"live {peak.moment}": peak.bytes}
     if peak.rounding >= 0:
         sums["rounded up to whole blocks by the allocator"] = peak.rounding
         sums["peak allocated"] = peak.allocated

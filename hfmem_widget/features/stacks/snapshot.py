@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from hfmem_widget.features.stacks.html import peaks_shown
 from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.features.stacks.over_time import live_peak
 from hfmem_widget.recording.file import open_regular
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.segments import NO_POOL, Event, MemoryMap, segments_of
-from hfmem_widget.session.stacks import LivePeak, Snapshot, StackRecording, Stacks
+from hfmem_widget.session.stacks import NO_NAMES, LivePeak, Snapshot, StackRecording, Stacks
 from hfmem_widget.sources.plain_pickle import NotPlainError, load
-from hfmem_widget.text import format_bytes, format_counted, format_share, plain
+from hfmem_widget.text import format_bytes, format_counted, format_duration, format_share, plain
 from hfmem_widget.view import html as kit
+from hfmem_widget.view.explained import MOST_ITEMS, ExplainedDevice, Explanation
 
 LARGEST = 4 << 30  # bytes of a file
 MOST_DEVICES = 256
@@ -50,11 +53,18 @@ def _read(path: Path) -> Snapshot:
         raise NotPlainError(NOT_TORCHS) from None
     own = {each["device"] for each in snapshot["segments"]}
     own |= {at for at, trace in enumerate(snapshot["device_traces"]) if trace}
-    peaks = [live_peak(replay(snapshot, device), f"cuda:{device}") for device in own]
+    peaks = [_live_peak(snapshot, device) for device in own]
     peaks.sort(key=lambda peak: -peak.bytes)
     devices = tuple(f"cuda:{device}" for device in sorted(own))
     stacks = Stacks(tuple(peaks), StackRecording("allocator"))
     return Snapshot(plain(path.name), stacks, MemoryMap(devices, segments))
+
+
+def _live_peak(snapshot: Mapping[str, Any], device: int) -> LivePeak:
+    found = replay(snapshot, device)
+    # A block keeps its stack, also where the event that had it is gone.
+    is_cut = bool(found.times) and bool(found.table.stacks[found.table.born == 0].any())
+    return replace(live_peak(found, f"cuda:{device}"), wrapped=is_cut)
 
 
 def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:
@@ -123,7 +133,7 @@ def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
     heading = kit.headed(
         snapshot.name, format_counted(sum(peak.entries for peak in peaks), "event")
     )
-    notes = kit.notes(_notes(peaks))
+    notes = kit.notes(notes_of(peaks))
     shown = kit.bundle(
         heading, kit.line(_lead(peaks)), *peaks_shown(peaks), *notes, title=snapshot.name
     )
@@ -134,18 +144,56 @@ def _lead(peaks: Sequence[LivePeak]) -> str:
     rows = peaks[0].rows() if peaks else ()
     if not rows:
         return "Nothing was allocated."
-    most = f"{format_bytes(rows[0].bytes)} ({format_share(rows[0].share)})"
-    when = "at the peak" if peaks[0].entries else "when it was taken"
-    allocated = f"{format_bytes(peaks[0].bytes)} was allocated on {peaks[0].device} {when}"
-    return f"{allocated}; the most from one line is {most}: {rows[0].name}."
+    most = peaks[0]
+    allocated = f"{format_bytes(most.bytes)} was allocated on {most.device} {most.moment}"
+    lines = (
+        f"; the most from one line is {format_bytes(row.bytes)} ({format_share(row.share)}): {row.name}"
+        for row in rows
+        if row.name not in NO_NAMES
+    )
+    return f"{allocated}{next(lines, '')}."
 
 
-def _notes(peaks: Sequence[LivePeak]) -> Iterator[str]:
+def notes_of(peaks: Sequence[LivePeak]) -> Iterator[str]:
+    """Yield what the history does not say."""
     if peaks and not any(peak.entries for peak in peaks):
         yield "The snapshot has no history of allocations, so how it came to this is unknown."
-    there = max((peak.over_time.allocated[0] for peak in peaks if peak.over_time), default=0)
+    begun = ((peak.over_time.allocated[0], peak.device) for peak in peaks if peak.over_time)
+    there, device = max(begun, default=(0, ""))
     if there:
+        where = f" on {device}" if len(peaks) > 1 else ""
         yield (
-            f"{format_bytes(there)} was there when the history begins: allocated before the recording, or "
-            "newer events took the place of its own. The peak may have been earlier, too."
+            f"{format_bytes(there)} was there{where} when the history begins: allocated before the "
+            "recording, or newer events took the place of its own. The peak may have been earlier, too."
         )
+
+
+def history_text(peak: LivePeak) -> str:
+    """Return how long the history of a device is, such as ``433 events over 2.4 s``."""
+    over_time = peak.over_time
+    lasted = over_time.moments[-1] if over_time is not None and over_time.is_timed else 0.0
+    over = f" over {format_duration(lasted)}" if lasted else ""
+    older = "; older ones are gone" if peak.wrapped else ""
+    return f"{format_counted(peak.entries, 'event')}{over}{older}" if peak.entries else "no events"
+
+
+def explained(snapshot: Snapshot) -> Explanation:
+    """Return where the memory is: at the peak of the history, or else when the snapshot was taken."""
+    peaks = snapshot.stacks.peaks
+    lay = snapshot.memory_map.fragmentation(peaks[0].device if peaks else "")
+    free, reserved = sum(place.free for place in lay.places), format_bytes(lay.reserved)
+    held = f"{reserved} was reserved there when it was taken, {format_bytes(free)} of it free."
+    return Explanation(
+        label=snapshot.name,
+        outcome=f"a snapshot with {history_text(peaks[0]) if peaks else 'no events'}",
+        sentence=" ".join((_lead(peaks), *([held] if peaks else []), *notes_of(peaks))),
+        devices=tuple(map(_explained, peaks)),
+        lines=snapshot.stacks.rows()[:MOST_ITEMS],
+    )
+
+
+def _explained(peak: LivePeak) -> ExplainedDevice:
+    unknown, of = NOT_AVAILABLE, peak.over_time
+    before, after = (of.allocated[0], of.allocated[-1]) if of else (unknown, peak.bytes)
+    known = peak.peak.value, peak.peak.certainty, unknown, before, after
+    return ExplainedDevice(peak.device, "", unknown, *known, unknown, ())

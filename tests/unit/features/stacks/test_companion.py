@@ -95,7 +95,7 @@ def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> 
     watched.end()
     told = watched.report()
 
-    assert "live at the peak of xpu:0: 1,000 B in 1 block" in told
+    assert "live at the peak on xpu:0: 1,000 B in 1 block" in told
     assert "Recording began when XPU was initialised" in told
     assert not torch.recording
 

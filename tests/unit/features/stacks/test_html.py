@@ -100,7 +100,7 @@ def test_what_is_beyond_the_longest_table_is_one_row() -> None:
 def test_several_devices_follow_each_other() -> None:
     """Each with its own sentence."""
     told = text(peak(), replace(peak(), device="cuda:1"))
-    assert told.index("peak of cuda:0") < told.index("peak of cuda:1")
+    assert told.index("peak on cuda:0") < told.index("peak on cuda:1")
     assert "cuda:1: Matches" in told
 
 

@@ -1,0 +1,292 @@
+"""`hfmem` and snapshots of torch's allocator that somebody else made."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfmem_widget.cli.output import FINE, NO, WRONG
+from hfmem_widget.text import MINUS
+from tests.data.torch_snapshots import Allocations, training
+from tests.unit.cli.conftest import Hfmem
+from tests.unit.cli.test_json import checked
+from tests.unit.features.compare.test_by_line import site, with_stacks
+from tests.unit.features.stacks.test_snapshot import old
+
+MIB = 1 << 20
+MAIN = ("/home/user/project/train.py", 9, "main")
+STEP = ("/home/user/project/train.py", 21, "step")
+LOSS = ("/home/user/project/train.py", 22, "step")
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return what writes a snapshot in the test's folder, and returns its path."""
+
+    def written(snapshot: Any, name: str = "a.pickle") -> Path:
+        path = tmp_path / name
+        path.write_bytes(pickle.dumps(snapshot, protocol=4))
+        return path
+
+    return written
+
+
+def run_of(step: int, loss: int = 4) -> Allocations:
+    """Return a history from its first allocation on: two lines of a function hold so many MiB at its peak."""
+    made = Allocations()
+    made.alloc(8 * MIB, MAIN)
+    made.wait(0.5)
+    passing = [made.alloc(step * MIB, STEP, MAIN), made.alloc(loss * MIB, LOSS, MAIN)]
+    made.wait(0.5)
+    for address in passing:
+        made.free(address)
+    return made
+
+
+def on_two_devices() -> dict[str, Any]:
+    snapshot, second = run_of(16).snapshot(), training(1).snapshot()
+    for segment in second["segments"]:
+        segment["device"] = 1
+    snapshot["segments"] += second["segments"]
+    snapshot["device_traces"] += second["device_traces"]
+    return snapshot
+
+
+def rows(out: str) -> dict[str, str]:
+    return {line[:8].strip(): line[9:] for line in out.splitlines() if line[:1].isalpha()}
+
+
+def test_a_check_says_what_a_snapshot_holds(write: Write, hfmem: Hfmem) -> None:
+    """What is allocated and reserved, how long the history is, its peak, and that nothing is damaged."""
+    code, out, _ = hfmem("check", write(run_of(16).snapshot()))
+
+    assert code == FINE
+    assert rows(out) == {
+        "format": "a snapshot of torch's allocator",
+        "devices": "cuda:0 8.00 MiB allocated, 8.00 MiB reserved, 1 segment, 1 block",
+        "history": "cuda:0 7 events over 1.0 s",
+        "peaks": "cuda:0 28.0 MiB exact",
+        "damage": "none",
+    }
+
+
+def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> None:
+    """A block with a stack of which no event tells had one; one without a stack was there before."""
+    cut, late = Allocations(most=4), run_of(16)
+    for _ in range(5):
+        cut.alloc(MIB, MAIN)
+    late.forget()
+    late.alloc(MIB, MAIN)
+
+    assert "4 events over 0.0 ms; older ones are gone" in hfmem("check", write(cut.snapshot())).out
+    assert "≥ 5.00 MiB" in hfmem("check", write(cut.snapshot())).out
+    said = hfmem("check", write(late.snapshot())).out
+    assert "gone" not in said
+    assert "note: 8.00 MiB was there when the history begins" in said
+
+
+def test_a_check_names_the_device_of_what_was_there(write: Write, hfmem: Hfmem) -> None:
+    """Of two devices, each has its row, in their order."""
+    said = hfmem("check", write(on_two_devices())).out
+    history = said[said.index("history") : said.index("peaks")]
+    assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
+    assert "108.0 MiB was there on cuda:1 when the history begins" in said
+
+
+def test_segments_that_do_not_add_up_are_damage(write: Write, hfmem: Hfmem) -> None:
+    """The exit code is 1, as for a recording."""
+    snapshot = run_of(16).snapshot()
+    snapshot["segments"][0]["total_size"] += 512
+    code, out, _ = hfmem("check", write(snapshot))
+
+    assert (code, rows(out)["damage"]) == (NO, "1 segment whose blocks do not add up")
+
+
+def test_a_snapshot_of_torch_2_1_has_no_times(write: Write, hfmem: Hfmem) -> None:
+    """So how long its history is, is not said; its peak is the same."""
+    said = rows(hfmem("check", write(old(run_of(16).snapshot()))).out)
+    assert (said["history"], said["peaks"]) == ("cuda:0 7 events", "cuda:0 28.0 MiB exact")
+
+
+def test_where_the_memory_is_is_explained(write: Write, hfmem: Hfmem) -> None:
+    """At the peak by line, and what is reserved and free, in at most 40 lines."""
+    code, out, _ = hfmem("explain", write(training().snapshot()))
+
+    assert code == FINE
+    assert out.startswith(
+        "a.pickle: a snapshot with 737 events over 1.7 s\n492.0 MiB was allocated"
+    )
+    assert "264.0 MiB was reserved there when it was taken, 0.00 MiB of it free." in out
+    lines = out[out.index("Lines that held most at the peak") :]
+    assert "project/train.py:61   327.0 MiB" in lines
+    assert len(out.splitlines()) <= 40
+
+
+def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem: Hfmem) -> None:
+    """The others follow with their peaks."""
+    out = hfmem("explain", write(on_two_devices())).out
+    assert "was allocated on cuda:1 at the peak" in out
+    assert out[out.index("The other devices") :].split()[3:6] == ["cuda:0", "28.0", "MiB"]
+
+
+def test_without_a_history_nothing_is_said_of_a_peak(write: Write, hfmem: Hfmem) -> None:
+    """What is explained is the moment at which it was taken."""
+    path = write(run_of(16).snapshot()["segments"])
+    explained = hfmem("explain", path).out
+    assert "8.00 MiB was allocated on cuda:0 when it was taken" in explained
+    assert "peak" not in explained
+    assert rows(hfmem("check", path).out)["peaks"] == "cuda:0 n/a"
+    hfmem("report", path, "-o", path.with_suffix(".html"))
+    assert "live at the peak" not in path.with_suffix(".html").read_text("utf-8")
+
+
+def test_an_empty_snapshot_is_none_the_less_one(write: Write, hfmem: Hfmem) -> None:
+    """As of a process that allocated nothing."""
+    path = write({"segments": [], "device_traces": [[]]})
+    assert hfmem("check", path).code == FINE
+    assert hfmem("explain", path).out.endswith("with no events\nNothing was allocated.\n")
+
+
+def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
+    """Where only those were recorded, no line of anybody's is named."""
+    made = Allocations()
+    made.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
+    out = hfmem("explain", write(made.snapshot())).out
+    assert "from one line" not in out
+    assert "torch's own code" in out
+
+
+def test_the_data_have_the_documented_form(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of each command that has `--json`, with a history and without."""
+    whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
+    for path in (whole, bare):
+        assert checked(capsys, "check", "check", path, "--json")["damage"] == []
+        found = checked(capsys, "explanation", "explain", path, "--json")
+        assert (found["devices"][0]["peak"] is None) == (path == bare)
+    words = "compare", whole, write(run_of(32).snapshot(), "c.pickle"), "--json", "--by", "line"
+    assert checked(capsys, "comparison", *words)["cells"][1]["changes"]
+
+
+def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
+    """Lines of one function are told apart by their numbers; there is no time and no pace."""
+    a, b = write(run_of(16).snapshot()), write(run_of(24, 2).snapshot(), "b.pickle")
+    code, out, _ = hfmem("compare", a, b, "--by", "line")
+
+    assert code == FINE
+    assert "b: 8.00 MiB more, allocated in train.py `step`, alive at the peak." in out
+    changes = [line.split()[:4] for line in out.splitlines() if line.startswith("project/")]
+    assert changes == [
+        ["project/train.py:21", "(step)", "+8.00", "MiB"],
+        ["project/train.py:22", "(step)", f"{MINUS}2.00", "MiB"],
+    ]
+    assert not [word for word in ("duration", "left behind", "reserved") if word in out]
+
+
+def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> None:
+    """By their folders, also where it is said what one of them lacks."""
+    for folder in ("base", "head"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
+    out = hfmem("compare", *(tmp_path / each / "peak.pickle" for each in ("base", "head"))).out
+    assert "base: 108.0 MiB was there" in out
+    assert "head: 108.0 MiB was there" in out
+
+
+@pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])
+def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
+    """Histories that begin with nothing have them."""
+    a, b = write(run_of(16).snapshot()), write(run_of(step).snapshot(), "b.pickle")
+    said = hfmem("compare", a, b, "--fail-over", "2%")
+    assert said.code == code
+    assert "cuda:0 peak of requested memory: 28.0 MiB in a, " in said.out
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
+)
+def test_what_is_not_known_is_not_judged(
+    metric: str, says: str, write: Write, hfmem: Hfmem
+) -> None:
+    """With memory that was there before, a higher peak may have been earlier."""
+    paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
+    code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
+    assert code == WRONG
+    assert says in err
+
+
+def test_a_snapshot_is_compared_with_a_recording(
+    write: Write, tmp_path: Path, hfmem: Hfmem
+) -> None:
+    """By what was requested, and by line: a recording has also texts and classes, a snapshot has not."""
+    recorded = with_stacks(
+        "base",
+        site("project/train.py:9", 8, "main"),
+        site("project/train.py:21", 10, "Run.step"),
+        site("project/train.py:22", 4, "Run.step"),
+    ).save(tmp_path / "base.jsonl")
+    words = "compare", recorded, write(run_of(16).snapshot(), "head.pickle"), "--by", "line"
+    out = hfmem(*words, "--fail-over", "50%").out
+
+    changes = [line.split()[:3] for line in out.splitlines() if line.startswith("project/")]
+    assert changes == [["project/train.py:21", "(step)", "+6.00"]]
+    assert "22.0 MiB in base, 28.0 MiB in head" in out
+
+
+def test_what_lacks_what_is_compared_says_so(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
+    """A history, stacks, or classes."""
+    snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
+    sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
+    sessions["without"].stacks = None
+    recorded = {name: each.save(tmp_path / f"{name}.jsonl") for name, each in sessions.items()}
+
+    assert "bare has no history of allocations" in hfmem("compare", snapshot, bare).err
+    assert "without has no stacks" in hfmem("compare", recorded["without"], snapshot).err
+    by_module = hfmem("compare", recorded["with"], snapshot, "--by", "module")
+    assert (by_module.code, "names no classes" in by_module.err) == (WRONG, True)
+
+
+class Runs:
+    """An object of which the unpickling would run code."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
+@pytest.mark.parametrize(
+    ("dumped", "says"),
+    [
+        (pickle.dumps({"segments": [Runs()]}), "could run code"),
+        (run_of(16).dump()[:500], "it is damaged or cut off"),
+        (pickle.dumps({"weights": [1, 2]}), "it is no snapshot of torch's allocator"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "explain", "report", "compare"])
+def test_what_cannot_be_read_is_refused(
+    command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
+) -> None:
+    """In one sentence, whatever is asked for."""
+    path = tmp_path / "a.pickle"
+    path.write_bytes(dumped)
+    code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))
+    assert (code, out, err.count("\n")) == (WRONG, "", 1)
+    assert says in err
+
+
+@pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
+def test_what_needs_a_recording_says_what_reads_snapshots(
+    words: tuple[str, ...], write: Write, hfmem: Hfmem
+) -> None:
+    """A snapshot has no samples, and does not grow."""
+    code, _, err = hfmem(*words, write(run_of(16).snapshot()))
+    assert code == WRONG
+    assert err.endswith("hfmem check, explain, report and compare read torch's snapshots\n")
