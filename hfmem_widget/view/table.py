@@ -17,7 +17,7 @@ LINE = 300  # characters in one cell, at most
 MOST_LETTERS = 28
 
 _ROW = "background:none"  # JupyterLab and VS Code stripe rows
-_FIGURE = "padding:2px 8px"  # at the right: the table says so, and pages say nothing else of cells
+_FIGURE = "padding:2px 8px"  # at the right, as JupyterLab and VS Code have all cells
 _WORDS = f"{_FIGURE};text-align:left"
 _SCROLLS = (
     "overflow-x:auto;background:linear-gradient(270deg,"
