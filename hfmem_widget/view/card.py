@@ -63,7 +63,7 @@ MANY_MISSED = 0.05
 LONG_GAP = 1.0
 LONG_GAP_INTERVALS = 5
 
-_LARGE = "margin:4px 0 0;font-size:17px;line-height:1.4;overflow-wrap:anywhere"
+_LARGE = "margin:4px 0 0;font-size:17px"
 
 
 def card_bundle(

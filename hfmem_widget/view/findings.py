@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from hfmem_widget.session import Finding
-from hfmem_widget.text import plain
+from hfmem_widget.text import format_counted, plain
 from hfmem_widget.view import palette
 from hfmem_widget.view.html import FAINT, Fragment, block, fold, shown
 
@@ -34,7 +34,7 @@ _STOPS = {"", ".", "!", "?", "\u2026"}
 _UNSEEN = (
     "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
 )
-_HANGING = "margin:0;padding-left:17px;text-indent:-17px"
+_HANGING = "padding-left:17px;text-indent:-17px"
 _INDENTED = "margin:1px 0 0 17px"
 
 
@@ -47,10 +47,10 @@ def findings_html(
     """
     if not findings:
         return ""
-    first, rest = findings[:in_sight], findings[in_sight:MOST]
-    drawn = [_finding(each, is_open=is_open) for each in (*first, *rest)]
-    folded = [fold(_more(len(rest)), *drawn[in_sight:], style="margin:4px 0 0")] if rest else []
-    return block("margin:9px 0 0;overflow-wrap:anywhere", *drawn[:in_sight], *folded).html
+    drawn = [_finding(each, is_open=is_open) for each in findings[: max(in_sight, MOST)]]
+    first, rest = drawn[:in_sight], drawn[in_sight:]
+    more = fold(format_counted(len(rest), "more finding"), *rest, style="margin:4px 0 0")
+    return block("margin:9px 0 0", *first, more if rest else "").html
 
 
 def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> list[str]:
@@ -60,11 +60,7 @@ def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> lis
         lines.append(f"  {MARKS[each.severity][2]}: {sentence(each.title)}")
         lines += [f"    {sentence(text)}" for text in each.advice[:1]]
     more = len(findings) - in_sight
-    return [*lines, f"  {_more(more)}"] if more > 0 else lines
-
-
-def _more(count: int) -> str:
-    return f"{count} more {'finding' if count == 1 else 'findings'}"
+    return [*lines, f"  {format_counted(more, 'more finding')}"] if more > 0 else lines
 
 
 def _finding(finding: Finding, *, is_open: bool) -> Fragment:
@@ -79,9 +75,8 @@ def _finding(finding: Finding, *, is_open: bool) -> Fragment:
         html += f'<div style="{_INDENTED};{FAINT}">{_shown(first)}</div>'
     items = "".join(f'<li style="margin:2px 0 0">{_shown(text)}</li>' for text in rest if text)
     if items:
-        listed = f'<ol start="2" style="margin:0;padding-left:20px">{items}</ol>'
-        more = Fragment(listed)
-        html += fold("what else to do", more, style="margin:0 0 0 17px", is_open=is_open).html
+        more = Fragment(f'<ol start="2" style="margin:0;padding-left:20px">{items}</ol>')
+        html += fold("what else to do", more, style=_INDENTED, is_open=is_open).html
     return block("margin:4px 0 0", Fragment(html))
 
 

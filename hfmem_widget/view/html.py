@@ -27,6 +27,7 @@ TINY = f"font-size:11px;{FAINT}"
 
 NAME_LENGTH = 120
 PATH_LENGTH = 140
+SHORT = 24  # letters that are on every page
 NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold labels of the user's
 
 UNBROKEN = "\u00a0"
@@ -41,7 +42,7 @@ def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
     return f"var(--vscode-{vscode},var(--jp-{jupyter},{otherwise}))"
 
 
-_CODE = "font-size:.95em;background:none;padding:0;color:inherit;white-space:normal;overflow-wrap:anywhere"
+_CODE = "font-size:.95em;background:none;padding:0;color:inherit;overflow-wrap:anywhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,19 @@ def shown(content: Content, limit: int = NAME_LENGTH) -> Fragment:
         return content
     text = plain(content, limit)
     return Fragment(escape(text, quote=True), text)
+
+
+def unbroken(content: Content) -> Fragment:
+    """Return words that stay in one line, also where styles are removed; what has tags as it is."""
+    once = shown(content)
+    return once if "<" in once.html else Fragment(once.html.replace(" ", UNBROKEN), once.text)
+
+
+def whole(html: str, text: str) -> str:
+    """Return what is broken only where it is wider than the page."""
+    if len(text) <= SHORT and "<" not in html:
+        return html.replace(" ", UNBROKEN)
+    return f'<span style="display:inline-block">{html}</span>'
 
 
 def words(*contents: Content, between: str = " ", limit: int = NAME_LENGTH) -> Fragment:
@@ -111,12 +125,12 @@ def block(style: str, *contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
 
 def line(*contents: Content) -> Fragment:
     """Return a sentence in the size of the figures."""
-    return block("margin:4px 0 0;overflow-wrap:anywhere", *contents)
+    return block("margin:4px 0 0", *contents)
 
 
 def note(*contents: Content, limit: int = NOTE_LENGTH) -> Fragment:
     """Return a small sentence below."""
-    return block(f"margin:5px 0 0;overflow-wrap:anywhere;{SMALL}", *contents, limit=limit)
+    return block(f"margin:5px 0 0;{SMALL}", *contents, limit=limit)
 
 
 def notes(texts: Iterable[Content]) -> list[Fragment]:
@@ -126,19 +140,16 @@ def notes(texts: Iterable[Content]) -> list[Fragment]:
 
 def phrases(contents: Sequence[Content]) -> Fragment:
     """Return phrases with dots between them; one is broken only where it is wider than the page."""
-    fragments = [shown(content) for content in contents if content]
-    dots = [" \u00b7"] * (len(fragments) - 1) + [""]
-    html = " ".join(
-        f'<span style="display:inline-block">{phrase.html}{after}</span>'
-        for phrase, after in zip(fragments, dots, strict=False)
-    )
-    return Fragment(html, " \u00b7 ".join(phrase.text for phrase in fragments))
+    *dotted, last = [shown(content) for content in contents if content] or [NOTHING]
+    html = [whole(f"{each.html} \u00b7", each.text) for each in dotted]
+    html.append(whole(last.html, last.text) if dotted else last.html)
+    return Fragment(" ".join(html), " \u00b7 ".join(each.text for each in (*dotted, last)))
 
 
 def keys(contents: Iterable[Content], style: str = "") -> Fragment:
     """Return what the colours of a drawing mean."""
     html = " ".join(f"<span>{shown(content).html}</span>" for content in contents if content)
-    styled = f"display:flex;flex-wrap:wrap;gap:0 1em;opacity:.9{style}"
+    styled = f"display:flex;flex-wrap:wrap;gap:0 1em{style}"
     return Fragment(f'<div style="{styled}">{html}</div>') if html else NOTHING
 
 
@@ -176,34 +187,32 @@ def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:
         return NOTHING
     rule = "border-top:1px solid #80808040"
     style = f"display:flex;flex-wrap:wrap;gap:2px 22px;margin:9px 0 0;padding:6px 0 0;{rule}"
-    html = "".join(each.html for each in drawn)
-    return Fragment(f'<div style="{style}">{html}</div>')
+    return Fragment(_tag("div", style, *drawn).html)
 
 
 def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
     """Return the figures of a card, each as its label, its value, and the small text below it."""
     drawn = "".join(
-        "<div>"
-        f'<div style="{TINY}">{shown(label).html}</div>'
-        f'<div style="font-size:14px;font-weight:600">{shown(value).html}</div>'
-        f"{block(TINY, below).html}</div>"
+        f"<div>{block(FAINT, label).html}{_tag('strong', 'font-size:14px', value).html}"
+        f"{block(FAINT, below).html}</div>"
         for label, value, below in shown_figures
     )
     columns = "repeat(auto-fit,minmax(min(100%,146px),1fr))"
-    style = f"display:grid;grid-template-columns:{columns};gap:8px 12px;margin:9px 0 0"
+    style = f"display:grid;grid-template-columns:{columns};gap:8px 12px"
     # A fold is as wide as what is in it, and a grid as narrow as it may be.
-    style += ";width:800px;max-width:100%"
+    style += ";margin:9px 0 0;width:800px;max-width:100%;font-size:11px"
     return Fragment(f'<div style="{style}">{drawn}</div>')
 
 
 def root(style: str) -> str:
-    """Return the opening tag of an outermost element: in the page's own letters, and no formula."""
+    """Return the opening tag of an outermost element: the page's own letters, and no formula."""
     # With the ground that the text is for: an Output widget's is white in every theme of VS Code.
     font = of_page("font-family", "ui-font-family", "system-ui,sans-serif")
     ink = of_page("editor-foreground", "ui-font-color1", "inherit")
     return (
         f'<div class="{AS_TEXT}" style="{style};font-family:{font};color:{ink};'
-        'background:var(--vscode-editor-background,none);font-variant-numeric:tabular-nums">'
+        "background:var(--vscode-editor-background,none);font-variant-numeric:tabular-nums;"
+        'overflow-wrap:anywhere">'
     )
 
 
@@ -219,7 +228,7 @@ CHART = root("max-width:860px;font:11px/1.5 sans-serif")
 def headed(name: Content, *about: Content, at_right: Content = "") -> Fragment:
     """Return a heading: what this is, and of what."""
     return block(
-        "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px;overflow-wrap:anywhere",
+        "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px",
         _tag("strong", "font-size:15px", name),
         words(*(faint(content) for content in about if content)),
         _tag("span", "margin-left:auto", at_right) if at_right else "",
@@ -234,9 +243,7 @@ def section(title: Content, about: Content, *inside: Fragment) -> Fragment:
     return Fragment(f'<div style="margin:0 0 10px">{html}</div>', text, is_section=True)
 
 
-def bundle(
-    heading: Fragment, *inside: Fragment, title: str = "", frame: str = FRAMED
-) -> dict[str, str]:
+def bundle(heading: Fragment, *inside: Fragment, title: str = "") -> dict[str, str]:
     """Return a framed output by MIME type; plain text has the title in place of the heading."""
     text, above = title, NOTHING
     for part in inside:
@@ -244,7 +251,7 @@ def bundle(
             apart = "\n" * (1 + (above.is_section and part.is_section)) if text else ""
             text, above = f"{text}{apart}{part.text}", part
     html = "".join(part.html for part in (heading, *inside))
-    return {"text/html": f"{frame}{html}</div>", "text/plain": text}
+    return {"text/html": f"{FRAMED}{html}</div>", "text/plain": text}
 
 
 def drawing(svg: str) -> str:
@@ -276,17 +283,15 @@ def bar(
     for colour, size, tip in pieces:
         boxes += (
             f'<rect x="{round(100 * left / full, 2):g}%" width="{round(100 * size / full, 2):g}%" '
-            f'height="{height}" '
-            f'fill="{colour}"><title>{shown(tip).html}</title></rect>'
+            f'height="{height}" fill="{colour}"><title>{shown(tip).html}</title></rect>'
         )
         left += size
     role = f'role="img" aria-label="{shown(label).html}"' if label else 'aria-hidden="true"'
     # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
     # In grey print parts are alike: a thin line keeps them apart.
     return drawing(
-        f'<svg {role} width="100%" height="{height}" '
-        f'style="display:block;width:100%;height:{height}px;max-width:none{style}">'
-        f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{boxes}</g>{over}</svg>'
+        f'<svg {role} style="display:block;width:100%;height:{height}px{style}">'
+        f'<g stroke="#0000004d" stroke-width=".7">{boxes}</g>{over}</svg>'
     )
 
 

@@ -16,14 +16,13 @@ GAP = "  "
 LINE = 300  # characters in one cell, at most
 MOST_LETTERS = 28
 
-_NAME = "padding:2px 0;text-align:left;overflow-wrap:break-word"
-_FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap"
-_WORDS = "padding:2px 0 2px 16px;text-align:left"
-_BELOW = f"{kit.SMALL};font-weight:normal;white-space:normal"
+_ROW = "background:none"  # JupyterLab and VS Code stripe rows
+_FIGURE = "padding:2px 8px"  # at the right, as JupyterLab and VS Code have all cells
+_WORDS = f"{_FIGURE};text-align:left"
 _SCROLLS = (
     "overflow-x:auto;background:linear-gradient(270deg,"
     "var(--vscode-editor-background,var(--jp-layout-color0)) 40%,#0000) "
-    "right/28px 100% no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px 100% no-repeat"
+    "right/28px no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px no-repeat"
 )
 """A shadow at the right where a table is wider than its frame, on a page whose ground is known."""
 
@@ -36,6 +35,7 @@ class Column:
     """A column of a table: figures stand at the right, words at the left.
 
     A name or words of more `letters` break where there is little room.
+    Heads are small and faint, unless that of the first column is a fragment.
     """
 
     head: kit.Content = ""
@@ -71,19 +71,16 @@ def table(
     if not rows:
         return kit.NOTHING
     text = _list_text(rows) if names_last else _aligned_text(columns, rows)
-    heads = "".join(_head_html(at, columns, rows, size) for at in range(len(columns)))
-    # JupyterLab and VS Code stripe rows; the former gives every table columns of the same width.
-    head = (
-        f'<thead style="border:0;background:none"><tr style="background:none">{heads}</tr></thead>'
-    )
+    heads = _heads_html(columns, rows, size) if any(column.head for column in columns) else ""
     body = "".join(_row_html(columns, row) for row in rows)
-    filled = ";width:100%;max-width:680px" if fills else ""
+    filled = ";width:calc(100% + 8px);max-width:680px" if fills else ""
     more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
     return kit.Fragment(
         f'<div{more} style="{_SCROLLS};margin:6px 0 0">'
-        '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0;'
-        f'font-size:{size:g}px;color:inherit{filled}">'
-        f"{head if any(column.head for column in columns) else ''}<tbody>{body}</tbody></table></div>",
+        # JupyterLab has columns of the same width. What a page says of cells stands above what they inherit.
+        '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0 0 0 -8px;'
+        f'text-align:right;overflow-wrap:break-word;font-size:{size:g}px;color:inherit{filled}">'
+        f"{heads}{body}</table></div>",
         text,
     )
 
@@ -107,52 +104,58 @@ def peak_cell(peak: Peak) -> kit.Fragment:
     """Return a peak as a figure, so that units stand below each other: how it is known is small below it."""
     text = peak_text(peak)
     size = text.removesuffix(f" {peak.certainty}")
-    below = kit.block(_BELOW, peak.certainty).html if size != text else ""
-    return kit.Fragment(f"{size}{below}", text)
+    below = kit.block(kit.SMALL, peak.certainty).html if size != text else ""
+    return kit.Fragment(f"{kit.unbroken(size).html}{below}", text)
 
 
 def _place(at: int, column: Column) -> str:
-    return _NAME if at == 0 else _WORDS if column.is_words else _FIGURE
+    return _WORDS if at == 0 or column.is_words else _FIGURE
 
 
-def _head_html(at: int, columns: Sequence[Column], rows: Sequence[TableRow], size: float) -> str:
-    column = columns[at]
-    place = _place(at, column).replace(";white-space:nowrap", "")
-    if at == 0 or column.is_words:
-        longest = max(
-            (len(_figure(row.cells[at])) for row in rows if at < len(row.cells)), default=0
-        )
-        place += f";min-width:{min(0.62 * longest, column.letters / 2) * size:.0f}px"
-    faint = "font-weight:normal" + (f";{kit.TINY}" if isinstance(column.head, str) else "")
-    # A head without words would be read out as one; so it is none.
-    tag = 'th scope="col"' if column.head else "td"
-    style = f"{place};vertical-align:bottom;{faint}"
-    return f'<{tag} style="{style}">{kit.shown(column.head).html}</{tag[:2]}>'
+def _heads_html(columns: Sequence[Column], rows: Sequence[TableRow], size: float) -> str:
+    heads, drawn = [], ""
+    for at, column in enumerate(columns):
+        cells = [row.cells[at] for row in rows if at < len(row.cells)]
+        longest = max((len(_figure(cell)) for cell in cells), default=0)
+        head, style = kit.shown(column.head), f"{_place(at, column)};font-weight:400"
+        if _place(at, column) == _FIGURE:
+            head = kit.unbroken(head) if len(head.text) <= longest else head
+        elif any(" " in cell if isinstance(cell, str) else cell for cell in cells):
+            style += f";min-width:{min(0.62 * longest, column.letters / 2) * size:.0f}px"
+        heads.append((head, style))
+    low = ";vertical-align:bottom" * any(" " in head.html for head, _ in heads)
+    for head, style in heads:
+        # A head without words would be read out as one; so it is none.
+        tag = 'th scope="col"' if head else "td"
+        drawn += f'<{tag} style="{style}{low}">{head.html}</{tag[:2]}>'
+    row = f"{_ROW};{kit.TINY}" if isinstance(columns[0].head, str) else _ROW
+    return f'<thead style="border:0;background:none"><tr style="{row}">{drawn}</tr></thead>'
 
 
 def _row_html(columns: Sequence[Column], row: TableRow) -> str:
     small_ones = any(isinstance(cell, tuple) and any(cell[1:]) for cell in row.cells)
     is_high = row.facts or row.below or small_ones or any(it.is_words for it in columns[1:])
     top = ";vertical-align:top" if is_high else ""
-    rule = ";border-top:1px solid rgba(128,128,128,.35)" if row.is_ruled else ""
     cells = (*row.cells, *[""] * (len(columns) - len(row.cells)))
     drawn = ""
     for at, (column, cell) in enumerate(zip(columns, cells, strict=True)):
         is_bold = column.is_bold or (row.is_sum and not (at and column.is_words))
         weight = ";font-weight:600" if is_bold and not row.is_quiet else ""
-        style = _place(at, column) + top + rule
-        style += weight or (";font-weight:normal" if at == 0 else "")
-        style += f";{kit.FAINT}" if row.is_quiet or column.is_quiet else ""
+        style = _place(at, column) + top + (weight or ";font-weight:400" * (at == 0))
+        style += f";{kit.FAINT}" if column.is_quiet and not row.is_quiet else ""
         first, *small = cell if isinstance(cell, tuple) else (cell,)
         name = kit.shown(first, LINE)
+        name = kit.unbroken(name) if _place(at, column) == _FIGURE else name
         if at == 0:
             small += [row.facts, *row.below]
-            style += ";padding-left:12px" * row.is_indented
-            style += ";padding-left:1.2em;text-indent:-1.2em" * (kit.SQUARE in name.html)
-        below = "".join(kit.block(_BELOW, content, limit=LINE).html for content in small if content)
+            style += ";padding-left:20px" * row.is_indented
+            style += ";padding-left:22px;text-indent:-14px" * (kit.SQUARE in name.html)
+        light = f"{kit.SMALL};font-weight:400" if weight else kit.SMALL
+        below = "".join(kit.block(light, content, limit=LINE).html for content in small if content)
         tag = 'th scope="row"' if at == 0 else "td"
         drawn += f'<{tag} style="{style}">{name.html}{below}</{tag[:2]}>'
-    return f'<tr style="background:none">{drawn}</tr>'
+    rule = ";border-top:1px solid #80808059" if row.is_ruled else ""
+    return f'<tr style="{_ROW}{rule}{f";{kit.FAINT}" if row.is_quiet else ""}">{drawn}</tr>'
 
 
 def _figure(cell: Cell) -> str:

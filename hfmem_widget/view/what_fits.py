@@ -51,11 +51,10 @@ def moves_table(
     command = kit.code(f"%memfit --write {written}")
     how = kit.note(command, f"puts a new cell below, with change {written} made in your code.")
     more = table(columns, rows[IN_SIGHT:], size=12)
-    name = f"{len(rows) - IN_SIGHT} more"
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(columns, rows[:IN_SIGHT], scrolls="changes", size=12),
-        kit.fold(name, more, style="margin:2px 0 0") if more.html else kit.NOTHING,
+        kit.fold(f"{len(rows) - IN_SIGHT} more", more, style="margin:2px 0 0") if more else more,
         kit.Fragment(how.html if written and can_write else ""),  # plain text does without
         between="\n",
     )
@@ -77,7 +76,7 @@ def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
         (
             f"{number}. {move.name}",
             format_bytes(move.peak),
-            kit.marked(colour, kit.Fragment(word.replace(" ", kit.UNBROKEN), word), kit.BULLET),
+            kit.marked(colour, kit.unbroken(word), kit.BULLET),
             *[_up_to(move)] * is_known,
             move.cost or "nothing: the same result",
         ),
@@ -87,8 +86,9 @@ def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
 
 def _code(text: str) -> kit.Fragment:
     """Return code that breaks between arguments, and in one only where there is little room."""
-    pieces = (kit.shown(piece).html.replace("_", "_<wbr>") for piece in text.split(" "))
-    html = " ".join(f'<span style="display:inline-block">{piece}</span>' for piece in pieces)
+    wbr = ["_", "_<wbr>"]
+    pieces = [(each, wbr[len(each) > kit.SHORT]) for each in text.split(" ")]
+    html = " ".join(kit.whole(kit.shown(each).html.replace("_", to), each) for each, to in pieces)
     return kit.code(kit.Fragment(html, text))
 
 

@@ -73,7 +73,7 @@ def test_all_ranks_are_seen_while_they_run_and_nothing_moves(lab: Lab) -> None:
 
     lab.run_cell(3)
     card = lab.cell(3).locator(".jp-OutputArea-output").last
-    assert "16 ranks on 2 nodes" in card.inner_text()
+    card.get_by_text("16 ranks on 2 nodes").wait_for()
     assert card.locator("image").count() == 1
     card.scroll_into_view_if_needed()
     lab.screenshot("ranks-card")

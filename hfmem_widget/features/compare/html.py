@@ -153,7 +153,7 @@ def _bar(at: int, cell: Compared, longest: float) -> str:
         kit.strong(name_of(cell, NAME_LENGTH)),
         kit.faint(peak_text(Peak(cell.figures["peak"].middle, cell.certainty))),
     )
-    return f'<div style="margin:5px 4px 0;overflow-wrap:anywhere">{words.html}{bar}</div>'
+    return f'<div style="margin:5px 4px 0">{words.html}{bar}</div>'
 
 
 def whole_bundle(comparison: Comparison) -> dict[str, str]:
@@ -191,7 +191,8 @@ def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
 
 
 def _table(first: str, heads: Iterable[kit.Content], rows: Iterable[TableRow]) -> kit.Fragment:
-    columns = [Column(first, LETTERS, is_bold=True), *map(Column, heads)]
+    of_names = kit.faint(first, style=kit.TINY) if first else kit.NOTHING
+    columns = [Column(of_names, LETTERS, is_bold=True), *map(Column, heads)]
     return table(columns, [*rows], scrolls="figures")
 
 

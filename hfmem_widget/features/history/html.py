@@ -129,9 +129,8 @@ def _findings(newest: Sequence[Record]) -> kit.Fragment:
     titles = [(run, title) for run in newest for _, title in run.findings]
     if not titles:
         return kit.NOTHING
-    style = "margin:3px 0 0;overflow-wrap:anywhere"
     lines = [
-        kit.block(style, kit.strong(_name(run)), "\u00b7", sentence(title))
+        kit.block("margin:3px 0 0", kit.strong(_name(run)), "\u00b7", sentence(title))
         for run, title in titles[-MOST_FINDINGS:]
     ]
     return kit.fold(format_counted(len(titles), "finding"), *lines, style="margin:8px 0 0")

@@ -43,9 +43,8 @@ WHO: dict[Origin, str] = {
 
 _HEIGHT, _INSET = 18, 2
 
-_FRAME = kit.FRAMED.replace("border-radius", f"border-left:4px solid {palette.BAD};border-radius")
 _BADGE = f"padding:0 8px;border:1px solid {palette.BAD};border-radius:9px;font-size:12px;display:inline-block"
-_LINE = "margin:8px 0 0;font-size:12px;overflow-wrap:anywhere"
+_LINE = "margin:8px 0 0;font-size:12px"
 _DOT = " \u00b7 "
 
 
@@ -74,7 +73,7 @@ def out_of_memory_bundle(
     text = _DOT.join(f"{name} {value}" for name, value, _ in figures)
     return kit.bundle(
         heading,
-        kit.block("margin:7px 0 0;font-size:14px;overflow-wrap:anywhere", diagnosis.sentence),
+        kit.block("margin:7px 0 0;font-size:14px", diagnosis.sentence),
         kit.Fragment(kit.figures(figures).html, text),
         _parts(incident),
         _place(incident),
@@ -84,7 +83,6 @@ def out_of_memory_bundle(
         advice_list(advice, beside_moves=bool(moves)),
         kit.note(f"{errors} did not end the cell." if earlier else ""),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
-        frame=_FRAME,
     )
 
 
@@ -182,9 +180,8 @@ def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.
         action, reason = kit.shown(change.action, SENTENCE), kit.shown(change.because, SENTENCE)
         saving = f"could save {change.saving}" if change.saving else ""
         items.append(
-            f'<li style="margin:5px 0 0;padding:0"><strong>{action.html}</strong>'
-            f'<div style="margin:0">{reason.html}.</div>'
-            f"{kit.block(f'margin:0;font-size:12px;{kit.FAINT}', saving).html}</li>"
+            f'<li style="margin:5px 0 0"><strong>{action.html}</strong>'
+            f"<div>{reason.html}.</div>{kit.block(f'font-size:12px;{kit.FAINT}', saving).html}</li>"
         )
         mark = "-" if beside_moves else f"{number}."
         lines.append(f"{mark} {kit.shown(change.sentence(), SENTENCE).text}")
@@ -192,7 +189,7 @@ def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.
     tag = "ul" if beside_moves else "ol"
     html = (
         '<div style="margin:12px 0 0;padding:9px 0 0;border-top:1px solid rgba(128,128,128,.3)">'
-        f'<div style="margin:0;{kit.TINY}">{head}</div>'
+        f'<div style="{kit.TINY}">{head}</div>'
         f'<{tag} style="margin:0;padding:0 0 0 22px;font-size:13px">{"".join(items)}</{tag}></div>'
     )
     return kit.Fragment(html, "\n".join(lines))

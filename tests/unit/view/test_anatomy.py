@@ -50,9 +50,7 @@ def text(html: str) -> str:
 def widths(html: str) -> list[list[float]]:
     """Return how wide the pieces of each bar are, in percent."""
     bars = re.findall(r'<svg role="img".*?</svg>', html)
-    return [
-        [float(one) for one in re.findall(r'width="([\d.]+)%" height', bar)[1:]] for bar in bars
-    ]
+    return [[float(one) for one in re.findall(r'width="([\d.]+)%" height', bar)] for bar in bars]
 
 
 LINE = "\u2500"

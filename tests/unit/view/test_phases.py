@@ -131,7 +131,7 @@ def test_a_peak_that_is_a_lower_bound_says_so() -> None:
     """A phase's peak that is only bounded has a ≥."""
     cell = Cell()
     cell.phase("evaluate", Peak(4 * GIB, "at least"))
-    assert "≥ 4.00 GiB" in phases_html(cell.session, cell.close())
+    assert "≥\u00a04.00\u00a0GiB" in phases_html(cell.session, cell.close())
 
 
 def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:

@@ -246,7 +246,10 @@ def rows(html: str) -> list[list[str]]:
     """Return the cells of the table of segments, row by row."""
     table = html.rpartition("<table")[2]
     found = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
-    return [re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", one) for one in found]
+    return [
+        re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", one.replace("\u00a0", " "))
+        for one in found
+    ]
 
 
 def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html import escape
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import bar_html, drawn_parts, figures_of, out_of_memory_bundle
 from hfmem_widget.features.oom.model import Incident
 from hfmem_widget.features.oom.observer import LiveBlocks
-from hfmem_widget.session import Device
+from hfmem_widget.session import Change, Device, Move
 from hfmem_widget.text import GIB, format_bytes
 from tests.data.oom_cases import CASES
 from tests.data.oom_incidents import Case, blocks, incident
@@ -50,6 +51,33 @@ def test_both_forms_say_the_same(one: Case) -> None:
     for at, advice in enumerate(advise(one.incident, diagnosis), start=1):
         assert f"\n{at}. {advice.sentence()}" in plain
         assert escape(advice.action) in told["text/html"]
+
+
+def test_the_card_with_a_table_of_changes_is_small() -> None:
+    """Its HTML is at most 15 kB with eight changes: as many as are tried for most trainings."""
+    batch, steps = "per_device_train_batch_size", "gradient_accumulation_steps"
+    tried: dict[str, tuple[Any, dict[str, str], str]] = {
+        "gradient checkpointing": ("arguments", {"gradient_checkpointing": "True"}, "25 % slower"),
+        "2 rows in a batch, 4 batches accumulated": ("arguments", {batch: "2", steps: "4"}, ""),
+        "bf16": ("arguments", {"bf16": "True"}, "computes in bfloat16"),
+        "weights in bfloat16": (
+            *("model", {"dtype": '"bfloat16"'}, "weights, gradients and states in bfloat16"),
+        ),
+        "8-bit AdamW": ("arguments", {"optim": '"adamw_8bit"'}, "optimizer states in 8 bits"),
+        "Adafactor": ("arguments", {"optim": '"adafactor"'}, "another optimizer"),
+        "LoRA, r=16": ("peft", {"r": "16"}, "trains adapters alone"),
+        "rows of at most 256 tokens": ("data", {"max_length": "256"}, "longer rows lose their end"),
+    }
+    moves = [
+        Move(name, tuple(Change(target, *change) for change in changes.items()), 2, 512, 1, cost,
+             int(20 * GIB), 19.0 * GIB, 21.0 * GIB, 80.0 * GIB, largest_batch=12, longest=2048)
+        for name, (target, changes, cost) in tried.items()
+    ]  # fmt: skip
+    of = case("float32 on a card that has")
+    diagnosis = diagnose(of)
+    told = out_of_memory_bundle(of, diagnosis, advise(of, diagnosis), moves=moves)
+
+    assert len(told["text/html"].encode()) <= 15_000
 
 
 def test_text_from_outside_is_text() -> None:

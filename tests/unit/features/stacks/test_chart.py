@@ -63,7 +63,7 @@ def test_a_table_has_what_was_gone_at_the_peak() -> None:
     modules = bundle["text/html"].split("by module")[-1]
 
     assert "most at any time" in modules
-    assert re.search(r"autograd \(backward\).*?0\.00 MiB.*?96\.0 MiB", modules)
+    assert re.search(r"autograd \(backward\).*?0\.00\sMiB.*?96\.0\sMiB", modules)
     assert "autograd (backward)" not in bundle["text/plain"]
 
 
