@@ -25,7 +25,7 @@ from hfmem_widget.analysis.record import (
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
-from hfmem_widget.session import HELD, Anatomy, Part, Peak, Session, Span, outermost
+from hfmem_widget.session import HELD, Anatomy, Peak, Session, Span, outermost
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import LivePeak, Site
 from hfmem_widget.session.steps import MOST_GROUPS, Table
