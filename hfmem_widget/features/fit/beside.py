@@ -230,14 +230,18 @@ def _weights(subject: Any) -> set[int]:
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:
-    """Return the shape of the largest batch of the worst step on a device, since some second."""
+    """Return the shape of the largest batch of the worst step on a device, since some second.
+
+    Of the steps whose batches are known: those of a loop that share a window have none.
+    """
     groups = [group for group in session.steps if device in group.devices and group.start >= since]
     if not groups:
         raise OptionError(f"no steps were recorded, so the batch shape is unknown; {HOW_TO_RECORD}")
-    worst = max(groups, key=lambda group: group.devices[device].peak)
-    tokens = worst.devices[device].worst_tokens
-    if math.isnan(tokens) or not worst.longest > 0:
+    known = [each for each in groups if each.devices[device].worst_tokens > 0 and each.longest > 0]
+    if not known:
         raise OptionError(f"no batch shape was recorded; {HOW_TO_RECORD}")
+    worst = max(known, key=lambda group: group.devices[device].peak)
+    tokens = worst.devices[device].worst_tokens
     return {"largest_batch": tokens, "longest": worst.longest, "batches": batches_of(session)}
 
 
