@@ -66,6 +66,9 @@ def _client(path: Path, kernel: str) -> Any:
     data = read_regular(path, MOST_BYTES)
     try:
         notebook = nbformat.reads(data, as_version=4)
+        for each in notebook.cells:
+            each.source.encode()  # as the kernel will be sent it
+            each.metadata["tags"] = each.metadata.get("tags") or []
         has_code = any(each.cell_type == "code" and each.source.strip() for each in notebook.cells)
     except Exception as error:  # noqa: BLE001  (a file may hold anything)
         raise OptionError(f"{plain(path)} is not a notebook: {plain(error)}") from None
@@ -102,13 +105,13 @@ def _run(client: Any, folder: Path) -> str:
     number, errors = 0, list[dict[str, str]]()
     client.on_cell_error = lambda **said: errors.append(said["execute_reply"]["content"])
     for index, cell in enumerate(client.nb.cells):
-        tags, source = cell.metadata.get("tags", ()), cell.source
+        tags, source = cell.metadata["tags"], cell.source
         if cell.cell_type != "code" or not source.strip() or client.skip_cells_with_tag in tags:
             continue
         number += 1
         title = plain(f"[{number}] {first_line(source)}", TITLE)
         code = next((each for each in lines_of(source) if not each.startswith("#")), "")
-        digest = hashlib.blake2b(source.encode(errors="replace"), digest_size=6).hexdigest()
+        digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
         path = folder / f"{number:03d}-{digest}{SUFFIX}"
         has_own = code.startswith("%%memwatch")
         errors.clear()
@@ -118,14 +121,15 @@ def _run(client: Any, folder: Path) -> str:
             _ask(client, f"cells().cell_ends(failed={bool(errors)})")
         except DeadKernelError:
             return f"The kernel ended in {title}."
-        shown = f'"{title}" · not recorded'
-        if path.exists():
+        try:
             session = read(path)
             span = replace(whole(session), label=title)
             shown = line(session, span, brief=True).removeprefix("memwatch ")
+        except OptionError:
+            shown = f'"{title}" · not recorded'
         say(shown)
         if errors and "raises-exception" not in tags:
-            return f"{title} raised {errors[0]['ename']}: {errors[0]['evalue']}"
+            return f"{title} raised {': '.join(filter(None, (errors[0]['ename'], errors[0]['evalue'])))}"
     return ""
 
 

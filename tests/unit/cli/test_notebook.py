@@ -27,6 +27,7 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
         ("hello", "is not a notebook: Notebook does not appear to be JSON"),
         ("[]", "is not a notebook: "),
         ('{"nbformat": 9, "cells": []}', "is not a notebook: "),
+        (notebook({**CODE, "source": "'\ud800'"}), "is not a notebook: "),
         (notebook(), "has no code to run"),
         (notebook(TEXT, {**CODE, "source": " \n"}), "has no code to run"),
         (notebook(CODE, kernel="no-such"), "'no-such' is not installed; choose one with --kernel"),
