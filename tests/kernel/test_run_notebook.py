@@ -30,9 +30,9 @@ def start(folder: Path, cells: Sequence[Any], *options: object) -> subprocess.Po
     path.parent.mkdir()
     nbformat.write(new_notebook(cells=made), path)
     words = "-m", "hfmem_widget", "run", "its/notebook.ipynb", *map(str, options)
-    environ = {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(folder / "ipython")}
+    places = {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}
     return subprocess.Popen(
-        [sys.executable, *words], cwd=folder, env={**os.environ, **environ}, text=True,
+        [sys.executable, *words], cwd=folder, env=os.environ | places | {"PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
