@@ -36,6 +36,16 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+def lines_of(code: str) -> list[str]:
+    """Return the lines of a cell that are not empty, without what indents them."""
+    return [line.strip() for line in code.splitlines() if line.strip()]
+
+
+def first_line(code: str) -> str:
+    """Return the first line of a cell's code, which neither comments nor cell magics are."""
+    return next((line for line in lines_of(code) if not line.startswith(("#", "%%"))), "")
+
+
 def torch_module(device: str) -> str:
     """Return the module of torch for a device's kind, such as ``torch.cuda`` for ``cuda:0``."""
     return f"torch.{device.partition(':')[0] or 'cuda'}"

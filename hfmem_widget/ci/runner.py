@@ -20,7 +20,6 @@ from hfmem_widget.guard import entry, harmless
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions, device_keys
-from hfmem_widget.recording.file import free
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import MIB, format_bytes, parse_bytes, parse_share, plain, wrong_value
@@ -70,10 +69,10 @@ class Runner:
         except OptionError as error:
             raise pytest.UsageError(str(error)) from None
         self._measures_all = bool(option.hfmem or self._baseline or self._default)
-        self._recordings = None
+        self._recordings: Any = None
         if option.hfmem_record:
             option.hfmem_record = str(Path(config.invocation_params.dir, option.hfmem_record))
-            self._recordings = RecordedTests(Path(option.hfmem_record))
+            self._recordings = resolve("hfmem_widget.drivers.recordings:Recordings")()
         self._failed_within = False
         self._summary = Summary(config, self._baseline, self._tolerance)
 
@@ -130,8 +129,9 @@ class Runner:
         if not (self._measures_all or MEMORY in item.stash or item.stash.get(LIMITS, ())):
             return None
         memory = self.memory_of(item)
-        why = "" if self._recordings is None else self._recordings.begin(item.nodeid)
-        if why:
+        name = _OTHERS.sub("_", item.nodeid.replace("::", "__"))[-LONGEST_NAME:]
+        path = Path(self._config.option.hfmem_record or "", f"{name}{SUFFIX}")
+        if self._recordings is not None and (why := self._recordings.begin(item.nodeid, path)):
             item.user_properties.append(("hfmem_unrecorded", why))
         memory.begin()
         return memory
@@ -242,35 +242,6 @@ def _over(limit: MemoryLimit, figures: DeviceCost) -> Iterator[str]:
 def _has_fault(item: pytest.Item) -> str:
     item.user_properties.append(("hfmem_fault", "not measured, because of a fault in hfmem_widget"))
     return ""
-
-
-class RecordedTests:
-    """Watches one test after the other, and writes each to a file of its own in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._watch: Any = None
-
-    def begin(self, node_id: str) -> str:
-        """Begin with a test; return why there is no recording of it, or ``""``."""
-        self.end(None)
-        name = _OTHERS.sub("_", node_id.replace("::", "__"))[-LONGEST_NAME:]
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            path = free(self._folder / f"{name}{SUFFIX}")
-            watch = resolve("hfmem_widget.drivers.api:watch")
-            self._watch = watch(node_id, record=path, quiet=True)
-            self._watch.start()
-        except (OSError, OptionError) as error:
-            self._watch = None
-            return str(error)
-        return ""
-
-    def end(self, error: BaseException | None) -> None:
-        """End with the test, as it ended."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop(error)
 
 
 def limits_of(markers: Iterable[pytest.Mark]) -> tuple[MemoryLimit, ...]:

@@ -58,6 +58,10 @@ class AllowedRise:
     share: float = 0.0
     bytes: float = NEXT_TO_NOTHING  # by so little a figure may always rise
 
+    def of(self, before: float) -> float:
+        """Return by how many bytes a figure may rise."""
+        return max(self.share * abs(before), self.bytes)
+
 
 def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
@@ -157,7 +161,7 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
             continue
         share = percent_text(100 * (value / before - 1)) if before >= NEXT_TO_NOTHING else ""
         change = ", ".join(filter(None, (format_bytes(value - before, signed=True), share)))
-        is_over = value - before > max(limit.share * abs(before), limit.bytes)
+        is_over = value - before > limit.of(before)
         line = (
             f"{device.key} {name}: {format_bytes(before)} in {a.name}, {format_bytes(value)} in {b.name} "
             f"({change}), {'more than' if is_over else 'within'} the limit of {limit.text}."

@@ -126,17 +126,21 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
 
     run = command(
-        "run", "start a command with its ranks followed", "hfmem_widget.cli.run:run",
+        "run", "start a command with its ranks followed, or run and record a notebook",
+        "hfmem_widget.cli.run:run",
         "hfmem run --dir /shared/run1 -- torchrun --nproc-per-node 8 train.py",
     )  # fmt: skip
+    for flags, metavar, does in (
+        (("--dir",), "RUN", "a directory, which all ranks see; default: a new one"),
+        (("-l", "--label"), "TEXT", "what to call the run of a command"),
+        (("--baseline",), "DIR", "the --dir of a notebook's earlier run: compare cell by cell"),
+        (("--fail-over",), "LIMIT", "as of hfmem compare; default: 2%%"),
+        (("--kernel",), "NAME", "which kernel runs a notebook; default: its own"),
+    ):
+        run.add_argument(*flags, default="", metavar=metavar, help=does)
     run.add_argument(
-        "--dir",
-        default="",
-        metavar="RUN",
-        help="a directory that all ranks see; default: a new one",
+        "words", nargs="+", metavar="COMMAND", help="after --, as it is; or a notebook (.ipynb)"
     )
-    run.add_argument("-l", "--label", default="", metavar="TEXT", help="what to call the run")
-    run.add_argument("words", nargs="+", metavar="COMMAND", help="after --, as it is")
 
     check = command(
         "check", "say what a recording holds, and what is damaged or missing",

@@ -1,4 +1,4 @@
-"""``hfmem run -- COMMAND``: a command whose ranks are followed, in a terminal or under Slurm."""
+"""``hfmem run -- COMMAND``: a command whose ranks are followed, or a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from hfmem_widget.cli.output import remark
-from hfmem_widget.errors import HFMemError
+from hfmem_widget.display import resolve
+from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.ranks.directory import make_or_join
 from hfmem_widget.ranks.environment import CLAIMED, PATH, RUN, SITE, SOLO, with_site
@@ -19,7 +20,11 @@ from hfmem_widget.text import plain, readable
 
 
 def run(arguments: Namespace) -> int:
-    """Become the command: its output, its exit code and its signals are its own."""
+    """Become the command, whose output, exit code and signals are its own; or run a notebook."""
+    if arguments.words[0].endswith(".ipynb"):
+        return int(resolve("hfmem_widget.cli.notebook:run_notebook")(arguments))
+    if arguments.baseline or arguments.fail_over or arguments.kernel:
+        raise OptionError("--baseline, --fail-over and --kernel are for a notebook (.ipynb)")
     # Within a watched cell the run is the cell's.
     given = arguments.dir or os.environ.get(RUN, "")
     directory = expanded(given) if given else Path(tempfile.mkdtemp(prefix="hfmem-"))

@@ -45,7 +45,7 @@ from hfmem_widget.magics.usage import (
     words_of,
 )
 from hfmem_widget.options import OPTIONS, WatchOptions
-from hfmem_widget.text import format_bytes, format_counted, parse_bytes, plain
+from hfmem_widget.text import first_line, format_bytes, format_counted, lines_of, parse_bytes, plain
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -163,7 +163,7 @@ class MemwatchMagics(Magics):
         every_cell = None if is_ours or not execution.is_outermost else self._every_cell
         if every_cell is not None and self._in_every_cell is None:
             self._in_every_cell = execution
-            title = f"[{execution.number}] {_first_line(info)}"
+            title = f"[{execution.number}] {first_line(info.raw_cell or '')}"
             every_cell.cell_begins(plain(title.strip(), MOST_OF_TITLE))
 
     @entry()
@@ -229,7 +229,7 @@ class MemwatchMagics(Magics):
     def _stands_above_code(self) -> bool:
         """Return whether the cell that runs begins with the bare magic and goes on with something else."""
         execution = self._executions.current()
-        lines = [] if execution is None else _lines(execution.info)
+        lines = [] if execution is None else lines_of(execution.info.raw_cell or "")
         code = [line for line in lines if line[0] != "#"]
         return len(code) > 1 and code[0] == f"%{NAME}"
 
@@ -364,7 +364,7 @@ class MemwatchMagics(Magics):
         return Cell(
             execution.number,
             getattr(execution.info, "cell_id", None) or "",
-            plain(_first_line(execution.info), MOST_OF_TITLE),
+            plain(first_line(execution.info.raw_cell or ""), MOST_OF_TITLE),
         )
 
     def _cell_number(self) -> int | None:
@@ -440,15 +440,6 @@ def _silence(least: float) -> str:
         f"Cells that change less than {format_bytes(least)} show nothing; %memwatch on --min 0 shows "
         "every cell."
     )
-
-
-def _lines(info: ExecutionInfo) -> list[str]:
-    return [line.strip() for line in (info.raw_cell or "").splitlines() if line.strip()]
-
-
-def _first_line(info: ExecutionInfo) -> str:
-    """Return the first line of a cell's code, which neither comments nor cell magics are."""
-    return next((line for line in _lines(info) if not line.startswith(("#", "%%"))), "")
 
 
 def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:

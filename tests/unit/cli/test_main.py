@@ -22,7 +22,7 @@ from hfmem_widget.display import resolve
 from tests.data import ROOT
 from tests.unit.cli.conftest import Hfmem, Make
 
-COMMANDS = ("report", "compare", "export", "check", "watch", "fit", "doctor")
+COMMANDS = ("report", "run", "compare", "export", "check", "watch", "fit", "doctor")
 
 
 def test_the_installed_script_is_this_one() -> None:

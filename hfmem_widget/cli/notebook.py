@@ -1,0 +1,180 @@
+"""``hfmem run NOTEBOOK.ipynb``: each cell is recorded, and compared with that of an earlier run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import tempfile
+from argparse import Namespace
+from collections import Counter
+from dataclasses import replace
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from hfmem_widget.analysis.record import UNUSED, Record
+from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.cli.compare import AllowedRise, judge, parse_limit
+from hfmem_widget.cli.output import FINE, NO, remark, say
+from hfmem_widget.cli.write import stem
+from hfmem_widget.errors import OptionError
+from hfmem_widget.options import expanded
+from hfmem_widget.recording.file import place_of, read, read_regular
+from hfmem_widget.recording.limits import SUFFIX
+from hfmem_widget.text import first_line, format_counted, lines_of, plain
+from hfmem_widget.view.line import line
+
+TITLE, LIST = 40, 400  # letters at most
+MOST_BYTES = 256 << 20  # of a notebook, with its outputs
+
+
+def run_notebook(arguments: Namespace) -> int:
+    """Run a notebook; the code is not 0 where a cell fails, or takes more than the limit allows."""
+    if len(arguments.words) > 1 or arguments.label:
+        raise OptionError("a notebook takes no arguments and no --label")
+    limit = parse_limit(arguments.fail_over or "2%")
+    before = _cells_in(place_of(arguments.baseline)) if arguments.baseline else {}
+    if arguments.baseline and not before:
+        raise OptionError(f"{plain(arguments.baseline)} has no recordings of a notebook's cells")
+    if arguments.dir and any(expanded(arguments.dir).glob(f"*{SUFFIX}*")):
+        raise OptionError(f"{plain(arguments.dir)} has recordings already; choose another folder")
+    client = _client(place_of(arguments.words[0]), arguments.kernel)
+    try:
+        with client.setup_kernel():
+            _ask(client, "cells()")
+            folder = expanded(arguments.dir or tempfile.mkdtemp(prefix="hfmem-"))
+            folder.mkdir(parents=True, exist_ok=True)
+            remark(f"The cells are recorded in {plain(shlex.quote(os.fspath(folder)), 4096)}")
+            failure = _run(client, folder)
+            client.shutdown_kernel = "graceful"
+    except (OSError, RuntimeError) as error:
+        raise OptionError(f"the notebook cannot be recorded: {plain(error)}") from None
+    if failure:
+        say(plain(failure, LIST))
+        return NO
+    return _compare(before, _cells_in(folder), limit) if before else FINE
+
+
+def _client(path: Path, kernel: str) -> Any:
+    """Return nbclient's `NotebookClient` for a notebook, or raise `OptionError`."""
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+    except ImportError:
+        raise OptionError("running a notebook needs nbclient: pip install nbclient") from None
+    data = read_regular(path, MOST_BYTES)
+    try:
+        notebook = nbformat.reads(data, as_version=4)
+        for each in notebook.cells:
+            each.source.encode()  # as the kernel will be sent it
+            each.metadata["tags"] = each.metadata.get("tags") or []
+        has_code = any(each.cell_type == "code" and each.source.strip() for each in notebook.cells)
+    except Exception as error:  # noqa: BLE001  (a file may hold anything)
+        raise OptionError(f"{plain(path)} is not a notebook: {plain(error)}") from None
+    if not has_code:
+        raise OptionError(f"{plain(path)} has no code to run")
+    place = {"metadata": {"path": os.fspath(path.absolute().parent)}}
+    # After an error that is not allowed a kernel refuses for a moment what comes, which would be ours.
+    client = NotebookClient(notebook, kernel_name=kernel, resources=place, allow_errors=True)
+    client.shutdown_kernel = "immediate"  # one that is interrupted is busy
+    manager: Any = client.create_kernel_manager()
+    try:
+        language = manager.kernel_spec.language
+    except KeyError:  # NoSuchKernel
+        language = "not installed"
+    if language.lower() != "python":
+        what = f"{plain(manager.kernel_name)!r} is {plain(language)}"
+        raise OptionError(f"a kernel of Python is needed, and {what}; choose one with --kernel")
+    return client
+
+
+def _ask(client: Any, call: str) -> None:
+    """Have the kernel do something of ours, unseen by the notebook."""
+    code = f"__import__('hfmem_widget.drivers.recordings', fromlist=['_']).{call}"
+    asked = client.kc.execute(code, silent=True, store_history=False, stop_on_error=False)
+    said = client.wait_for_reply(asked)["content"]
+    if said["status"] == "error":
+        raise RuntimeError(f"{said['ename']}: {said['evalue']}")
+
+
+def _run(client: Any, folder: Path) -> str:
+    """Run and show each cell; return why the notebook did not come to its end, or ``""``."""
+    from nbclient.exceptions import DeadKernelError
+
+    number, errors = 0, list[dict[str, str]]()
+    client.on_cell_error = lambda **said: errors.append(said["execute_reply"]["content"])
+    for index, cell in enumerate(client.nb.cells):
+        tags, source = cell.metadata["tags"], cell.source
+        if cell.cell_type != "code" or not source.strip() or client.skip_cells_with_tag in tags:
+            continue
+        number += 1
+        title = plain(f"[{number}] {first_line(source)}", TITLE)
+        code = next((each for each in lines_of(source) if not each.startswith("#")), "")
+        digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
+        path = folder / f"{number:03d}-{digest}{SUFFIX}"
+        has_own = code.startswith("%%memwatch")
+        errors.clear()
+        try:
+            _ask(client, f"cells().cell_begins({title!r}, {os.fspath(path)!r}, has_own={has_own})")
+            client.execute_cell(cell, index)
+            _ask(client, f"cells().cell_ends(failed={bool(errors)})")
+        except DeadKernelError:
+            return f"The kernel ended in {title}."
+        try:
+            session = read(path)
+            span = replace(whole(session), label=title)
+            shown = line(session, span, brief=True).removeprefix("memwatch ")
+        except OptionError:
+            shown = f'"{title}" · not recorded'
+        say(shown)
+        if errors and "raises-exception" not in tags:
+            return f"{title} raised {': '.join(filter(None, (errors[0]['ename'], errors[0]['evalue'])))}"
+    return ""
+
+
+def _cells_in(folder: Path) -> dict[str, Record]:
+    """Return the cells that a run has recorded in a folder, by label, or else by the digest of the source."""
+    cells: list[tuple[str, Record]] = []
+    for path in sorted(folder.glob(f"[0-9]*-*{SUFFIX}*")):
+        number, _, digest = stem(path).partition("-")
+        session = read(path)
+        record = record_of(session, whole(session), label=session.label)
+        has_label = f"[{number.lstrip('0')}]" not in record.name
+        cells.append((record.name if has_label else digest, record))
+    # Which of several is which is known only where another run has as many.
+    names, count = [name for name, _ in cells], Counter(name for name, _ in cells)
+    return {
+        f"{name} {names[:at].count(name)} of {count[name]}": record
+        for at, (name, record) in enumerate(cells)
+    }
+
+
+def _compare(before: dict[str, Record], cells: dict[str, Record], limit: AllowedRise) -> int:
+    """Judge each cell that both runs have, and say which others there are."""
+    order = [each for each in before if each in cells]
+    common = [each for each in cells if each in before]
+    blocks = SequenceMatcher(None, order, common, autojunk=False).get_matching_blocks()
+    stayed = {each for at, _, size in blocks for each in order[at : at + size]}
+    over, missing, fine = list[str](), list[str](), 0
+    for a, b in ((before[each], cells[each]) for each in common):
+        judged = [*judge(replace(a, label="the baseline"), b, "peak", limit)]
+        # What earlier cells have left is not this one's: it must itself take so much more.
+        two = [(each, a.device(each.key) or UNUSED) for each in b.devices]
+        if all(new.above_start - old.above_start <= limit.of(old.peak.value) for new, old in two):
+            judged = [(False, text) for _, text in judged]
+        over += [text for is_over, text in judged if is_over]
+        missing += [] if judged else [b.name]
+        fine += {is_over for is_over, _ in judged} == {False}
+    texts = [*over, f"{format_counted(fine, 'cell')} not over the limit of {limit.text}."]
+    for what, names in (
+        ("No match in the baseline", [cells[each].name for each in cells if each not in before]),
+        ("No match in this run", [before[each].name for each in before if each not in cells]),
+        ("Moved", [cells[each].name for each in common if each not in stayed]),
+    ):
+        texts += [plain(f"{what}: {', '.join(names)}.", LIST)] if names else []
+    say("\n".join(("", *texts)))
+    if not over and (missing or not common):
+        which = ", ".join(missing) or "any cell"
+        raise OptionError(plain(f"the baseline has nothing to judge {which} by", LIST))
+    return NO if over else FINE

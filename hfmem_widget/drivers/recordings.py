@@ -1,0 +1,66 @@
+"""Watches tests, or a notebook's cells, one after the other, and writes each to a file of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from hfmem_widget.analysis.history import HISTORY
+from hfmem_widget.drivers.api import watch
+from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.errors import OptionError
+from hfmem_widget.monitor.process import Part, process_state
+from hfmem_widget.recording.file import free
+from hfmem_widget.session import Session
+
+
+class Recordings(Part):
+    """One recording after the other; at most one is open."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+
+    def begin(self, label: str, path: Path) -> str:
+        """Begin the next one in a new file; return why there is none, or ``""``."""
+        self.end(None)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._watch = watch(label, record=free(path), quiet=True)
+            self._watch.start()
+        except (OSError, OptionError) as error:
+            self._watch = None
+            return str(error)
+        return ""
+
+    def end(self, error: BaseException | None) -> None:
+        """End it as the code did."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop(error)
+
+
+class CellRecordings(Recordings):
+    """The cells of the notebook that ``hfmem run`` has this kernel run."""
+
+    _label, _path = "", ""
+    _before: Session | None = None
+
+    def cell_begins(self, label: str, path: str, *, has_own: bool) -> None:
+        """Begin with a cell; one that has a watch of its own is recorded from that, once it has ended."""
+        self._label, self._path, self._before = label, path, HISTORY.latest
+        if not has_own:
+            self.begin(label, Path(path))
+
+    def cell_ends(self, *, failed: bool) -> None:
+        """End with the cell."""
+        own = None if HISTORY.latest is self._before else HISTORY.latest
+        if self._watch is None and own is not None:
+            own.save(self._path)
+        self.end(getattr(sys, "last_value", None) if failed else None)
+        # The notebook's own list is of what the notebook watches.
+        HISTORY.records = [each for each in HISTORY.records if each.label != self._label]
+
+
+def cells() -> CellRecordings:
+    """Return this process' recordings of cells."""
+    return process_state(CellRecordings)

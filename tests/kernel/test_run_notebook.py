@@ -1,0 +1,194 @@
+"""`hfmem run NOTEBOOK`: its cells in a kernel of their own, each recorded and compared with another run's."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import hfmem_widget
+from hfmem_widget.cli.main import INTERRUPTED
+from hfmem_widget.cli.output import FINE, NO, WRONG
+from tests.data import ROOT
+from tests.scenes import scripted_run
+
+
+def start(folder: Path, cells: Sequence[Any], *options: object) -> subprocess.Popen[str]:
+    """Start `hfmem run` with a notebook of some cells, in another folder than the notebook's."""
+    made = [new_code_cell(one) if isinstance(one, str) else one for one in cells]
+    path = folder / "its" / "notebook.ipynb"
+    path.parent.mkdir()
+    nbformat.write(new_notebook(cells=made), path)
+    words = "-m", "hfmem_widget", "run", "its/notebook.ipynb", *map(str, options)
+    places = {"TMPDIR": str(folder), "IPYTHONDIR": str(folder / "ipython")}
+    return subprocess.Popen(
+        [sys.executable, *words], cwd=folder, env=os.environ | places | {"PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+class Ended(NamedTuple):
+    code: int
+    lines: list[str]
+    err: str
+
+
+def run(folder: Path, cells: Sequence[Any], *options: object) -> Ended:
+    process = start(folder, cells, *options)
+    out, err = process.communicate()
+    return Ended(process.returncode, out.splitlines(), err)
+
+
+MINE = "%%memwatch --label mine\nheld = bytearray({} << 20)"
+SMALL = "short = 1"
+CELLS = [
+    new_markdown_cell("# A notebook"),
+    "import os, sys\nassert 'torch' not in sys.modules\nassert os.path.exists('notebook.ipynb')",
+    "# what stays\nkept = bytearray(40 << 20)",
+    "%load_ext hfmem_widget",
+    MINE.format(20),
+    "from hfmem_widget import history\nassert 'kept' not in str(history())",
+    new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}),
+    new_code_cell("1 / 0", metadata={"tags": ["skip-execution"]}),
+    "%%bash\necho hello",
+    *("twice = 2", SMALL, "twice = 2"),
+]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+    """Return where a notebook was run, and its end."""
+    folder = tmp_path_factory.mktemp("base")
+    return folder, run(folder, CELLS, "--dir", "run")
+
+
+def test_each_cell_is_recorded_and_has_a_line(base: tuple[Path, Ended]) -> None:
+    """One that watches itself is recorded once, under its own label; the notebook's history has no other."""
+    folder, (code, lines, err) = base
+    sessions = [hfmem_widget.open(path) for path in sorted((folder / "run").iterdir())]
+
+    assert code == FINE, err
+    assert [line.partition('" · ')[0] for line in lines[:7]] == [
+        '"[1] import os, sys',
+        '"[2] kept = bytearray(40 << 20)',
+        '"[3] %load_ext hfmem_widget',
+        '"[4] held = bytearray(20 << 20)',
+        '"[5] from hfmem_widget import history',
+        '"[6] 1 / 0',
+        '"[7] echo hello',
+    ]
+    assert re.search(r"\(\+(39|40)\.\d\)$", lines[1])
+    assert "raised ZeroDivisionError" in lines[5]
+    assert [one.label for one in sessions[1:4]] == [
+        "[2] kept = bytearray(40 << 20)",
+        "[3] %load_ext hfmem_widget",
+        "mine",
+    ]
+    assert [len([*one.spans]) for one in sessions] == [1] * len(lines)
+
+
+def test_the_notebook_is_not_changed(base: tuple[Path, Ended]) -> None:
+    """Outputs are nowhere kept."""
+    notebook = nbformat.read(base[0] / "its" / "notebook.ipynb", as_version=4)
+
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+
+
+def test_the_same_notebook_is_within_its_limit(base: tuple[Path, Ended], tmp_path: Path) -> None:
+    """The exit code is 0, and one line says of how many cells."""
+    code, lines, err = run(tmp_path, CELLS, "--baseline", base[0] / "run", "--fail-over", "10%")
+
+    assert code == FINE, err
+    assert lines[-2:] == ["", "10 cells not over the limit of 10 %."]
+
+
+def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path) -> None:
+    """By label or source, wherever they are; what one left is not blamed on those after it."""
+    cells = [SMALL, *CELLS[:4], MINE.format(90), *CELLS[5:9], "new = 1", "twice = 2"]
+    code, lines, err = run(tmp_path, cells, "--baseline", base[0] / "run", "--fail-over", "50 MiB")
+
+    assert code == NO, err
+    over, *others = lines[lines.index("") + 1 :]
+    assert re.search(r"in the baseline, .* in mine \(\+(69|70)\.", over)
+    assert over.endswith("more than the limit of 50.0 MiB.")
+    assert others == [
+        "7 cells not over the limit of 50.0 MiB.",
+        "No match in the baseline: [9] new = 1, [10] twice = 2.",
+        "No match in this run: [8] twice = 2, [10] twice = 2.",
+        "Moved: [1] short = 1.",
+    ]
+
+
+def test_what_has_no_cell_in_common_cannot_be_judged(tmp_path: Path) -> None:
+    """The exit code is 2; the cells of both are listed."""
+    (tmp_path / "base").mkdir()
+    scripted_run("cpu").save(tmp_path / "base" / "001-00000000.hfmem.jsonl")
+    code, lines, err = run(tmp_path, ["1 + 1"], "--baseline", "base")
+
+    assert code == WRONG
+    assert lines[-2:] == [
+        "No match in the baseline: [1] 1 + 1.",
+        "No match in this run: tiny-bert.",
+    ]
+    assert "the baseline has nothing to judge any cell by" in err
+
+
+def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
+    """The exit code is 2, though other cells are as they were."""
+    (tmp_path / "base").mkdir()
+    session = scripted_run("training")
+    session.label = "mine"
+    session.save(tmp_path / "base" / "001-00000000.hfmem.jsonl")
+    load = "%load_ext hfmem_widget"
+    code, _, err = run(tmp_path, [load, MINE.format(9)], "--baseline", "base")
+
+    assert code == WRONG
+    assert "the baseline has nothing to judge mine by" in err
+
+
+def test_the_first_cell_that_fails_is_the_last(tmp_path: Path) -> None:
+    """Its number and its error are said in one line, and what was recorded until then is kept."""
+    cells = ["fine = 1", "raise ValueError('two\\nlines \\x1b[31m')", "never = 1"]
+    code, lines, _ = run(tmp_path, cells, "--dir", "run")
+
+    assert code == NO
+    assert lines[-1].endswith("… raised ValueError: two lines [31m")
+    assert lines[-1].startswith("[2] raise ValueError(")
+    assert len(lines) == 3
+    assert len([*(tmp_path / "run").iterdir()]) == 2
+
+
+def test_a_kernel_that_ends_ends_the_run(tmp_path: Path) -> None:
+    """It is said in which cell, whose recording is kept as far as it was written."""
+    cells = ["1", "import os, time\ntime.sleep(1.5)\nos._exit(3)"]
+    code, lines, _ = run(tmp_path, cells, "--dir", "run")
+
+    assert code == NO
+    assert lines[-1] == "The kernel ended in [2] import os, time."
+    assert len([*(tmp_path / "run").iterdir()]) == 2
+
+
+def test_an_interrupt_ends_the_kernel(tmp_path: Path) -> None:
+    """The exit code is that of an interrupt, and no process is left."""
+    told = tmp_path / "its" / "pid"
+    cell = "import os, time\nopen('new', 'w').write(str(os.getpid()))\nos.rename('new', 'pid')"
+    process = start(tmp_path, [f"{cell}\ntime.sleep(600)"])
+    while not told.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+
+    assert process.returncode == INTERRUPTED
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text("utf-8")), 0)
