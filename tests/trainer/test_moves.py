@@ -234,6 +234,26 @@ def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None
         hfmem_widget.fit(sessions[0])
 
 
+def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
+    """Steps that share a window have no batches: the worst of the others counts. Another model is said."""
+    model, other = gpt2_of_two_layers(), bert_classifier()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with hfmem_widget.watch("run", quiet=True) as session:
+        with torch.no_grad():
+            other(input_ids=torch.ones(1, 8, dtype=torch.int64))
+        for step in range(150):
+            ids = torch.ones(2, 8 + 4 * (step % 3), dtype=torch.int64)
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    fitted = hfmem_widget.fit(session)
+
+    assert fitted.forecast.setting.batch == 2
+    assert fitted.forecast.setting.length in {8, 12, 16}
+    assert sum(map(torch.numel, other.parameters())) > 0.1 * fitted.forecast.parameters
+    assert "Measured is what all models of this process took, of which this is one." in repr(fitted)
+
+
 @pytest.mark.parametrize("make", [gpt2_of_two_layers, llama], ids=["gpt2", "llama"])
 def test_the_largest_batch_and_length_fit_in_real_steps(make: Make) -> None:
     """A step of either is within the room, as malloc may map twice its tensors; one of 4 % more is not."""
