@@ -1,7 +1,5 @@
 """What scripted out-of-memory errors are made of."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -79,3 +77,15 @@ def incident(
 def blocks(free: float, largest: float, **more: Any) -> Blocks:
     """Return blocks with so many GiB free, in pieces of at most so many."""
     return Blocks(count=200, free=free * GIB, largest_free=largest * GIB, **more)
+
+
+def case(
+    name: str,
+    cause: str,
+    *,
+    advice: tuple[str, ...] = (),
+    never: tuple[str, ...] = (),
+    **known: Any,
+) -> Case:
+    """Return the case of an `incident` of which so much is known."""
+    return Case(name, incident(**known), cause, advice, never)
