@@ -7,8 +7,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,28 @@ else:
         print("torch finds no CUDA device")
 """
 
-Run = Callable[[str], Any]
+
+@dataclass(frozen=True)
+class Run:
+    """Runs code in a fresh interpreter, and returns what it passed to `report`."""
+
+    before: str = ""
+
+    def after(self, before: str) -> "Run":
+        """Return one that runs other code before."""
+        return Run(before)
+
+    def __call__(self, code: str) -> Any:
+        report = "import json\ndef report(value):\n    print('\\n@@' + json.dumps(value))\n"
+        script = f"{report}{self.before}{code}"
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        lines = [line for line in done.stdout.splitlines() if line.startswith("@@")]
+        assert lines, done.stdout[-2000:]
+        return json.loads(lines[-1][2:])
+
 
 LOCKS = Path(tempfile.gettempdir())
 
@@ -66,19 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def run_python() -> Run:
-    """Return a function that runs code in a fresh interpreter and returns what it passed to `report`."""
-
-    def run(code: str) -> Any:
-        script = f"import json\ndef report(value):\n    print('\\n@@' + json.dumps(value))\n{code}"
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        lines = [line for line in done.stdout.splitlines() if line.startswith("@@")]
-        assert lines, done.stdout[-2000:]
-        return json.loads(lines[-1][2:])
-
-    return run
+    return Run()
 
 
 @pytest.fixture

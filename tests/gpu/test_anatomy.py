@@ -35,10 +35,7 @@ class Truth(TrainerCallback):
 )
 def test_weights_gradients_and_states_equal_their_storages(run_python: Run, habit: str) -> None:
     """At every optimizer step of bert-large's shape, each part is what the storages come to, to the byte."""
-    wrong, compared, at_peak = run_python(
-        TRAINER
-        + TRUTH
-        + f"""
+    wrong, compared, at_peak = run_python.after(TRAINER + TRUTH)(f"""
 truth = Truth()
 trainer = make_trainer([128] * 8, layers=24, callbacks=[truth], {habit})
 with hfmem_widget.watch("train", quiet=True, phases="all") as session:
@@ -55,8 +52,7 @@ from hfmem_widget.analysis.parts import OF_ALLOCATED
 allocated = sum(part.bytes for part in peak.parts if part.name in OF_ALLOCATED)
 report([wrong, len(edges), [peak.allocated, allocated, session.peak("cuda:0/allocated"),
                             peak.bytes("activations"), peak.certainty]])
-"""
-    )
+""")
 
     assert wrong == []
     assert compared >= 8
@@ -69,9 +65,7 @@ report([wrong, len(edges), [peak.allocated, allocated, session.peak("cuda:0/allo
 @pytest.mark.whole_card
 def test_the_parts_come_to_the_process_use_at_every_tick(run_python: Run) -> None:
     """What is allocated, cached and the context come to what the driver says that this process uses."""
-    ticks, off, context, driver_says = run_python(
-        TRAINER
-        + """
+    ticks, off, context, driver_says = run_python.after(TRAINER)("""
 import pynvml, os
 from hfmem_widget.monitor.shared import shared_monitor
 trainer = make_trainer([128] * 60, layers=24)
@@ -94,8 +88,7 @@ off = sorted(abs(parts - used) for parts, _, used, _ in rows)
 report([len(rows), [max(abs(parts - process) for parts, process, _, _ in rows),
                     off[len(off) // 2], off[int(len(off) * 0.9)], off[-1]],
         session.latest("cuda:0/context"), listed - torch.cuda.memory_reserved(0)])
-"""
-    )
+""")
 
     assert ticks > 20
     sums, median, nine_in_ten, most = off

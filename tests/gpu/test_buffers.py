@@ -70,11 +70,7 @@ def check(told: dict[str, Any], what: str) -> None:
 @pytest.mark.parametrize("habit", ["", "bf16=True"])
 def test_cublas_workspaces_are_told(run_python: Run, habit: str) -> None:
     """They take what PyTorch frees when it is told to clear them: the main thread's and autograd's."""
-    told, there = run_python(
-        ALONE
-        + TRAINER
-        + SUM
-        + f"""
+    told, there = run_python.after(ALONE + TRAINER + SUM)(f"""
 trainer = make_trainer([128] * 8, layers=6, {habit})
 with hfmem_widget.watch("train", quiet=True) as session:
     trainer.train()
@@ -84,8 +80,7 @@ import gc; gc.collect()
 left = torch.cuda.memory_allocated(0)
 torch._C._cuda_clearCublasWorkspaces()
 report([told, left - torch.cuda.memory_allocated(0)])
-"""
-    )
+""")
 
     check(told, f"Trainer {habit}")
     assert told["owners"]["cuBLAS workspaces"] == there > 0
@@ -94,10 +89,7 @@ report([told, left - torch.cuda.memory_allocated(0)])
 
 def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
     """And on a device that only holds tensors none is told."""
-    told = run_python(
-        SUM
-        + NET
-        + """
+    told = run_python.after(SUM + NET)("""
 import gc
 model = net(1024, 2).cuda()
 with hfmem_widget.watch("hold", quiet=True) as session:
@@ -105,8 +97,7 @@ with hfmem_widget.watch("hold", quiet=True) as session:
 def report_of():
     return [dict(session.contents.libraries), session.anatomy("peak", device="cuda:0").bytes("libraries")]
 report(report_of())
-"""
-    )
+""")
 
     owners, libraries = told
     assert owners == {}
@@ -115,10 +106,7 @@ report(report_of())
 
 def test_a_graph_keeps_the_sum_of_the_parts(run_python: Run) -> None:
     """A captured forward pass, replayed: its outputs are allocated, and its workspace is told."""
-    told = run_python(
-        SUM
-        + NET
-        + """
+    told = run_python.after(SUM + NET)("""
 model = net(2048, 8).cuda()
 batch = torch.randn(512, 2048, device="cuda")
 with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
@@ -131,8 +119,7 @@ with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
             graph.replay()
         torch.cuda.synchronize()
 report(said(session))
-"""
-    )
+""")
 
     parts = told["parts"]
     print(told)  # noqa: T201  (what of a graph's pool is explained)
@@ -143,18 +130,13 @@ report(said(session))
 def test_eight_bit_states_are_all_told(run_python: Run) -> None:
     """Bitsandbytes' states, their scales and the code books that they share."""
     pytest.importorskip("bitsandbytes")
-    told = run_python(
-        SUM
-        + NET
-        + LOOP
-        + """
+    told = run_python.after(SUM + NET + LOOP)("""
 import bitsandbytes as bnb
 model = net(4096, 6).cuda()
 with hfmem_widget.watch("8-bit", quiet=True) as session:
     train(model, torch.randn(256, 4096, device="cuda"), make=bnb.optim.AdamW8bit)
 report(said(session))
-"""
-    )
+""")
 
     check(told, "bitsandbytes AdamW8bit")
     assert 1.9 < 4 * told["parts"]["optimizer"] / told["parts"]["weights"] < 2.3
@@ -216,9 +198,7 @@ def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) ->
 
 def test_pinned_memory_is_told_on_the_host(run_python: Run) -> None:
     """As PyTorch's own count of it has it; before CUDA is up there is none, and nothing is initialised."""
-    up, told, truth, notes = run_python(
-        SUM
-        + """
+    up, told, truth, notes = run_python.after(SUM)("""
 import time
 with hfmem_widget.watch("pin", quiet=True) as session:
     time.sleep(1.2)
@@ -228,8 +208,7 @@ with hfmem_widget.watch("pin", quiet=True) as session:
     time.sleep(2.5)
 truth = torch.cuda.host_memory_stats()["allocated_bytes.current"]
 report([up, session.latest("cpu/pinned"), truth, list(session.anatomy("now", device="cpu").notes)])
-"""
-    )
+""")
 
     assert not up
     assert told == truth >= 96 * MIB

@@ -14,17 +14,16 @@ def test_a_watched_cells_peak_is_what_the_bare_cell_reports(run_python: Run) -> 
         + TRAIN
         + "report([torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])\n"
     )
-    watched = run_python(
+    watched = run_python.after(
         "import hfmem_widget\n"
         + SETUP
         + "with hfmem_widget.watch('train', quiet=True) as session:\n    "
         + TRAIN.strip().replace("\n", "\n    ")
-        + """
+    )("""
 peaks = session.spans[0].peaks
 report([peaks["cuda:0/allocated"].value, peaks["cuda:0/reserved"].value,
         peaks["cuda:0/allocated"].certainty])
-"""
-    )
+""")
 
     assert watched == [*bare, "exact"]
 
@@ -33,14 +32,13 @@ def test_a_cell_that_brings_cuda_up_is_exact_too(run_python: Run) -> None:
     """Importing torch and initialising CUDA inside the watched block loses nothing."""
     body = MODEL + "model = make_model(2)\nbatch_of(512)\ntorch.cuda.synchronize()\n"
     bare = run_python(body + "report(torch.cuda.max_memory_allocated())\n")
-    watched = run_python(
+    watched = run_python.after(
         "import hfmem_widget\nwith hfmem_widget.watch(quiet=True) as session:\n    "
         + body.strip().replace("\n", "\n    ")
-        + """
+    )("""
 peak = session.spans[0].peaks["cuda:0/allocated"]
 report([peak.value, peak.certainty])
-"""
-    )
+""")
 
     assert watched == [bare, "exact"]
 

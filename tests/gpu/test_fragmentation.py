@@ -43,10 +43,7 @@ del kept[0::3], kept[1::2]
 
 def test_sums_are_the_allocators_and_promises_hold(run_python: Run) -> None:
     """Holes stay when the cache is emptied, whole segments go; what is said to fit fits, more does not."""
-    before, grew, grew_more, after = run_python(
-        LOOK
-        + INTERLEAVED
-        + """
+    before, grew, grew_more, after = run_python.after(LOOK + INTERLEAVED)("""
 whole = tensor(100); del whole
 before = look()
 fitting = torch.empty(before["fits"], dtype=torch.uint8, device="cuda")
@@ -57,8 +54,7 @@ grew_more = look()["reserved"] - before["reserved"]
 del larger
 torch.cuda.empty_cache()
 report([before, grew, grew_more, look()])
-"""
-    )
+""")
 
     assert before["hole"] == 40 * 14 * MIB
     assert before["whole"] == 100 * MIB == before["fits"]
@@ -69,9 +65,7 @@ report([before, grew, grew_more, look()])
 
 def test_what_a_side_stream_has_freed_and_what_it_still_uses(run_python: Run) -> None:
     """Free for that stream alone; freed while it may still read it; free again once it is done."""
-    seen, waiting, later = run_python(
-        LOOK
-        + """
+    seen, waiting, later = run_python.after(LOOK)("""
 side = torch.cuda.Stream()
 with torch.cuda.stream(side):
     gone = tensor(64); del gone
@@ -86,8 +80,7 @@ side.synchronize()
 # The allocator looks at the streams when it is next asked for memory.
 another = tensor(1)
 report([seen, waiting, look()])
-"""
-    )
+""")
 
     assert (seen["stream"], seen["whole"], seen["fits"]) == (64 * MIB, 0, 0)
     assert waiting["pending"] == 48 * MIB
@@ -96,9 +89,7 @@ report([seen, waiting, look()])
 
 def test_private_pools_stand_apart(run_python: Run) -> None:
     """A `MemPool`'s and a CUDA graph's free blocks are for their owners alone."""
-    mempool, both = run_python(
-        LOOK
-        + """
+    mempool, both = run_python.after(LOOK)("""
 pool = torch.cuda.MemPool()
 with torch.cuda.use_mem_pool(pool):
     kept, gone = tensor(64), tensor(32)
@@ -110,8 +101,7 @@ torch.cuda.synchronize()
 with torch.cuda.graph(graph):
     result = (still + 1) * 2
 report([mempool, look()])
-"""
-    )
+""")
 
     assert (mempool["pool"], mempool["whole"], mempool["fits"]) == (32 * MIB, 0, 0)
     assert both["places"] >= 3
@@ -119,10 +109,9 @@ report([mempool, look()])
 
 def test_whole_pages_of_expandable_segments_go_and_nothing_else(run_python: Run) -> None:
     """To the byte, though the allocator's own counter of holes says 0."""
-    before, after = run_python(
-        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n"
-        + LOOK
-        + """
+    before, after = run_python.after(
+        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'\n" + LOOK
+    )("""
 kept = [tensor(30) for _ in range(20)]
 del kept[0::2]
 small = [torch.empty(100_000, dtype=torch.uint8, device="cuda") for _ in range(200)]
@@ -130,8 +119,7 @@ del small[40:160]
 before = look()
 torch.cuda.empty_cache()
 report([before, look()])
-"""
-    )
+""")
 
     assert before["whole"] > 0
     assert before["hole"] > 0
@@ -141,18 +129,16 @@ report([before, look()])
 
 def test_cudas_own_allocator_is_said_to_tell_nothing(run_python: Run) -> None:
     """One sentence with the sums, in the map and in what the watch leaves."""
-    text, figures = run_python(
-        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:cudaMallocAsync'\n"
-        + LOOK
-        + """
+    text, figures = run_python.after(
+        "import os\nos.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'backend:cudaMallocAsync'\n" + LOOK
+    )("""
 kept = tensor(100)
 shown = io.StringIO()
 with contextlib.redirect_stdout(shown), hfmem_widget.watch("async", memory_map=True):
     time.sleep(0.3)
 found = hfmem_widget.memory_map()
 report([shown.getvalue(), [len(found.segments), found.notes["cuda:0"]]])
-"""
-    )
+""")
 
     assert figures[0] == 0
     for told in (text, figures[1]):
@@ -162,9 +148,7 @@ report([shown.getvalue(), [len(found.segments), found.notes["cuda:0"]]])
 
 def test_holes_that_made_a_cell_need_more_are_a_finding(run_python: Run) -> None:
     """With the figure that the map gives; the same cell without them has none."""
-    cut, whole = run_python(
-        LOOK
-        + """
+    cut, whole = run_python.after(LOOK)("""
 from hfmem_widget.analysis.facts import findings_of
 def watched(body):
     with hfmem_widget.watch(quiet=True, interval=0.05) as session:
@@ -181,8 +165,7 @@ def whole():
 first = watched(cut)
 torch.cuda.empty_cache()
 report([first, watched(whole)])
-"""
-    )
+""")
 
     ((title, holes),), on_the_map = cut
     assert holes == pytest.approx(on_the_map, rel=0.02)

@@ -99,5 +99,4 @@ def test_the_device_is_told_apart_from_the_host(fresh: Kernel) -> None:
     """Of two blocks, the one on the GPU is told of the GPU, and the other is not."""
     fresh.run("here = torch.zeros(2**20, device='cpu'); there = block(2)")
     rows, _, _ = ask(fresh)
-
     assert [one["path"] for one in rows if one["bytes"] >= BLOCK] == ["there"]

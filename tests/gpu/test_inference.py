@@ -44,9 +44,7 @@ def generate(model, look=None, new=256, rows=4, prompt=128, **options):
 )
 def test_the_cache_is_told_to_the_byte_at_every_step(run_python: Run, options: str) -> None:
     """Of 256 tokens, whatever implements it; of one that is offloaded, what lies on each side."""
-    wrong, steps, left = run_python(
-        LLAMA
-        + f"""
+    wrong, steps, left = run_python.after(LLAMA)(f"""
 attach()
 model = llama()
 look = Look("cuda:0")
@@ -55,8 +53,7 @@ with hfmem_widget.watch(quiet=True) as session:
     generate(model, look, {options})
 wrong = [[at, *pair] for at, pair in enumerate(zip(look.ours, look.theirs)) if pair[0] != pair[1]]
 report([wrong[:5], len(look.ours), session.latest("cuda:0/kv_cache") - owned(*alive(), device="cuda:0")])
-"""
-    )
+""")
 
     assert wrong == []
     assert steps >= 20 if "assistant" in options else steps == 256
@@ -67,9 +64,7 @@ def test_the_peak_of_a_generation_is_explained(
     run_python: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its parts come to the allocator's own peak, and next to none of it is not attributed."""
-    parts, allocated, exact, told, sentence, cache, phases = run_python(
-        LLAMA
-        + """
+    parts, allocated, exact, told, sentence, cache, phases = run_python.after(LLAMA)("""
 from hfmem_widget.view.tokens import kv_cache_text
 attach()
 model = llama()
@@ -86,8 +81,7 @@ phases = [[span.kind, span.peaks["cuda:0/allocated"].value, span.peaks["cuda:0/a
           for span in session.spans if span.kind in ("prefill", "decode")]
 report([parts, peak.allocated, exact, list(peak.notes), kv_cache_text(session, session.spans[0]),
         [cache.bytes, cache.token_bytes, cache.length, cache.longest, cache.tokens_per_second], phases])
-"""
-    )
+""")
     share = parts.get("unattributed", 0.0) / allocated
     with capsys.disabled():
         print(f"\nnot attributed at the peak of generate: {100 * share:.2f} %; {parts}; {told}")  # noqa: T201
@@ -106,9 +100,7 @@ report([parts, peak.allocated, exact, list(peak.notes), kv_cache_text(session, s
 
 def test_what_would_fit_does_fit(run_python: Run) -> None:
     """A cache of the estimated length can be allocated beside the model, one half as long again cannot."""
-    fits, beyond = run_python(
-        LLAMA
-        + """
+    fits, beyond = run_python.after(LLAMA)("""
 attach()
 model = llama(4)
 torch.cuda.set_per_process_memory_fraction(1.0)
@@ -127,8 +119,7 @@ def allocates(length):
 
 torch.cuda.empty_cache()
 report([allocates(cache.longest), allocates(1.5 * cache.longest)])
-"""
-    )
+""")
 
     assert (fits, beyond) == (True, False)
 
@@ -136,9 +127,7 @@ report([allocates(cache.longest), allocates(1.5 * cache.longest)])
 @pytest.mark.parametrize("options", ["", "num_beams=2", "do_sample=True"])
 def test_what_is_generated_is_the_same_bit_for_bit(run_python: Run, options: str) -> None:
     """With and without us, its scores too."""
-    repeats, same, bare, watched = run_python(
-        LLAMA
-        + f"""
+    repeats, same, bare, watched = run_python.after(LLAMA)(f"""
 import time
 model = llama(8)
 def timed(**more):
@@ -157,8 +146,7 @@ with hfmem_widget.watch(quiet=True):
 def equal(one, other):
     return torch.equal(one.sequences, other.sequences) and all(map(torch.equal, one.scores, other.scores))
 report([equal(bare, again), equal(bare, watched), 1000 * without / 256, 1000 * with_us / 256])
-"""
-    )
+""")
     print(f"ms a token: {bare:.3f} without, {watched:.3f} with")  # noqa: T201  (shown with -s)
 
     if not repeats:
@@ -168,9 +156,7 @@ report([equal(bare, again), equal(bare, watched), 1000 * without / 256, 1000 * w
 
 def test_a_static_cache_under_cuda_graphs_is_told_as_well(run_python: Run) -> None:
     """Where `generate` compiles the decode by itself; the steps are followed outside of the graphs."""
-    failed, wrong, steps, same, phases = run_python(
-        LLAMA
-        + """
+    failed, wrong, steps, same, phases = run_python.after(LLAMA)("""
 model = llama(4, 1024)
 options = {"cache_implementation": "static", "new": 64}
 try:
@@ -186,8 +172,7 @@ with hfmem_widget.watch(quiet=True) as session:
 wrong = [[at, *pair] for at, pair in enumerate(zip(look.ours, look.theirs)) if pair[0] != pair[1]]
 report(["", wrong[:5], len(look.ours), torch.equal(bare, watched),
         [[span.kind, dict(span.counts)] for span in session.spans if span.kind in ("prefill", "decode")]])
-"""
-    )
+""")
     if failed:
         pytest.skip(f"does not work here without us either: {failed}")
 
@@ -200,9 +185,7 @@ report(["", wrong[:5], len(look.ours), torch.equal(bare, watched),
 
 def test_a_loop_by_hand_is_told_to_the_byte(run_python: Run) -> None:
     """Of 256 tokens, without `generate`; and its temporaries are no riddle."""
-    wrong, steps, share = run_python(
-        LLAMA
-        + """
+    wrong, steps, share = run_python.after(LLAMA)("""
 attach()
 model = llama()
 ids = torch.randint(3, 32000, (4, 128)).cuda()
@@ -218,8 +201,7 @@ with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
 peak = session.anatomy("peak", device="cuda:0")
 wrong = [pair for pair in pairs if pair[0] != pair[1]]
 report([wrong[:5], len(pairs), peak.bytes("unattributed") / peak.allocated])
-"""
-    )
+""")
 
     assert wrong == []
     assert steps == 256

@@ -33,9 +33,7 @@ def told(session):
 
 def test_kept_graphs_are_told_to_the_byte(run_python: Run) -> None:
     """Every step keeps as much as the last: the slope is what one graph takes, and its bounds are too."""
-    (trend, title), one_graph = run_python(
-        LOOP
-        + """
+    (trend, title), one_graph = run_python.after(LOOP)("""
 train(256)
 before = torch.cuda.memory_allocated()
 kept = model(torch.ones(256, 1024, device="cuda")).square().mean()
@@ -48,8 +46,7 @@ with hfmem_widget.watch("leak", quiet=True) as session:
             train(256)
             losses.append(model(torch.ones(256, 1024, device="cuda")).square().mean())
 report([told(session), one_graph])
-"""
-    )
+""")
 
     assert trend[0] == "a step"
     assert trend[1:4] == [one_graph] * 3
@@ -59,9 +56,7 @@ report([told(session), one_graph])
 def test_a_healthy_training_has_no_trend(run_python: Run) -> None:
     """Warm-up, batches of any length, cuBLAS' workspaces, a cache that fills, a model that comes later."""
     assert (
-        run_python(
-            LOOP
-            + """
+        run_python.after(LOOP)("""
 import copy, random
 chance, cache, later = random.Random(0), {}, None
 with hfmem_widget.watch("healthy", quiet=True) as session:
@@ -76,7 +71,6 @@ with hfmem_widget.watch("healthy", quiet=True) as session:
             with span("evaluate"), torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
                 model(torch.ones(4096, 1024, device="cuda"))
 report(told(session))
-"""
-        )
+""")
         == []
     )

@@ -41,9 +41,7 @@ def peak(config, rows, length, dtype=torch.float32, autocast=False):
 
 def test_a_forecast_leaves_cuda_alone_and_children_can_use_it(run_python: Run) -> None:
     """No context, no driver initialised, no thread of autograd's: a forked child computes and trains."""
-    found = run_python(
-        SHAPES
-        + """
+    found = run_python.after(SHAPES)("""
 import os, hfmem_widget
 told = hfmem_widget.fit(llama, batch=2, length=256, checkpointing=True)
 memory = hfmem_widget.max_memory()
@@ -55,8 +53,7 @@ if child == 0:
     (leaf * 2).sum().backward()
     os._exit(0 if float(leaf.grad.sum()) == 8 else 1)
 report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), told.verdicts[0].room.device])
-"""
-    )
+""")
 
     assert found[:2] == [False, 0]
     assert found[2][0] == "0"
@@ -95,16 +92,12 @@ def test_the_peak_of_a_step_is_within_three_percent(
     run_python: Run, call: str, model: str, choices: str
 ) -> None:
     """Told before loading, against the allocator's own peak of the third step."""
-    real, told = run_python(
-        SHAPES
-        + STEPS
-        + f"""
+    real, told = run_python.after(SHAPES + STEPS)(f"""
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.predict import predict
 told = predict({model}, Setting({choices})).total
 report([{call}, told])
-"""
-    )
+""")
 
     assert told == pytest.approx(real, rel=0.03)
 
@@ -132,15 +125,12 @@ models = {
 @pytest.mark.parametrize("name", ["experts", "experts, Qwen", "images", "images, tiled", "text"])
 def test_a_real_step_confirms_the_forecast(run_python: Run, name: str, choices: str) -> None:
     """Within three percent, and never more than half a percent under; CUDA is left alone."""
-    told, tried, seconds, device, up = run_python(
-        MODELS
-        + f"""
+    told, tried, seconds, device, up = run_python.after(MODELS)(f"""
 import torch, hfmem_widget
 fit = hfmem_widget.fit(models[{name!r}], batch=4, length=512, attempt=True, {choices})
 tried = fit.tried
 report([fit.forecast.total, tried.peak, tried.seconds, tried.device, torch.cuda.is_initialized()])
-"""
-    )
+""")
 
     assert told == pytest.approx(tried, rel=0.03)
     assert told >= 0.995 * tried
@@ -162,30 +152,24 @@ def test_a_real_step_is_made_with_bitsandbytes(run_python: Run, choices: str) ->
     """Whose figures are rules, so that only the order of magnitude is asked for."""
     pytest.importorskip("bitsandbytes")
     pytest.importorskip("peft")
-    told, tried = run_python(
-        MODELS
-        + f"""
+    told, tried = run_python.after(MODELS)(f"""
 import hfmem_widget
 fit = hfmem_widget.fit(models["text"], batch=4, length=512, attempt=True, {choices})
 report([fit.forecast.total, fit.tried.peak])
-"""
-    )
+""")
 
     assert told == pytest.approx(tried, rel=0.2)
 
 
 def test_a_real_step_that_does_not_fit_is_a_result(run_python: Run) -> None:
     """And the next one is made as if nothing had been."""
-    told, after = run_python(
-        MODELS
-        + """
+    told, after = run_python.after(MODELS)("""
 import hfmem_widget
 models["text"].vocab_size = 1 << 32
 told = repr(hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True))
 models["text"].vocab_size = 32000
 report([told, hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True).tried.peak])
-"""
-    )
+""")
 
     assert "A real step ran out of memory" in told
     assert after > 0
@@ -193,9 +177,7 @@ report([told, hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True)
 
 def test_a_real_step_leaves_random_numbers_alone(run_python: Run) -> None:
     """Those that come next are as without it, and no peak is forgotten."""
-    before, after, same = run_python(
-        MODELS
-        + """
+    before, after, same = run_python.after(MODELS)("""
 import torch, hfmem_widget
 block = torch.empty(64 << 20, dtype=torch.uint8, device="cuda"); del block
 before = torch.cuda.max_memory_allocated()
@@ -203,8 +185,7 @@ state = torch.cuda.get_rng_state()
 hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True)
 same = bool((state == torch.cuda.get_rng_state()).all())
 report([before, torch.cuda.max_memory_allocated(), same])
-"""
-    )
+""")
 
     assert after >= before
     assert same

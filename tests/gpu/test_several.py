@@ -24,9 +24,7 @@ def rise(session, key):
 
 def test_a_block_is_told_of_the_device_it_is_on(run_python: Run) -> None:
     """What is allocated on cuda:1 is in cuda:1's exact peak and in its device memory, and not in cuda:0's."""
-    first, second, certainty, used = run_python(
-        LOOK
-        + """
+    first, second, certainty, used = run_python.after(LOOK)("""
 for index in range(2):
     torch.ones(1, device=f"cuda:{index}")
 with hfmem_widget.watch(quiet=True) as session:
@@ -39,8 +37,7 @@ peaks = session.spans[0].peaks
 report([peaks["cuda:0/allocated"].value, peaks["cuda:1/allocated"].value,
         peaks["cuda:1/allocated"].certainty,
         [rise(session, f"cuda:{index}/device_used") / GIB for index in range(2)]])
-"""
-    )
+""")
 
     assert (first, second, certainty) == (3 * 2**30, 5 * 2**30, "exact")
     assert used[0] < 0.1
@@ -87,11 +84,9 @@ report([unused, seen, had_context, read[1], [peak.value, peak.certainty]])
 def test_an_order_of_the_users_own_is_followed(run_python: Run, when: str) -> None:
     """With CUDA_VISIBLE_DEVICES=1,0 the driver's second GPU is cuda:0, in the charts too."""
     begin = "" if when.startswith("before") else "torch.ones(1, device='cuda:0')\n"
-    used, uuids, expected = run_python(
-        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,0'\n"
-        + LOOK
-        + begin
-        + """
+    used, uuids, expected = run_python.after(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1,0'\n" + LOOK + begin
+    )("""
 import pynvml
 with hfmem_widget.watch(quiet=True) as session:
     time.sleep(0.3)
@@ -102,8 +97,7 @@ uuids = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for 
 known = {device.key: device.uuid for device in session.devices}
 report([[rise(session, f"cuda:{index}/device_used") / GIB for index in range(2)],
         [known["cuda:0"], known["cuda:1"]], uuids])
-"""
-    )
+""")
 
     assert uuids == expected
     assert used[0] > 3.99
@@ -156,17 +150,13 @@ def test_data_parallel_is_exact_on_both(run_python: Run) -> None:
         + "train()\n[torch.cuda.reset_peak_memory_stats(i) for i in range(2)]\ntrain()\n"
         + "report([torch.cuda.max_memory_allocated(i) for i in range(2)])\n"
     )
-    watched = run_python(
-        "import hfmem_widget\n"
-        + PARALLEL
-        + """
+    watched = run_python.after("import hfmem_widget\n" + PARALLEL)("""
 train()
 with hfmem_widget.watch(quiet=True) as session:
     train()
 peaks = [session.spans[0].peaks[f"cuda:{index}/allocated"] for index in range(2)]
 report([peak.value for peak in peaks] + [peak.certainty for peak in peaks])
-"""
-    )
+""")
 
     assert watched == [*bare, "exact", "exact"]
 

@@ -24,9 +24,7 @@ torch_cuda.CudaAllocator.recording = functools.partial(torch_cuda.CudaHistory, m
 
 def test_the_composition_is_the_allocators_own_peak(run_python: Run) -> None:
     """Of a training: what is live comes to the requested peak, and with the rounding to the allocated one."""
-    found = run_python(
-        WATCHED_TRAINING
-        + """
+    found = run_python.after(WATCHED_TRAINING)("""
 peaks = session.spans[0].peaks
 report({
     "live": peak.bytes, "highest": peak.highest, "rounding": peak.rounding,
@@ -38,8 +36,7 @@ report({
     "cost": [session.stacks.recording.seconds, session.stacks.recording.snapshot],
     "left_on": torch._C._cuda_isHistoryEnabled(), "wrapped": peak.wrapped, "entries": peak.entries,
 })
-"""
-    )
+""")
 
     assert found["certainty"] == "exact"
     assert found["exact"]
@@ -61,14 +58,13 @@ def test_a_cell_that_brings_cuda_up_is_recorded_from_its_first_byte(run_python: 
         MODEL
         + "model = make_model(2)\nloss = model(**batch_of(256)).loss\ntorch.cuda.synchronize()\n"
     )
-    found = run_python(
+    found = run_python.after(
         "import hfmem_widget\nwith hfmem_widget.watch(stacks=True, quiet=True) as session:\n    "
         + body.strip().replace("\n", "\n    ")
-        + """
+    )("""
 peak = session.stacks.peaks[0]
 report([peak.exact, peak.highest, sorted({site.kind for site in peak.sites}), session.stacks.recording.began])
-"""
-    )
+""")
 
     assert found[0]
     assert "before" not in found[2]
@@ -107,19 +103,14 @@ def test_a_wrapped_history_is_exact_or_says_that_it_is_not(
     run_python: Run, tokens: str, exact: bool
 ) -> None:
     """A ring too small for the run: exact where the peak is in what it kept, and known to be."""
-    found = run_python(
-        FEW_EVENTS.format(most=6000)
-        + "import hfmem_widget\n"
-        + SETUP
-        + f"""
+    found = run_python.after(FEW_EVENTS.format(most=6000) + "import hfmem_widget\n" + SETUP)(f"""
 with hfmem_widget.watch(stacks=True, quiet=True) as session:
     for tokens in {tokens}:
         step(model, optimizer, tokens)
 peak = session.stacks.peaks[0]
 report([peak.wrapped, peak.exact, peak.highest, session.spans[0].peaks["cuda:0/requested"].value,
         session.stacks._repr_mimebundle_()["text/plain"].splitlines()[-3:]])
-"""
-    )
+""")
 
     assert found[0]
     assert found[1] == exact
@@ -129,17 +120,14 @@ report([peak.wrapped, peak.exact, peak.highest, session.spans[0].peaks["cuda:0/r
 
 def test_torchs_own_viewer_reads_what_is_saved(run_python: Run) -> None:
     """The functions behind pytorch.org/memory_viz take the file."""
-    kept, events, live = run_python(
-        WATCHED_TRAINING
-        + """
+    kept, events, live = run_python.after(WATCHED_TRAINING)("""
 import pickle, tempfile, pathlib
 from torch.cuda import _memory_viz
 path = session.stacks.save(pathlib.Path(tempfile.mkdtemp()) / "peak.pickle")
 snapshot = pickle.loads(path.read_bytes())
 report([len(_memory_viz.segsum(snapshot)), len(snapshot["device_traces"][0]),
         len(_memory_viz.trace_plot(snapshot))])
-"""
-    )
+""")
 
     assert kept > 0
     assert events > 1000

@@ -106,10 +106,7 @@ def compare(session, begins, stops, curve):
 
 def test_every_phase_of_every_step_equals_a_replay_of_the_trace(run_python: Run) -> None:
     """Steps, micro-batches, forward, backward and optimizer are each 0 bytes off the allocator's trace."""
-    wrong, kinds, certainties, distinct = run_python(
-        TRAINER
-        + TRACE
-        + """
+    wrong, kinds, certainties, distinct = run_python.after(TRAINER + TRACE)("""
 lengths = [40 + (number * 137) % 470 for number in range(16)]
 trainer = make_trainer(lengths, gradient_accumulation_steps=2)
 with hfmem_widget.watch("train", quiet=True, phases="all") as session:
@@ -117,8 +114,7 @@ with hfmem_widget.watch("train", quiet=True, phases="all") as session:
     curve = recorded(trainer)
 compared = compare(session, begins, stops, curve)
 report(compared)
-"""
-    )
+""")
 
     assert wrong == []
     assert kinds == {
@@ -170,9 +166,7 @@ report([*compared, session.polling.limited, [block.certainty, block.value - max(
 
 def test_attempts_of_auto_find_batch_size_are_told_apart(run_python: Run) -> None:
     """A batch that does not fit at first shows as an attempt of its own, and the next one as another."""
-    attempts, certainties = run_python(
-        TRAINER
-        + """
+    attempts, certainties = run_python.after(TRAINER)("""
 total = torch.cuda.get_device_properties(0).total_memory
 torch.cuda.set_per_process_memory_fraction(6 * 2**30 / total)
 trainer = make_trainer([256] * 8, layers=6, size=64, auto_find_batch_size=True)
@@ -180,8 +174,7 @@ with hfmem_widget.watch("train", quiet=True) as session:
     trainer.train()
 report([[[span.label, span.outcome] for span in session.spans if span.kind == "train"],
         sorted({span.peaks["cuda:0/allocated"].certainty for span in session.spans if span.kind == "train"})])
-"""
-    )
+""")
 
     assert len(attempts) >= 2
     assert [outcome for _, outcome in attempts] == ["tried again"] * (len(attempts) - 1) + ["done"]
