@@ -22,12 +22,6 @@ from tests.data import diffusers_tiny as tiny  # noqa: E402  (it is of use with 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each step told by itself, however busy the machine is."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-
-
 PICTURE = """diffusion
   encode
   denoise
