@@ -148,9 +148,6 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     assert not poller.alive
 
 
-"""Seconds for what comes at once, on however busy a machine."""
-
-
 def test_the_schedule_is_absolute() -> None:
     """A tick that takes time shortens the wait after it."""
     clock = FakeClock()

@@ -81,7 +81,6 @@ KINDS = (
     ),
 )
 """The bytes are what CPython's allocator takes: every small object is rounded up to 16 bytes."""
-"""Each has one row, by its own name."""
 
 NESTED = (
     lambda: [{"id": k, "text": f"{k:050d}", "values": floats(4)} for k in range(10_000)],
