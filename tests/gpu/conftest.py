@@ -34,7 +34,7 @@ class Run:
 
     before: str = ""
 
-    def after(self, before: str) -> "Run":
+    def after(self, before: str) -> Run:
         """Return one that runs other code before."""
         return Run(before)
 
