@@ -550,6 +550,14 @@ describe("View", () => {
     tell("IntersectionObserver", false);
     store.apply(message("rows", 1, [level(2, 100)], {}));
     expect(tell("IntersectionObserver")).toBe(4);
+    // A scroll bar that comes with the drawing.
+    width.mockReturnValue(600);
+    plotly.draw.mockImplementationOnce(async () => {
+      width.mockReturnValue(580);
+    });
+    expect(tell("ResizeObserver")).toBe(5);
+    expect(tell("ResizeObserver")).toBe(6);
+    expect(tell("ResizeObserver")).toBe(6);
   });
 
   test("the parts have their names as soon as they are drawn", () => {

@@ -105,12 +105,13 @@ export class Chart {
   private draw(): void {
     const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
     const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
+    const size = this.size; // the drawing may change it, as with a scroll bar
     this.drawnSize = "";
     // A redraw under a drag would take the selection from under the pointer; the release asks again.
     if (this.store.schema === null || width < 40 || height < 40 || this.pressed !== null) return;
     const started = performance.now();
     draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
-    this.drawnSize = this.size;
+    this.drawnSize = size;
     this.isBehind = false;
     if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
