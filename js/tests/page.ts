@@ -8,6 +8,7 @@ class FakeObserver {
   observe(): void {
     active.add(this);
   }
+  unobserve(): void {}
   disconnect(): void {
     active.delete(this);
   }

@@ -514,6 +514,7 @@ describe("View", () => {
   test("it is drawn once for each size, the first too, and for what came while it was out of sight", () => {
     type Tell = (entries: { isIntersecting: boolean }[]) => void;
     const told: Record<string, Tell> = {};
+    const observed: string[] = [];
     for (const name of ["ResizeObserver", "IntersectionObserver"]) {
       vi.stubGlobal(
         name,
@@ -521,7 +522,10 @@ describe("View", () => {
           constructor(tell: Tell) {
             told[name] = tell;
           }
-          observe(): void {}
+          observe(): void {
+            observed.push(name);
+          }
+          unobserve(): void {}
           disconnect(): void {}
         },
       );
@@ -558,6 +562,8 @@ describe("View", () => {
     expect(tell("ResizeObserver")).toBe(5);
     expect(tell("ResizeObserver")).toBe(6);
     expect(tell("ResizeObserver")).toBe(6);
+    // Its size is told after each drawing, the same as before, too.
+    expect(observed.filter((name) => name === "ResizeObserver")).toHaveLength(1 + 6);
   });
 
   test("the parts have their names as soon as they are drawn", () => {

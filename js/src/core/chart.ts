@@ -42,6 +42,9 @@ export class Chart {
   /** Whether news came while nobody could see them. */
   private isBehind = false;
   private drawnSize = "";
+  private readonly sizes = new ResizeObserver(() => {
+    if (this.size !== this.drawnSize) this.pacer.urge();
+  });
 
   constructor(
     private readonly store: Store,
@@ -112,6 +115,10 @@ export class Chart {
     const started = performance.now();
     draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
     this.drawnSize = size;
+    // A size that came for a moment, and was drawn, differs from the one now though that was told before:
+    // observed anew, it is told again.
+    this.sizes.unobserve(this.element);
+    this.sizes.observe(this.element);
     this.isBehind = false;
     if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
@@ -135,18 +142,14 @@ export class Chart {
 
   private listen(): void {
     const { signal } = this;
-    // It also tells the first size, in which the chart has been drawn by then.
-    const sizes = new ResizeObserver(() => {
-      if (this.size !== this.drawnSize) this.pacer.urge();
-    });
-    sizes.observe(this.element);
+    this.sizes.observe(this.element);
     const sight = new IntersectionObserver((entries) => {
       this.inSight = entries.at(-1)?.isIntersecting ?? true;
       this.catchUp();
     });
     sight.observe(this.element);
     signal.addEventListener("abort", () => {
-      sizes.disconnect();
+      this.sizes.disconnect();
       sight.disconnect();
     });
     document.addEventListener("visibilitychange", () => this.catchUp(), { signal });
