@@ -128,7 +128,7 @@ def facts_in(session: Session) -> Facts:
 
 
 def text_of(session: Session) -> str:
-    return card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    return card_bundle(session, session.spans[0], with_chart=True)["text/html"].replace("\xa0", " ")
 
 
 @on(CACHED)

@@ -49,7 +49,7 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert others[0].strip().startswith("cpu \u00b7 peak")
     assert "private memory" in others[0]
 
-    html = card_bundle(session, span, with_chart=False)["text/html"]
+    html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
     order = [
         html.index(words)
         for words in (how_many, who, "<svg", "this process itself", "private memory")
@@ -126,7 +126,7 @@ def test_child_processes_are_named(quick: bool) -> None:
     first = line(session, span).splitlines()[0]
     assert rose in first
     assert first.endswith(who)
-    html = card_bundle(session, span, with_chart=False)["text/html"]
+    html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
     assert html.index(rose) < html.index(who) < html.index("this process itself")
     assert html.count("+15.5 GiB") == 2 * 4
     for bundle in compact_bundle(session, span).values():
@@ -159,7 +159,7 @@ def test_beside_a_process_that_used_a_gpu_its_children_come_second() -> None:
     first, *others = line(session, span).splitlines()
     assert "rose" not in first
     assert others[-1].strip() == told
-    html = card_bundle(session, span, with_chart=False)["text/html"]
+    html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
     assert html.index("allocated") < html.index(told)
     assert told in compact_bundle(session, span)["text/html"]
     scene = build_scene(session, span, columns=100)
