@@ -106,19 +106,19 @@ export class Chart {
   }
 
   private draw(): void {
-    const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
-    const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
-    const size = this.size; // the drawing may change it, as with a scroll bar
     this.drawnSize = "";
     // A redraw under a drag would take the selection from under the pointer; the release asks again.
-    if (this.store.schema === null || width < 40 || height < 40 || this.pressed !== null) return;
-    const started = performance.now();
-    draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
-    this.drawnSize = size;
-    // A size that came for a moment, and was drawn, differs from the one now though that was told before:
-    // observed anew, it is told again.
+    if (this.store.schema === null || this.pressed !== null) return;
+    const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
+    const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
+    this.drawnSize = this.size;
+    // A page that is put together anew may take the place away for a moment. Observed anew, the size after
+    // that is told, though it is the one that was told before.
     this.sizes.unobserve(this.element);
     this.sizes.observe(this.element);
+    if (width < 40 || height < 40) return;
+    const started = performance.now();
+    draw(this.plot, this.compose(width, height, readTheme(this.element))).catch(this.events.onFault);
     this.isBehind = false;
     if (this.draws++ === 0) this.followPlotly();
     this.events.onDraw(performance.now() - started);
