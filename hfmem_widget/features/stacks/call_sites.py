@@ -42,6 +42,8 @@ _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 _LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _OURS = str(Path(__file__).resolve().parents[2])
 _TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
+# By default torch's own snapshots have the frames of C++, too, around those of Python.
+_COMPILED = re.compile(r"\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hxx|inc|so[.\d]*)$|^\?*$")
 _OPTIMIZERS = re.compile(
     r"[/\\](torch[/\\]optim|bitsandbytes[/\\]optim)[/\\]|[/\\]optimization\.py$"
 )
@@ -70,6 +72,7 @@ def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
     frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]
     if not frames:
         return Site(NO_PYTHON, BACKWARD, BACKWARD, "backward", 0, 0)
+    frames = [frame for frame in frames if not _COMPILED.search(frame["filename"])] or frames
     python = [frame for frame in frames if frame["filename"] != OPERATOR]
     line, *text = _line(python, cells)
     module, kind = _module(python)
@@ -182,7 +185,7 @@ def _is_users(filename: str) -> bool:
 
 
 def _is_torch(filename: str) -> bool:
-    if _TORCH.search(filename) or filename in {OPERATOR, "??", ""}:
+    if _TORCH.search(filename) or filename == OPERATOR or _COMPILED.search(filename):
         return True
     # Built in place, it lies among the user's own files.
     root = getattr(sys.modules.get("torch"), "__file__", None)

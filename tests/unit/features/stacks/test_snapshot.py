@@ -92,6 +92,27 @@ def test_older_snapshots_have_the_same_figures(opens: Opens) -> None:
     assert "events" in html(before)
 
 
+COMPILED = (
+    ("memory_snapshot.cpp", 0, "torch::cuda::(anonymous namespace)::gather_with_cpp()"),
+    ("??", 0, "??"),
+    ("", 0, "at::native::empty_cuda(c10::ArrayRef<long>)"),
+    ("/usr/include/c++/13/bits/invoke.h", 61, "std::__invoke_impl"),
+    ("libc10_cuda.so.1", 0, "malloc"),
+    ("/usr/local/src/conda/python-3.12/Objects/call.c", 325, "_PyObject_MakeTpCall"),
+)
+
+
+def test_lines_are_those_of_python(opens: Opens) -> None:
+    """By default torch notes the frames of C++, too, around them."""
+    made, both = training(), training()
+    for event in (snapshot := both.snapshot())["device_traces"][0]:
+        between = [{"filename": file, "line": line, "name": name} for file, line, name in COMPILED]
+        event["frames"] = [*between, *(event["frames"] or []), *between]
+
+    places = [opens(each).stacks.peaks[0].sites for each in (made.snapshot(), snapshot)]
+    assert places[0] == places[1]
+
+
 def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
     """With what was there already; one that has everything does not."""
     late, whole = training(), Allocations()
