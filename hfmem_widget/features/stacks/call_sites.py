@@ -193,6 +193,8 @@ def _is_torch(filename: str) -> bool:
 
 
 def _is_backward(frame: Frame) -> bool:
+    if "autograd::Engine::" in frame["name"]:
+        return True  # in its thread there is no Python
     is_named = _last_name(frame) in {"backward", "_engine_run_backward", "apply"}
     return is_named and bool(_BACKWARD_FILES.search(frame["filename"]))
 

@@ -113,6 +113,15 @@ def test_lines_are_those_of_python(opens: Opens) -> None:
     assert places[0] == places[1]
 
 
+def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) -> None:
+    """It has no frames of Python."""
+    made = Allocations()
+    made.alloc(1 << 20, COMPILED[0], ("??", 0, "torch::autograd::Engine::thread_main(GraphTask)"))
+    opened = opens(made.snapshot()).stacks
+
+    assert [opened.rows(by)[0].name for by in ("line", "module")] == ["autograd (backward)"] * 2
+
+
 def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
     """With what was there already; one that has everything does not."""
     late, whole = training(), Allocations()
