@@ -522,7 +522,7 @@ def test_of_an_evaluation_of_unknown_predictions_nothing_is_said(tmp_path: Path)
     trainer.compute_metrics = trainer.preprocess_logits_for_metrics = lambda *_: {}
     session = watched(trainer.train)
 
-    with pytest.raises(OptionError, match="did not run out in a step of a training"):
+    with pytest.raises(OptionError, match="this evaluation or generation has no forecast"):
         hfmem_widget.fit(session)
 
 
