@@ -51,7 +51,13 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
     """Return how each rank has ended, by its fate or its run: all are children of one process."""
     folder = tmp_path_factory.mktemp("fates")
     runs = {fate.name: str(folder / fate.name) for fate in FATES} | {one: one for one in NONSENSE}
-    fates = [("ends" if name in NONSENSE else name, free_port(), run) for name, run in runs.items()]
+    ports: set[str] = set()
+    while len(ports) < len(runs):  # they listen at the same time
+        ports.add(free_port())
+    fates = [
+        ("ends" if name in NONSENSE else name, port, run)
+        for (name, run), port in zip(runs.items(), ports, strict=True)
+    ]
     (folder / "fates.json").write_text(json.dumps(fates))
     python(SCRIPTS / "fates.py", folder, environ=followed(folder))
     ended = json.loads((folder / "ends.json").read_text())
