@@ -43,8 +43,8 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 DONE = "done"
 
 OF_SNAPSHOTS = (
-    "Compared is what was requested while the histories were recorded; a snapshot's lines have numbers, "
-    "but no text to match them by."
+    "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
+    "source text, so a line that has moved may not be matched."
 )
 
 SENTENCE = 400  # letters at most: it has two names, and its end is what counts
@@ -70,7 +70,9 @@ def compare(arguments: Namespace) -> int:
     found = [what_is_in(place_of(path)) for path in paths]
     snapshots = [each for each in found if isinstance(each, Snapshot)]
     if len(snapshots) == 1 and arguments.by == "module":
-        raise OptionError("a snapshot names no classes: with a recording it is compared --by line")
+        raise OptionError(
+            "a snapshot does not name classes, so it can be compared with a recording only --by line"
+        )
     a, b = _records(found, paths)
     comparison = of_runs({a.name: [a], b.name: [b]}, by=arguments.by)
     judged = list(judge(a, b, arguments.metric, limit)) if limit else []

@@ -176,5 +176,5 @@ def _compare(before: dict[str, Record], cells: dict[str, Record], limit: Allowed
     say("\n".join(("", *texts)))
     if not over and (missing or not common):
         which = ", ".join(missing) or "any cell"
-        raise OptionError(plain(f"the baseline has nothing to judge {which} by", LIST))
+        raise OptionError(plain(f"the baseline has no figures to judge {which} by", LIST))
     return NO if over else FINE

@@ -140,7 +140,7 @@ def test_what_has_no_cell_in_common_cannot_be_judged(tmp_path: Path) -> None:
         "No match in the baseline: [1] 1 + 1.",
         "No match in this run: tiny-bert.",
     ]
-    assert "the baseline has nothing to judge any cell by" in err
+    assert "the baseline has no figures to judge any cell by" in err
 
 
 def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
     code, _, err = run(tmp_path, [load, MINE.format(9)], "--baseline", "base")
 
     assert code == WRONG
-    assert "the baseline has nothing to judge mine by" in err
+    assert "the baseline has no figures to judge mine by" in err
 
 
 def test_the_first_cell_that_fails_is_the_last(tmp_path: Path) -> None:

@@ -251,7 +251,9 @@ def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
     assert fitted.forecast.setting.batch == 2
     assert fitted.forecast.setting.length in {8, 12, 16}
     assert sum(map(torch.numel, other.parameters())) > 0.1 * fitted.forecast.parameters
-    assert "Measured is what all models of this process took, of which this is one." in repr(fitted)
+    assert "The measured figures are of all models of this process, not of this one alone." in repr(
+        fitted
+    )
 
 
 @pytest.mark.parametrize("make", [gpt2_of_two_layers, llama], ids=["gpt2", "llama"])

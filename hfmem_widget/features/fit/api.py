@@ -99,7 +99,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         if fits is not None and not is_lower:
             largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         tokens = None
-        has_length = forecast.setting.length == length
+        has_length = forecast.setting.length == length  # images have none, and then it is 1
         if setting.longest and largest is not None and has_length:
             most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
             tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)

@@ -54,7 +54,9 @@ def _notes(fit: Fit) -> list[str]:
         notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
     notes += [fit.calibration] if fit.calibration else []
     if fit.measured.get("weights", 0.0) > 1.02 * max(1, fit.forecast.bytes("weights")):
-        notes.append("Measured is what all models of this process took, of which this is one.")
+        notes.append(
+            "The measured figures are of all models of this process, not of this one alone."
+        )
     low, high = map(format_bytes, fit.forecast.interval)
     if low != high and not fit.forecast.left_out:
         notes.append(f"The real peak is expected between {low} and {high}.")
