@@ -4,6 +4,9 @@ On a GPU the allocator records: BERT of six layers of bert-large's width, four s
 CPU operators are followed: small tensors, where Python is all there is, and larger ones, where arithmetic
 takes its time.
 
+On a GPU also what a history without stacks costs, as a ring that would always be on: the same steps, not
+watched, with and without it, and without it twice, as a control.
+
     python bench/stacks.py
 """
 
@@ -11,6 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from common import measure
@@ -20,6 +25,8 @@ import hfmem_widget
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 
 ROUNDS = 15
+RING_ROUNDS = 250
+RING_EVENTS = 20_000
 STEPS = 8
 SIZES = {"64 wide, batch 8": (64, 8), "1024 wide, batch 64": (1024, 64)}
 
@@ -86,8 +93,8 @@ def report(
     )
 
 
-def on_the_gpu() -> None:
-    """Print a line for one training, and how long its history took to read."""
+def steps_on_the_gpu() -> Callable[[], float]:
+    """Return a function that runs some steps of a training, and returns the seconds until all are done."""
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=1024, num_hidden_layers=6, num_attention_heads=16, intermediate_size=4096
@@ -98,7 +105,6 @@ def on_the_gpu() -> None:
         "input_ids": torch.randint(1000, 30000, (4, 128), device="cuda"),
         "labels": torch.zeros(4, dtype=torch.long, device="cuda"),
     }
-    reading, entries = [], []
 
     def steps() -> float:
         torch.cuda.synchronize()
@@ -109,6 +115,13 @@ def on_the_gpu() -> None:
             optimizer.zero_grad()
         torch.cuda.synchronize()
         return time.perf_counter() - began
+
+    return steps
+
+
+def on_the_gpu(steps: Callable[[], float]) -> None:
+    """Print a line for a training, and how long its history took to read."""
+    reading, entries = [], []
 
     def watched(*, stacks: bool) -> tuple[float, float]:
         with hfmem_widget.watch(stacks=stacks, quiet=True) as session:
@@ -128,11 +141,38 @@ def on_the_gpu() -> None:
     print(f"{entries[-1]:,} entries read in {measure.estimate(reading).text(1e-3)} ms")
 
 
+def as_a_ring(steps: Callable[[], float]) -> None:
+    """Print what a history without stacks costs, and what the same steps differ by without one."""
+    record: Any = torch.cuda.memory._record_memory_history  # noqa: SLF001
+
+    def beside(*, ring: bool) -> tuple[float, float]:
+        if ring:
+            record("all", context=None, max_entries=RING_EVENTS)
+        began = time.thread_time()
+        took = steps()
+        busy = time.thread_time() - began
+        if ring:
+            record(enabled=None)
+        return took, busy
+
+    ways = {"plain": False, "control": False, "ring": True}
+    found = measure.interleave(
+        {name: partial(beside, ring=ring) for name, ring in ways.items()}, RING_ROUNDS
+    )
+    for name in ("control", "ring"):
+        for column, what in enumerate(("time", "CPU time")):
+            pairs = zip(found[name], found["plain"], strict=True)
+            more = [100 * (a[column] / b[column] - 1) for a, b in pairs]
+            print(f"{name}, without stacks: {measure.trimmed(more).text(digits=2)} % more {what}")
+
+
 def main() -> None:
     """Measure and print."""
     print(measure.machine("torch", "transformers"))
     if torch.cuda.is_available():
-        on_the_gpu()
+        steps = steps_on_the_gpu()
+        on_the_gpu(steps)
+        as_a_ring(steps)
     else:
         on_the_cpu()
 

@@ -253,7 +253,7 @@ class Summary:
         groups = {
             "not in the baseline; add with --hfmem-update": new,
             "not compared, because peaks are not exact": inexact,
-            "in the baseline that do not exist any more; --hfmem-update removes them": self.gone,
+            "in the baseline that no longer exist; --hfmem-update removes them": self.gone,
         }
         return [
             f"{format_counted(len(baselines), 'peak')} compared with the baseline {path}."

@@ -109,7 +109,7 @@ def _when(seconds: float) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
     except (OSError, OverflowError, ValueError):
-        return "at no time that a calendar has"
+        return "at a time outside the calendar"
 
 
 def _peak(session: Session, device: Device) -> Peak:

@@ -105,7 +105,7 @@ def _parser() -> ArgumentParser:
     )  # fmt: skip
     compare.add_argument(
         "--metric", choices=("peak", "left", "reserved"), default="peak",
-        help="what must not exceed: allocated at its peak, what was left behind, or reserved at its peak",
+        help="what is judged: the peak of allocated memory, what was left behind, or the peak of reserved",
     )  # fmt: skip
     compare.add_argument(
         "--by", choices=("line", "module", "step", "time"), default="",
@@ -134,7 +134,7 @@ def _parser() -> ArgumentParser:
         (("--dir",), "RUN", "a directory, which all ranks see; default: a new one"),
         (("-l", "--label"), "TEXT", "what to call the run of a command"),
         (("--baseline",), "DIR", "the --dir of a notebook's earlier run: compare cell by cell"),
-        (("--fail-over",), "LIMIT", "as of hfmem compare; default: 2%%"),
+        (("--fail-over",), "LIMIT", "as for hfmem compare; default: 2%%"),
         (("--kernel",), "NAME", "which kernel runs a notebook; default: its own"),
     ):
         run.add_argument(*flags, default="", metavar=metavar, help=does)
@@ -171,7 +171,7 @@ def _parser() -> ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
     skill = command(
-        "skill", "print what a coding agent should know of this: a SKILL.md",
+        "skill", "print what a coding agent should know about hfmem, as a SKILL.md",
         "hfmem_widget.cli.write:skill", "hfmem skill --install .agents/skills",
     )  # fmt: skip
     skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/hfmem/SKILL.md")

@@ -55,5 +55,5 @@ def _answer(*words: str) -> str:
             command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"hfmem {words[0]} took more than {PATIENCE:.0f} s, and was ended"
+        return f"hfmem {words[0]} took more than {PATIENCE:.0f} s, and was stopped"
     return done.stdout or done.stderr

@@ -298,7 +298,7 @@ class ReportMagics(Magics):
         move = moves[number - 1]
         if not move.changes:
             raise UsageError(
-                f"no call of yours takes change {number}; make it by hand: {plain(move.name)}"
+                f"no call in your cells takes change {number}; make it by hand: {plain(move.name)}"
             )
         history: Any = self._shell.history_manager
         text = written(history.input_hist_raw[1:], move.changes)

@@ -350,5 +350,5 @@ class Collector:
         if stream.refused == "damaged" and stream.head is not None:
             lines = format_counted(stream.dropped, "line")
             self.recorder.note(
-                f"Rank {stream.rank.rank} is not read any more: {lines} could not be read."
+                f"Rank {stream.rank.rank} is no longer read: {lines} could not be read."
             )

@@ -158,7 +158,7 @@ def refusal(directory: Path) -> str:
     """Return why a directory is not to be trusted, as one clause, else ``""``, or raise `OSError`."""
     status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
-        return f"{plain(directory)} is no directory"
+        return f"{plain(directory)} is not a directory"
     if status.st_uid != os.geteuid():
         return f"{plain(directory)} belongs to another user"
     if status.st_mode & stat.S_IWOTH:
@@ -205,7 +205,7 @@ def open_own(path: str | Path) -> tuple[int, os.stat_result]:
     status = os.fstat(descriptor)
     if not _is_own(status):
         os.close(descriptor)
-        message = "not a regular file of one's own"
+        message = "not a regular file that you own"
         raise PermissionError(1, message)
     return descriptor, status
 

@@ -133,7 +133,7 @@ def _gone(look: Look) -> Iterator[Finding]:
         (
             "A launcher ends the other ranks where one fails."
             if failed or len(gone) > 1
-            else "Where the host's memory runs out, the system kills a process: dmesg tells.",
+            else "Where the host's memory runs out, the system kills a process: dmesg shows it.",
         ),
     )
 

@@ -194,7 +194,7 @@ class Tail:
             self._faults += 1
             if self._faults >= MOST_FAULTS:
                 why = f"{type(error).__name__}: {plain(error)}"
-                self.collector.recorder.note(f"The ranks are not followed any more ({why}).")
+                self.collector.recorder.note(f"The ranks are no longer followed ({why}).")
                 self.ticker.stop(0.0)
         if not self.collector.session.running:
             self.ticker.stop(0.0)

@@ -307,12 +307,12 @@ class FoldLine(RecordedLine, tag="fold"):
 
     def __post_init__(self) -> None:
         is_fine = self.t[0] <= self.t[1] and len(self.low) == len(self.high) == len(self.last)
-        require(is_fine, "extremes that do not go together")
+        require(is_fine, "extremes that do not match")
 
     def fold(self) -> Fold:
         """Return it as arrays; raise `ValueError` if a lowest is above a highest."""
         low, high, last = _floats([self.low, self.high, self.last])
-        require(not np.count_nonzero(low > high), "extremes that do not go together")
+        require(not np.count_nonzero(low > high), "extremes that do not match")
         return Fold(*self.t, self.samples, low, high, last)
 
 
@@ -384,7 +384,7 @@ class StepsLine(RecordedLine, tag="steps"):
         rows: Any = self.rows_or_null
         width = len(rows[0]) if rows else len(FIGURES)
         devices, left = divmod(width - len(FIGURES), len(PER_DEVICE))
-        require(devices >= 0 and not left, "steps of no width that there is")
+        require(devices >= 0 and not left, "steps of a width that does not exist")
         begins = range(len(FIGURES), width, len(PER_DEVICE))
         for row in rows:  # what is null cannot be compared
             parent, first, last, start, stop, *_ = row

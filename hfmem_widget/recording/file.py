@@ -188,7 +188,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Return a file opened for reading, or raise `OptionError`; a pipe would be waited for."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise OptionError(f"{plain(path)} cannot be read: it is no regular file")
+            raise OptionError(f"{plain(path)} cannot be read: it is not a regular file")
         return path.open("rb")
     except OSError as error:
         raise cannot_be("read", path, error) from None
@@ -375,7 +375,7 @@ class Follower:
                     self.reader.feed(data)
                 self._bytes_read += len(data)
         except OSError as error:
-            message = f"{plain(self.path)} cannot be read any more: {readable(error)}"
+            message = f"{plain(self.path)} can no longer be read: {readable(error)}"
             raise OptionError(message) from None
         if not is_there and self.reader.end is None:
             message = f"{plain(self.path)} was removed, replaced or cut while it was followed"

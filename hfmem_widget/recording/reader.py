@@ -117,7 +117,7 @@ _NO_SAMPLES = b',"t":[],"s":[],"v":[]}'
 
 NO_END = "The recording has no end: the process was killed, or has written nothing for 15 seconds."
 GROWS = "This recording is still being written. Open it again to see more."
-NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is another"
+NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is not that of a recording"
 
 
 class StreamReader(LineReader):

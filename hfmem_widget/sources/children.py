@@ -203,5 +203,5 @@ class ChildSource(Source):
         if held.how != PSS:
             self._note(
                 "The proportional share (PSS) of some child processes cannot be read, so these are counted "
-                "by what is resident: memory that a fork has in common with this process counts in both."
+                "by what is resident: memory that a fork shares with this process counts in both."
             )

@@ -212,8 +212,8 @@ def endless() -> Any:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (own_class, "Mine is no class of transformers"),
-        (Plain, "Plain is no class of transformers"),
+        (own_class, "Mine is not a class of transformers"),
+        (Plain, "Plain is not a class of transformers"),
         (quantised, "the weights are quantised"),
         (compiled, "the model was compiled"),
         (endless, "the configuration is longer than 64 kB"),

@@ -355,9 +355,7 @@ class _Text:
             return
         if "return_loss" in takes and length > positions:
             self.length = positions
-            self.notes.append(
-                f"Texts are {positions} tokens long, which is all that the model takes."
-            )
+            self.notes.append(f"Texts are {positions} tokens long, the most that the model takes.")
         elif (
             self.length > positions
             and getattr(model, "main_input_name", "input_ids") == "input_ids"

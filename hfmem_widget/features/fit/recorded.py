@@ -148,7 +148,7 @@ def _recipe(trained: Subject) -> dict[str, Any]:
         lora = [adapters.r, sorted(layers), float(adapters.lora_dropout)]
     name, config = type(base).__name__, getattr(base, "config", None)
     if getattr(sys.modules.get("transformers"), name, None) is not type(base) or config is None:
-        raise OptionError(f"{plain(name)} is no class of transformers")
+        raise OptionError(f"{plain(name)} is not a class of transformers")
     if getattr(config, "quantization_config", None) is not None:
         raise OptionError("the weights are quantised")
     kept = _kept(config.to_dict())

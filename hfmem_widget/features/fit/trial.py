@@ -72,7 +72,7 @@ def tried_step(
         "attention": getattr(config, "_attn_implementation", None),
         "frozen": [name for name, parameter in named() if not parameter.requires_grad],
     }
-    with foreign("a real step cannot be tried: the configuration is no JSON"):
+    with foreign("a real step cannot be tried: the configuration is not JSON"):
         of_live = {} if model is config else {"architectures": [type(model).__name__]}
         text = json.dumps({**document, "config": config.to_dict() | of_live})
     progress("trying real steps in a new process …")

@@ -121,7 +121,7 @@ def _what_stays(release: Release) -> list[kit.Content]:
         later = release.together.get(device, 0) - freed
         if device == "cpu" and later >= LATER:
             sentences.append(
-                f"{format_bytes(later)} less than foretold: an allocator may keep it for reuse, as those of "
+                f"{format_bytes(later)} less than predicted: an allocator may keep it for reuse, as those of "
                 "Arrow and polars do for a while, or something unseen holds it."
             )
     return sentences

@@ -95,7 +95,7 @@ def _of_what_was_seen(incident: Incident, cause: Cause) -> Iterator[Advice]:
     elif cause == "another model" and (other := incident.seen.other):
         yield Advice(
             f"Delete what an earlier run has left: {other.at}",
-            "it is no part of what ran; a cell that is run again makes its model anew, beside the one before",
+            "it is not part of what ran; a cell that is run again makes a new model beside the earlier one",
             format_bytes(other.bytes),
             other.bytes,
         )

@@ -164,8 +164,8 @@ class FileRecording(Companion):
         rank = self._member.rank if self._member else None
         # One of each host says so; of a process that is taken for a launcher the file is taken away.
         if rank is not None and not rank.local and (self._file is None or rank.engine != ALONE):
-            any_more = "" if self._file is None else " any more"
-            warn(f"rank {rank.rank} is not followed{any_more}: {reason}")
+            how = "not" if self._file is None else "no longer"
+            warn(f"rank {rank.rank} is {how} followed: {reason}")
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""

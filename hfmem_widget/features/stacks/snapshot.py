@@ -25,7 +25,7 @@ from hfmem_widget.view.explained import MOST_ITEMS, ExplainedDevice, Explanation
 
 LARGEST = 4 << 30  # bytes of a file
 MOST_DEVICES = 256
-NOT_TORCHS = "it is no snapshot of torch's allocator"
+NOT_TORCHS = "it is not a snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
@@ -157,7 +157,7 @@ def _lead(peaks: Sequence[LivePeak]) -> str:
 def notes_of(peaks: Sequence[LivePeak]) -> Iterator[str]:
     """Yield what the history does not say."""
     if peaks and not any(peak.entries for peak in peaks):
-        yield "The snapshot has no history of allocations, so how it came to this is unknown."
+        yield "The snapshot has no history of allocations, so how memory came to this is unknown."
     begun = ((peak.over_time.allocated[0], peak.device) for peak in peaks if peak.over_time)
     there, device = max(begun, default=(0, ""))
     if there:

@@ -105,7 +105,7 @@ def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
         "Lower than the baseline; --hfmem-update keeps that:",
         "  test_it.py::test_lower: 50.0 MiB, 50 % below the baseline's 100.0 MiB",
         "1 test not in the baseline; add with --hfmem-update: test_it.py::test_new",
-        "2 tests in the baseline that do not exist any more*: test_it.py::test_gone, test_old.py::test_gone",
+        "2 tests in the baseline that no longer exist*: test_it.py::test_gone, test_old.py::test_gone",
     ])  # fmt: skip
     play(source, *UPDATE).assert_outcomes(passed=2)
     assert sorted(written(play)["peaks"][HERE]) == [
@@ -248,7 +248,7 @@ def test_what_would_never_be_read_to_its_end_is_refused(
     else:
         path.write_text("{" * 1000, "utf-8")
         monkeypatch.setattr(summary, "MOST_BYTES", 999)
-    said = "it has more than" if kind == "too long" else "no regular file"
+    said = "it has more than" if kind == "too long" else "not a regular file"
     with pytest.raises(OptionError, match=f"the baseline .* cannot be read: .*{said}"):
         read(path)
 

@@ -90,7 +90,7 @@ def test_what_cannot_be_started_is_said(tmp_path: Path, capsys: pytest.CaptureFi
 
     assert codes == [WRONG, WRONG]
     assert "no-such-command-of-ours cannot be started: No such file" in said
-    assert "is no directory" in said
+    assert "is not a directory" in said
 
 
 def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ class Runs:
     [
         (pickle.dumps({"segments": [Runs()]}), "could run code"),
         (run_of(16).dump()[:500], "it is damaged or cut off"),
-        (pickle.dumps({"weights": [1, 2]}), "it is no snapshot of torch's allocator"),
+        (pickle.dumps({"weights": [1, 2]}), "it is not a snapshot of torch's allocator"),
     ],
 )
 @pytest.mark.parametrize("command", ["check", "explain", "report", "compare"])

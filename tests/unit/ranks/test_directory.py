@@ -139,7 +139,7 @@ def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
     """A file where the folder should be, a folder in which nobody may write."""
     (tmp_path / "file").touch()
 
-    with pytest.raises(OptionError, match="is no directory"):
+    with pytest.raises(OptionError, match="is not a directory"):
         make_or_join(tmp_path / "file")
     with pytest.raises(OptionError, match="cannot be written"):
         make_or_join(tmp_path / "file" / "run")

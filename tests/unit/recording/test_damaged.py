@@ -228,11 +228,11 @@ def test_another_file_is_no_recording(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """What is no regular file is refused, where reading it might never end."""
+    """What is not a regular file is refused, where reading it might never end."""
     pipe = tmp_path / "run.hfmem.jsonl"
     os.mkfifo(pipe)
 
-    with pytest.raises(OptionError, match="no regular file"):
+    with pytest.raises(OptionError, match="not a regular file"):
         hfmem_widget.open(pipe)
 
 

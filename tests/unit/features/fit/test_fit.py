@@ -149,9 +149,9 @@ def test_code_that_comes_with_a_model_is_not_run(
 def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
     """It is not waited for, and nor is one in a folder of safetensors."""
     os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(OptionError, match="no regular file"):
+    with pytest.raises(OptionError, match="not a regular file"):
         fit(tmp_path / "model.safetensors")
-    with pytest.raises(OptionError, match="no regular file"):
+    with pytest.raises(OptionError, match="not a regular file"):
         read_stored(tmp_path)
 
 

@@ -340,7 +340,7 @@ def test_what_was_foretold_and_is_not_measured_is_told() -> None:
     change = Change("cpu", "allocated", "private memory", 700 * MIB, 600 * MIB)
     release = Release((), {"cpu": int(250 * MIB)}, done=True, changes=(change,))
 
-    assert "150.0 MiB less than foretold: an allocator may keep it" in told_by(release)
+    assert "150.0 MiB less than predicted: an allocator may keep it" in told_by(release)
     assert "foretold" not in told_by(replace(release, together={"cpu": int(101 * MIB)}))
 
 
