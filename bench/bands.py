@@ -33,7 +33,7 @@ from hfmem_widget.features.stacks.over_time import over_time
 
 NAMES: Final = (
     *("Trainer, fp32", "Trainer, bf16", "Trainer, checkpointing", "Trainer, LoRA", "BERT", "ViT"),
-    *("Mixtral, 8 experts", "plain loop, CUDA graph", "generate", "Stable Diffusion"),
+    *("ResNet-50", "Mixtral, 8 experts", "two players", "plain loop, CUDA graph", "generate"),
 )
 HEAD: Final = (
     *("workload", "events", "readings", "in the history", "of these, the bands' sum"),
