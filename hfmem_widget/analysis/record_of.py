@@ -70,25 +70,33 @@ def record_of(session: Session, span: Span, *, label: str = "", cell: Cell | Non
     )
 
 
-def of_stacks(peaks: Iterable[LivePeak], label: str, *, bare: bool = False) -> Record:
-    """Return what stacks alone tell of a run: of each device with events the peak, as requested.
-
-    A `bare` one names lines as a snapshot does, which has neither texts nor classes.
-    """
-    devices = []
-    for each in peaks:
-        if each.peak.value >= 0:
-            sites = tuple(map(_bare, each.sites)) if bare else each.sites
-            live, key = replace(each, sites=sites, over_time=None), each.device
-            found = DeviceRecord(
-                allocated_label="requested memory", peak=each.peak, key=key, live=live
-            )
-            devices.append(found)
-    return Record(label=plain(label), identity="", duration=NOT_AVAILABLE, devices=tuple(devices))
+def of_stacks(peaks: Iterable[LivePeak], label: str) -> Record:
+    """Return what stacks alone tell of a run: of each device with events the peak, as requested."""
+    devices = tuple(
+        DeviceRecord(
+            allocated_label="requested memory",
+            peak=each.peak,
+            key=each.device,
+            live=replace(each, over_time=None),
+        )
+        for each in peaks
+        if each.peak.value >= 0
+    )
+    return Record(label=plain(label), identity="", duration=NOT_AVAILABLE, devices=devices)
 
 
-def _bare(site: Site) -> Site:
-    return replace(site, source="", function=site.function.rpartition(".")[2])
+def as_in_a_snapshot(run: Record) -> Record:
+    """Return a record of `of_stacks` whose lines have neither source text nor classes."""
+
+    def bare(site: Site) -> Site:
+        return replace(site, source="", function=site.function.rpartition(".")[2])
+
+    devices = (
+        replace(each, live=replace(each.live, sites=tuple(map(bare, each.live.sites))))
+        for each in run.devices
+        if each.live is not None
+    )
+    return replace(run, devices=tuple(devices))
 
 
 def names_of(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.cli.output import FINE, NO, say
-from hfmem_widget.features.stacks.snapshot import history_text, notes_of
+from hfmem_widget.features.stacks.snapshot import history_text
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.stream import RankStream
@@ -47,7 +47,7 @@ def check(arguments: Namespace) -> int:
     if is_pickle(path):
         snapshot: Snapshot = open_path(path)
         of_it = _rows_of_snapshot(snapshot), list(_damaged_segments(snapshot))
-        notes = [*notes_of(snapshot.stacks.peaks)]
+        notes = [*snapshot.notes]
         return _print(*of_it, (), notes, as_json=arguments.json)
     reader = read_lines(path)
     session = session_of(path, reader)

@@ -6,7 +6,7 @@ import json
 import math
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import markdown, percent_text, text, verdicts
-from hfmem_widget.features.stacks.snapshot import notes_of
 from hfmem_widget.recording.file import place_of
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
@@ -42,11 +41,6 @@ _FIGURES: dict[str, Callable[[SpanCost], tuple[str, float]]] = {
 
 DONE = "done"
 
-OF_SNAPSHOTS = (
-    "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
-    "source text, so a line that has moved may not be matched."
-)
-
 SENTENCE = 400  # letters at most: it has two names, and its end is what counts
 
 
@@ -68,25 +62,18 @@ def compare(arguments: Namespace) -> int:
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
     paths = arguments.A, arguments.B
     found = [what_is_in(place_of(path)) for path in paths]
-    snapshots = [each for each in found if isinstance(each, Snapshot)]
-    if len(snapshots) == 1 and arguments.by == "module":
-        raise OptionError(
-            "a snapshot does not name classes, so it can be compared with a recording only --by line"
-        )
-    a, b = _records(found, paths)
-    comparison = of_runs({a.name: [a], b.name: [b]}, by=arguments.by)
+    runs = _records(found, paths)
+    snapshots = {
+        run.name: each for run, each in zip(runs, found, strict=True) if isinstance(each, Snapshot)
+    }
+    comparison = of_runs({run.name: [run] for run in runs}, by=arguments.by, snapshots=snapshots)
+    a, b = (cell.records[0] for cell in comparison.cells)
     judged = list(judge(a, b, arguments.metric, limit)) if limit else []
     why = f"{a.name} and {b.name} have no such figure of the same device"
-    if snapshots:
-        known = [(run.name, device.peak.certainty) for run in (a, b) for device in run.devices]
-        inexact = dict.fromkeys(name for name, certainty in known if certainty != "exact")
-        if judged and inexact:
-            judged, why = [], f"the peak of {' and of '.join(inexact)} is not known exactly"
-        notes = [*comparison.notes, OF_SNAPSHOTS]
-        for run, each in zip((a, b), found, strict=True):
-            peaks = each.stacks.peaks if isinstance(each, Snapshot) else ()
-            notes += [f"{run.name}: {note}" for note in notes_of(peaks)]
-        comparison = replace(comparison, notes=tuple(notes))
+    known = [(run.name, device.peak.certainty) for run in (a, b) for device in run.devices]
+    inexact = dict.fromkeys(name for name, certainty in known if certainty != "exact")
+    if snapshots and judged and inexact:
+        judged, why = [], f"the peak of {' and of '.join(inexact)} is not known exactly"
     unfinished = _unfinished(found[1], b)
     if arguments.json:
         say(json.dumps(json_data(_data(comparison, judged, unfinished))))
@@ -171,28 +158,16 @@ def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tup
         yield is_over, line
 
 
-def _records(found: Sequence[Found], paths: Sequence[str]) -> tuple[Record, Record]:
+def _records(found: Sequence[Found], paths: Sequence[str]) -> list[Record]:
     labels = [each.label if isinstance(each, Session) else "" for each in found]
     files = [stem(Path(path)) for path in paths]
     folders = [Path(path).absolute().parent.name for path in paths]
     # Two runs of one script have one label: they are then told apart by their files, or the folders of these.
     candidates = labels, files, folders, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
-    count = sum(isinstance(each, Snapshot) for each in found)
-    a, b = (_record(each, name, count) for each, name in zip(found, names, strict=True))
-    return a, b
-
-
-def _record(found: Found, name: str, snapshots: int) -> Record:
-    if isinstance(found, Snapshot):
-        run = of_stacks(found.stacks.peaks, name, bare=snapshots == 1)
-    else:
-        run = record_of(found, whole(found), label=name)
-        if not snapshots:
-            return run
-        peaks = (device.live for device in run.devices if device.live is not None)
-        run = replace(of_stacks(peaks, name, bare=True), outcome=run.outcome)
-    if not run.devices:
-        lacks = "history of allocations" if isinstance(found, Snapshot) else "stacks (--stacks)"
-        raise OptionError(f"{run.name} has no {lacks}, so what was live at its peak is unknown")
-    return run
+    return [
+        record_of(each, whole(each), label=name)
+        if isinstance(each, Session)
+        else of_stacks(each.stacks.peaks, name)
+        for each, name in zip(found, names, strict=True)
+    ]

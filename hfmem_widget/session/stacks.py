@@ -215,6 +215,23 @@ class Snapshot(Shown):
     stacks: Stacks
     memory_map: MemoryMap
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the history does not say, in sentences."""
+        peaks = self.stacks.peaks
+        if peaks and not any(peak.entries for peak in peaks):
+            return (
+                "The snapshot has no history of allocations, so how memory came to this is unknown.",
+            )
+        begun = ((peak.over_time.allocated[0], peak.device) for peak in peaks if peak.over_time)
+        there, device = max(begun, default=(0, ""))
+        where = f" on {device}" if len(peaks) > 1 else ""
+        note = (
+            f"{format_bytes(there)} was there{where} when the history begins: allocated before the "
+            "recording, or newer events took the place of its own. The peak may have been earlier, too."
+        )
+        return (note,) if there else ()
+
     def explain(self) -> Any:
         """Return where the memory is, as `Session.explain` does of a session."""
         return resolve("hfmem_widget.features.stacks.snapshot:explained")(self)

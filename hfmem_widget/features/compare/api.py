@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from statistics import median
+from types import MappingProxyType
 
 import numpy as np
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Floats, Record
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record_of import as_in_a_snapshot, of_stacks, record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.by_line import notes_of, with_changes
 from hfmem_widget.features.compare.model import (
@@ -26,9 +28,10 @@ from hfmem_widget.features.compare.model import (
     Places,
 )
 from hfmem_widget.session import Certainty, Session
+from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import format_bytes, plain
 
-Subject = str | int | Session | Sequence[Session]
+Subject = str | int | Session | Snapshot | Sequence[Session]
 
 MOST_CELLS = 8  # more lines could not be distinguished
 POINTS = 1200  # the number of points of all lines together
@@ -36,18 +39,23 @@ POINTS = 1200  # the number of points of all lines together
 LEAST_OF_START = 0.01
 """The share of the bytes at the start from which a difference is reported: a heap varies by itself."""
 
+OF_SNAPSHOTS = (
+    "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
+    "source text, so a line that has moved may not be matched."
+)
+
 CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
 """The certainties of a peak, from the weakest to the strongest."""
 
 
 def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
-    """Lay finished sessions, or watched cells of this notebook, side by side.
+    """Lay finished sessions, watched cells of this notebook, or snapshots of torch side by side.
 
     Parameters
     ----------
-    *subjects : Session, sequence of Session, str or int
-        A session; several sessions, as runs of the same cell; or the label of what was watched in this
-        process, or the number of a watched cell.
+    *subjects : Session, Snapshot, sequence of Session, str or int
+        A session; several sessions, as runs of the same cell; a snapshot that `open` has read; or the label
+        of what was watched in this process, or the number of a watched cell.
     by : {"step", "time", "line", "module"}, optional
         What the chart is aligned by; steps by default where all have some. Or what is listed besides: what
         each line or module allocated more or less of what is live at the peak, where stacks were recorded.
@@ -76,6 +84,7 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     >>> hfmem_widget.compare(base, checkpointing).to_pandas()["peak/difference"]
     """
     runs: dict[str, tuple[Record, ...]] = {}
+    snapshots: dict[str, Snapshot] = {}
     for subject in subjects:
         records = _records(subject)
         name = _name(subject, records)
@@ -84,13 +93,19 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
             name = next(free for free in names if free not in runs)
         runs[name] = records
         baseline = name if subject == baseline else baseline
-    return of_runs(runs, by=by, device=device, baseline=baseline)
+        if isinstance(subject, Snapshot):
+            snapshots[name] = subject
+    return of_runs(runs, by=by, device=device, baseline=baseline, snapshots=snapshots)
 
 
 def _records(subject: Subject) -> tuple[Record, ...]:
+    if isinstance(subject, Snapshot):
+        return (of_stacks(subject.stacks.peaks, subject.name),)
     if isinstance(subject, bool) or not isinstance(subject, (str, int, Session, Sequence)):
-        message = f"compare() takes sessions, labels and cell numbers, not {type(subject).__name__}"
-        raise OptionError(message)
+        raise OptionError(
+            "compare() takes sessions, snapshots, labels and cell numbers, not "
+            f"{type(subject).__name__}"
+        )
     if isinstance(subject, (str, int)):
         return HISTORY.find(str(subject))
     sessions = [subject] if isinstance(subject, Session) else list(subject)
@@ -110,11 +125,21 @@ def _name(subject: Subject, records: Sequence[Record]) -> str:
 
 
 def of_runs(
-    runs: Mapping[str, Sequence[Record]], *, by: str = "", device: str = "", baseline: str = ""
+    runs: Mapping[str, Sequence[Record]],
+    *,
+    by: str = "",
+    device: str = "",
+    baseline: str = "",
+    snapshots: Mapping[str, Snapshot] = MappingProxyType({}),
 ) -> Comparison:
-    """Lay runs of cells side by side, by name and oldest first, or raise OptionError; else as `compare`."""
+    """Lay runs of cells side by side, by name and oldest first, or raise OptionError; else as `compare`.
+
+    Of `snapshots`, which are among the runs, `of_stacks` has made the records.
+    """
     if not runs:
         raise OptionError("nothing to compare: name at least one cell")
+    if snapshots:
+        runs = _beside_snapshots(runs, snapshots, by)
     if len(runs) > MOST_CELLS:
         raise OptionError(f"{len(runs)} cells are too many; compare at most {MOST_CELLS}")
     if baseline and baseline not in runs:
@@ -147,8 +172,37 @@ def of_runs(
             *_versions(runs, first),
             *_notes(runs, used_by_name, key),
             *(notes_of(cells, places, key) if places else ()),
+            *([OF_SNAPSHOTS] if snapshots else []),
+            *(f"{name}: {note}" for name, each in snapshots.items() for note in each.notes),
         ),
     )
+
+
+def _beside_snapshots(
+    runs: Mapping[str, Sequence[Record]], snapshots: Mapping[str, Snapshot], by: str
+) -> dict[str, tuple[Record, ...]]:
+    """Return of each run what a snapshot has, too: what was live at its peak, by line."""
+    bare = len(snapshots) < len(runs)
+    if bare and by == "module":
+        raise OptionError(
+            "a snapshot does not name classes, so it can be compared with a recording only --by line"
+        )
+    if by in {"step", "time"}:
+        raise OptionError(f"a snapshot has no samples to align by {by}")
+    found = {}
+    for name, records in runs.items():
+        lacks, own = "history of allocations", tuple(records)
+        if name not in snapshots:
+            lacks, own = "stacks (--stacks)", tuple(map(_stacks_of, records))
+        if not all(run.devices for run in own):
+            raise OptionError(f"{name} has no {lacks}, so what was live at its peak is unknown")
+        found[name] = tuple(map(as_in_a_snapshot, own)) if bare else own
+    return found
+
+
+def _stacks_of(run: Record) -> Record:
+    lives = (device.live for device in run.devices if device.live is not None)
+    return replace(of_stacks(lives, run.label), outcome=run.outcome)
 
 
 def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:

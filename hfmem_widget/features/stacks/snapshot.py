@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
     heading = kit.headed(
         snapshot.name, format_counted(sum(peak.entries for peak in peaks), "event")
     )
-    notes = kit.notes(notes_of(peaks))
+    notes = kit.notes(snapshot.notes)
     shown = kit.bundle(
         heading, kit.line(_lead(peaks)), *peaks_shown(peaks), *notes, title=snapshot.name
     )
@@ -154,20 +154,6 @@ def _lead(peaks: Sequence[LivePeak]) -> str:
     return f"{allocated}{next(lines, '')}."
 
 
-def notes_of(peaks: Sequence[LivePeak]) -> Iterator[str]:
-    """Yield what the history does not say."""
-    if peaks and not any(peak.entries for peak in peaks):
-        yield "The snapshot has no history of allocations, so how memory came to this is unknown."
-    begun = ((peak.over_time.allocated[0], peak.device) for peak in peaks if peak.over_time)
-    there, device = max(begun, default=(0, ""))
-    if there:
-        where = f" on {device}" if len(peaks) > 1 else ""
-        yield (
-            f"{format_bytes(there)} was there{where} when the history begins: allocated before the "
-            "recording, or newer events took the place of its own. The peak may have been earlier, too."
-        )
-
-
 def history_text(peak: LivePeak) -> str:
     """Return how long the history of a device is, such as ``433 events over 2.4 s``."""
     over_time = peak.over_time
@@ -186,7 +172,7 @@ def explained(snapshot: Snapshot) -> Explanation:
     return Explanation(
         label=snapshot.name,
         outcome=f"a snapshot with {history_text(peaks[0]) if peaks else 'no events'}",
-        sentence=" ".join((_lead(peaks), *([held] if peaks else []), *notes_of(peaks))),
+        sentence=" ".join((_lead(peaks), *([held] if peaks else []), *snapshot.notes)),
         devices=tuple(map(_explained, peaks)),
         lines=snapshot.stacks.rows()[:MOST_ITEMS],
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import hfmem_widget
 from hfmem_widget.cli.output import FINE, NO, WRONG
+from hfmem_widget.errors import OptionError
 from hfmem_widget.text import MINUS
 from tests.data.torch_snapshots import Allocations, training
 from tests.unit.cli.conftest import Hfmem
@@ -240,6 +242,23 @@ def test_a_snapshot_is_compared_with_a_recording(
     changes = [line.split()[:3] for line in out.splitlines() if line.startswith("project/")]
     assert changes == [["project/train.py:21", "(step)", "+6.00"]]
     assert "22.0 MiB in base, 28.0 MiB in head" in out
+
+
+def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
+    """Two that were opened, by line; beside a session whose stacks were recorded; not along steps."""
+    a, b = (
+        hfmem_widget.open(write(run_of(step).snapshot(), f"{step}.pickle")) for step in (16, 24)
+    )
+    session = with_stacks("base", site("project/train.py:21", 10, "Run.step"))
+
+    of_both, of_one = (
+        hfmem_widget.compare(first, second, by="line")._repr_mimebundle_()["text/plain"]
+        for first, second in ((a, b), (session, a))
+    )
+    assert "24.pickle: 8.00 MiB more, allocated in train.py `step`" in of_both
+    assert "+6.00 MiB" in of_one
+    with pytest.raises(OptionError, match="no samples to align by step"):
+        hfmem_widget.compare(a, b, by="step")
 
 
 def test_what_lacks_what_is_compared_says_so(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -264,7 +265,7 @@ def test_steps_align_only_where_all_have_some() -> None:
         ({"baseline": "c"}, "'c' is not one of the compared cells: 'a'"),
     ],
 )
-def test_what_cannot_be_done_is_said(options: dict[str, str], said: str) -> None:
+def test_what_cannot_be_done_is_said(options: dict[str, Any], said: str) -> None:
     """An error names what there is."""
     with pytest.raises(OptionError, match=said):
         of_runs({"a": [record("a", device(8.0))]}, **options)

@@ -195,7 +195,7 @@ def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
 )
 def test_what_is_no_snapshot_is_refused(opens: Opens, wrong: Any) -> None:
     """In one sentence with its name."""
-    with pytest.raises(OptionError, match=r"\d\.pickle cannot be opened: it is no snapshot"):
+    with pytest.raises(OptionError, match=r"\d\.pickle cannot be opened: it is not a snapshot"):
         opens(wrong)
 
 
@@ -206,7 +206,7 @@ def test_what_is_listed_again_and_again_is_refused(opens: Opens) -> None:
     segment = made.snapshot()["segments"][0]
     segment["blocks"] = segment["blocks"] * 3000
 
-    with pytest.raises(OptionError, match="no snapshot"):
+    with pytest.raises(OptionError, match="not a snapshot"):
         opens([segment] * 3000)
 
 
