@@ -58,7 +58,8 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
         of what was watched in this process, or the number of a watched cell.
     by : {"step", "time", "line", "module"}, optional
         What the chart is aligned by; steps by default where all have some. Or what is listed besides: what
-        each line or module allocated more or less of what is live at the peak, where stacks were recorded.
+        each line or module allocated more or less of what is live at the peak, where stacks were recorded;
+        by default lines, where all have stacks.
     device : str, optional
         Its key, such as ``"cuda:0"``; by default the one that most of them used.
     baseline : str, optional
@@ -151,7 +152,9 @@ def of_runs(
         name: [used for record in records if (used := record.device(key))]
         for name, records in runs.items()
     }
-    places: Places | None = "line" if by == "line" else "module" if by == "module" else None
+    have_stacks = all(used and all(each.live for each in used) for used in used_by_name.values())
+    wanted = by or ("line" if have_stacks else "")
+    places: Places | None = "line" if wanted == "line" else "module" if wanted == "module" else None
     how = _by("" if places else by, used_by_name)
     first = baseline or next(iter(runs))
     lines, width = _lines(used_by_name, how)

@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]  # transformers brings it
 from hfmem_widget.session import HELD
 from hfmem_widget.text import GIB
 from tests.scenes.stage import Stage
+from tests.unit.features.compare.test_by_line import site, with_stacks
 
 ACTION = Path(__file__).parents[3] / "action.yml"
 
@@ -127,6 +128,19 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
     )
     assert pull.report.count("within the limit") == 1
     assert pull.report.index("#### `a`\n") < pull.report.index("#### `tuned`\n")
+
+
+def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
+    """Where the run and its baseline were recorded with stacks."""
+    for where, kept in (("baseline", 1), ("runs", 2000)):
+        session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", kept))
+        path = pull.folder / where / "tuned.hfmem.jsonl"
+        path.unlink()
+        session.save(path)
+    pull.play()
+
+    assert "1.95 GiB more, allocated in train.py" in pull.report
+    assert "| train.py:9<br>f<br>y = g() | +1.95 GiB |" in pull.report
 
 
 def test_more_may_be_allowed(pull: Pull) -> None:

@@ -79,7 +79,7 @@ def test_a_comparison_by_line_has_the_documented_form(
     assert found["sentences"][0].startswith(
         "head: 6.00 MiB more, allocated in trainer.py `Trainer."
     )
-    found = checked(capsys, "comparison", "compare", a, b, "--json")
+    found = checked(capsys, "comparison", "compare", a, b, "--by", "time", "--json")
     assert [each["changes"] for each in found["cells"]] == [None, None]
 
 

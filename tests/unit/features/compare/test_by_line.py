@@ -368,7 +368,17 @@ def test_a_sentence_names_a_line_where_one_makes_half(
     comparison = hfmem_widget.compare(*two, by="line")
     assert verdicts(comparison)[0] == said
     assert str(comparison).split("\n\n")[1].startswith(said)
-    assert "allocated in" not in hfmem_widget.compare(*two).__str__()
+
+
+def test_lines_are_compared_without_being_asked_for_where_all_have_stacks() -> None:
+    """Along the time alone they are left out; where one cell has no stacks nothing is said of them."""
+    two = [with_stacks(name, TRAINER(3)) for name in ("base", "head")]
+    bare = with_stacks("bare")
+    bare.stacks = None
+
+    assert "allocated in" in str(hfmem_widget.compare(*two))
+    assert "allocated in" not in str(hfmem_widget.compare(*two, by="time"))
+    assert "stacks" not in str(hfmem_widget.compare(*two, bare))
 
 
 def test_it_is_a_table_in_text_and_markdown_and_html() -> None:
