@@ -30,6 +30,12 @@ NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buck
 
 _NOTHING = nullcontext()
 
+RESHAPING = (
+    *("bad_words_ids", "begin_suppress_tokens", "logits_processor", "min_length", "min_new_tokens"),
+    *("no_repeat_ngram_size", "repetition_penalty", "suppress_tokens"),
+)
+"""Options with which ``generate`` makes other scores of those that a model returns."""
+
 STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
 
@@ -144,14 +150,16 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
         surround(owner, STEP, stepping, whole_call=True)
-    prompt = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
-    given = {} if prompt is None else {**kwargs, "input_ids": prompt}
+    main = str(getattr(model, "main_input_name", "")) if _has_encoder(model) else "input_ids"
+    prompt = kwargs.get(main, kwargs.get("inputs", args[0] if args else None))
+    given = {} if prompt is None else {**kwargs, main: prompt}
     shape = shape_of((), given)
     if shape:
         tensors = {name: one for name, one in given.items() if hasattr(one, "shape")}
         tensors.pop("inputs", None)
         see_batch(model, (), tensors, shape, is_training=False)
-    wanted = ("samples", "longest", "tokens")
+    # Of a sound's features the second size may be one of frequencies.
+    wanted = ("samples", "longest", "tokens") if main == "input_ids" else ("samples",)
     counts = {name: shape[name] for name in wanted if name in shape}
     return Generation(monitor, session, model, counts | _asked_of(model, kwargs, shape))
 
@@ -165,16 +173,32 @@ def _asked_of(
     def asked(name: str) -> Any:
         return kwargs.get(name) or getattr(own, name, None)
 
-    new, whole = asked("max_new_tokens"), asked("max_length") or 20
-    is_other = asked("cache_implementation") or asked("past_key_values")
+    new, whole = asked("max_new_tokens"), asked("max_length")
+    is_other = any(map(asked, ("cache_implementation", "past_key_values", "cache")))
     is_other = is_other or getattr(model, "_is_stateful", False)
-    config, prompt = getattr(model, "config", None), shape.get("longest", 0.0)
-    if is_other or getattr(config, "is_encoder_decoder", False) or not prompt:
+    prompt, counts = shape.get("longest", 0.0), {}
+    if _has_encoder(model):
+        prompt = (
+            float(getattr(kwargs.get("decoder_input_ids"), "shape", (1,))[-1]) if shape else 0.0
+        )
+        counts["answer"] = prompt
+    if is_other or not prompt:
         return {}
-    each = (asked("num_beams") or 1, asked("num_return_sequences") or 1)
-    length = float(prompt + new if new else whole)
-    sampled = float(bool(asked("do_sample")))
-    return {"made_of_each": float(max(each)), "whole": length, "sampled": sampled}
+    beams, returned = asked("num_beams") or 1, asked("num_return_sequences") or 1
+    is_reshaped = any((asked(name) or 1.0) != 1.0 for name in RESHAPING)
+    by_default = new or (20 if whole in (None, 20) and "max_length" not in kwargs else 0)
+    return {
+        **counts,
+        "made_of_each": float(max(beams, returned)),
+        "beams": float(beams),
+        "whole": float(prompt + by_default if by_default else whole),
+        "sampled": float(bool(asked("do_sample"))),
+        "reshaped": float(is_reshaped),
+    }
+
+
+def _has_encoder(model: object) -> bool:
+    return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
 def stepping(

@@ -65,6 +65,8 @@ class Inference:
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
     predictions: int = 0  # of what it returns, what a Trainer keeps for metrics
+    left: int = 0  # as long as what it returns is there, the cache included
+    largest: int = 0  # of the cache's tensors
 
 
 def training_step(
@@ -147,22 +149,33 @@ def inference(
     options: Mapping[str, Any] | None = None,
     autocast: torch.dtype | None = None,
     is_last: bool = False,
+    each: int = 1,
+    answer: int = 0,
 ) -> Inference:
     """Run one batch forward through a model on the meta device, as the first step of `generate` does.
 
     Or as its last step: one token after a batch of all the others. With other `options` it is called with
-    these beside the batch.
+    these beside the batch. With an `answer` of so many tokens, the batch is what an encoder gets, and is not
+    counted; the decoder makes `each` sequences of every row.
     """
     model.eval()
+    source = dict(inputs()) if answer else {}
     options = generation_options(model) if options is None else options
     with torch.no_grad(), _running(model, device, autocast) as (live, mode):
-        batch = dict(inputs())
+        live.leave_out(source.values())
+        if hasattr(model, "generate_with_fallback"):  # Whisper's `generate` keeps a copy
+            source = {name: one.clone() for name, one in source.items()}
+        batch = _encoded(model, source, each, answer) if answer else dict(inputs())
         outputs = model(**batch, **options)
         if is_last:
             (name, cache), *_ = _caches_in(outputs).items()
-            ids = batch["input_ids"]
-            masks = {"attention_mask": torch.ones_like(ids)} if "attention_mask" in batch else {}
-            batch = {"input_ids": torch.ones_like(ids[:, :1]), name: cache, **masks}
+            tokens = "decoder_input_ids" if answer else "input_ids"
+            ids = batch.pop(tokens)
+            newest, masks = torch.ones_like(ids[:, :1]), {"attention_mask": torch.ones_like(ids)}
+            if not answer:
+                usual = {**masks, "position_ids": newest}
+                batch = {key: one for key, one in usual.items() if key in batch}
+            batch |= {tokens: newest, name: cache}
             del outputs, ids, cache
             live.restart()
             outputs = model(**batch, **options)
@@ -173,7 +186,22 @@ def inference(
         sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
         kept, events = sum(map(live.rounded, sizes.values())), tuple(live.events)
         found = live.peak, kept, mode.routes, live.knowing.assumed, events
-        return Inference(*found, sum(one.nbytes for one in _predictions_in(model, outputs)))
+        predictions = sum(one.nbytes for one in _predictions_in(model, outputs))
+        return Inference(*found, predictions, live.now, max(sizes.values(), default=0))
+
+
+def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
+    """Return what `generate` gives a decoder: the encoder's states, their mask, and the tokens so far."""
+    encoder = model.get_encoder()
+    takes = inspect.signature(encoder.forward).parameters
+    states = encoder(**{key: one for key, one in batch.items() if key in takes}, return_dict=True)
+    made = {key: one for key, one in batch.items() if key == "attention_mask"}
+    for named in (made, states) if each > 1 else ():
+        for key in [*named]:
+            named[key] = named[key].repeat_interleave(each, dim=0)
+    rows = each * batch[model.main_input_name].shape[0]
+    ids = torch.ones(rows, answer, dtype=torch.int64, device="meta")
+    return {**made, "encoder_outputs": states, "decoder_input_ids": ids}
 
 
 def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ What was allocated as it began was measured; only what its own passes take above
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
+
+import torch
 
 from hfmem_widget.analysis.facts import active_devices, ran_out
 from hfmem_widget.errors import OptionError
@@ -51,19 +54,19 @@ PASSES: Final = GENERATING | EVALUATING
 NOT_THEIRS: Final = frozenset({"another model", "graphs"})
 """The causes of an out-of-memory error that no smaller pass removes."""
 
-LEAST_ANSWER: Final = 1 / 8
-"""The least share of the wanted new tokens that is worth advising."""
+LEAST_SIZE: Final = 1 / 8
+"""The least share of the new tokens, beams or tokens of a source that is worth advising."""
 
-COPIES: Final = 4
-"""Of the logits of the last token in float32, which choosing the next token takes: at most."""
+OF_BEAMS: Final = 7
+"""Times 8 bytes for each token of each beam, which their search keeps: tokens and the beams they are of."""
 
-STILL_THERE: Final = 2
-"""Of these copies: at most so many are kept while the next token is computed."""
+OF_TOKENS: Final = 4
+"""Likewise without beams, with masks."""
 
 
 NOT_FORECAST: Final = (
-    "this evaluation or generation has no forecast: its model is gone or was not seen to run, it has an "
-    "encoder and a decoder, or predictions are kept of a data set whose length is unknown"
+    "this evaluation or generation has no forecast: its model is gone or was not seen to run, its cache is "
+    "not the usual one that grows, or predictions are kept of a data set whose length is unknown"
 )
 
 Need = tuple[float, float]
@@ -85,13 +88,16 @@ class Passes:
     rows: int  # of a batch as it was to be
     each: int = 1  # sequences that are made of each of them
     whole: int = 0  # tokens of a row at the end of a generation
+    answer: int = 0  # tokens with which the decoder of an encoder-decoder begins
+    beams: int = 1
     is_sampled: bool = False  # whether tokens are drawn at random
+    is_reshaped: bool = False  # whether `generate` changes what the model says of each token
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
     kept_rows: int = 0  # of all of them; 0 where it is unknown what stays
     target: Literal["arguments", "evaluation"] = "arguments"
     """What takes a change: the training's arguments, or those of a Trainer that is there."""
-    known: dict[tuple[int, int, bool], Inference] = field(default_factory=dict)
+    known: dict[tuple[int, ...], Inference] = field(default_factory=dict)
 
     def kept(self, rows: int) -> tuple[int, int]:
         """Return the bytes of predictions and of labels that a batch adds to what is kept."""
@@ -124,17 +130,29 @@ class Passes:
             most = max(most, replay.needs(self.room - self.base))
         return peak, most
 
-    def generation(self, rows: int, whole: int) -> Need:
+    def generation(
+        self, rows: int, whole: int, *, each: int | None = None, source: int | None = None
+    ) -> Need:
         """Return what all of it takes, up to rows of so many tokens."""
-        made = rows * self.each
-        prefill = self._run(made, self.seen.length).peak
-        last = self._run(made, whole - 1, is_last=True)
+        each, source = each or self.each, source or self.seen.length
+        made = rows * each
+        if self.answer:
+            prefill = self._run(rows, source, each=each, answer=self.answer).peak
+            last = self._run(rows, source, is_last=True, each=each, answer=whole - 1)
+        else:
+            prefill = self._run(made, source).peak
+            last = self._run(made, whole - 1, is_last=True)
         head = self.ghost.get_output_embeddings()
         logits = 4 * made * (0 if head is None else int(head.weight.shape[0]))
-        # `generate` keeps the tokens and their mask, and makes both anew for each token.
-        tokens = COPIES * 8 * made * whole
-        decode = max(last.peak + STILL_THERE * logits, last.kv_cache + COPIES * logits)
-        peak = tokens + sum(self._libraries()) + max(prefill, decode)
+        # Scores of the last token that are there while the next is computed; with the next, these are two
+        # more. Beams are sorted then, one tensor of the cache after the other.
+        is_plain = each == 1 and not self.is_sampled and not self.is_reshaped
+        kept = logits if is_plain else 2 * logits
+        choosing = last.left + kept + logits
+        if self.beams > 1 and each > 1:
+            choosing = max(choosing, last.left + logits + last.largest)
+        peak = max(prefill, last.peak + kept, choosing) + sum(self._libraries())
+        peak += 8 * made * whole * (OF_BEAMS if self.beams > 1 else OF_TOKENS)
         # A growing cache leaves pieces between an allocator's blocks.
         pieces = last.kv_cache if ":" in self.device.key else 0
         return peak, MEASURED[1] * peak + pieces
@@ -143,21 +161,30 @@ class Passes:
         """Return the bytes that cuBLAS takes for itself with the first product; they may be there already."""
         return (of_cublas()[0],) if ":" in self.device.key else ()
 
-    def _run(self, rows: int, length: int, *, is_last: bool = False) -> Inference:
-        size = rows, length, is_last
+    def _run(
+        self, rows: int, length: int, *, is_last: bool = False, each: int = 1, answer: int = 0
+    ) -> Inference:
+        size = rows, length, is_last, each, answer
         if size in self.known:
             return self.known[size]
         if time.monotonic() > self.until:
             raise TimeoutError
         setting = Setting(training=False, batch=rows, length=max(1, length))
         with foreign(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
+            batch = inputs_of(self.ghost, setting, self.seen)
+            is_decoder = self.whole and not answer  # whose positions `generate` counts
+            if is_decoder and "position_ids" in inspect.signature(self.ghost.forward).parameters:
+                positions = torch.arange(setting.length).expand(rows, -1)
+                batch = replace(batch, given={**batch.given, "position_ids": positions})
             self.known[size] = inference(
                 self.ghost,
-                inputs_of(self.ghost, setting, self.seen),
+                batch,
                 device=self.device.key.partition(":")[0],
                 options=None if self.whole else {},
                 autocast=HALVES.get(self.precision),
                 is_last=is_last,
+                each=each,
+                answer=answer,
             )
         return self.known[size]
 
@@ -226,6 +253,9 @@ def fit_passes(session: Session, headroom: float) -> Fit | None:
     setting = replace(setting, precision=passes.precision)
     total = int(passes.base) + took
     forecast = Forecast(name, setting, parts, total, "forward", {"forward": total}, count)
+    if passes.answer and length:
+        note = f"Sources have {format_count(length)} tokens, answers up to {format_count(tokens)}."
+        forecast = replace(forecast, notes=(note,))
     high, largest = max(passes.rows, MOST_TOKENS // setting.length), None
     with suppress(TimeoutError, OptionError):
         slope = took * margin_on(device) / passes.rows
@@ -283,7 +313,10 @@ def _passes_of(
         rows=max(seen.rows, int(batch)),
         each=int(counts.get("made_of_each", 1.0)),
         whole=int(counts.get("whole", 0.0)),
+        answer=int(counts.get("answer", 0.0)),
+        beams=int(counts.get("beams", 1.0)),
         is_sampled=counts.get("sampled", 0.0) > 0,
+        is_reshaped=counts.get("reshaped", 0.0) > 0,
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
         kept_rows=int(counts.get("kept_rows", 0.0)),
@@ -325,18 +358,44 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
         name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
         cost = "other random draws" if passes.is_sampled else ""
         yield _move(passes, passes.generation(rows, passes.whole), rows, name, options, cost=cost)
-    prompt = passes.seen.length
-    wanted = passes.whole - prompt
-    new = _most(passes, lambda new: passes.generation(passes.rows, prompt + new), wanted)
-    shorter = passes.generation(passes.rows, prompt + new)
-    is_answer = new >= LEAST_ANSWER * wanted
-    if is_answer and new < wanted and passes.base + shorter[0] <= passes.room:
-        name = f"at most {format_count(new)} new tokens instead of {format_count(wanted)}"
-        cost = "longer answers lose their end"
-        move = _move(passes, shorter, passes.rows, name, {}, cost=cost)
-        in_trainer = Change("arguments", "generation_max_length", str(prompt + new))
-        by_hand = Change("generate", "max_new_tokens", str(new))
-        yield replace(move, changes=(in_trainer if passes.is_of_trainer else by_hand,))
+    prompt, made = passes.answer or passes.seen.length, partial(passes.generation, passes.rows)
+
+    def fewer(
+        most: int, need: Callable[[int], Need], name: str, cost: str, *calls: Change
+    ) -> Iterator[Move]:
+        size = _most(passes, need, most)
+        if LEAST_SIZE * most <= size < most and passes.base + need(size)[0] <= passes.room:
+            name = name.format(format_count(size), format_count(most))
+            call = calls[passes.is_of_trainer : passes.is_of_trainer + 1]
+            changes = tuple(replace(one, value=str(int(one.value) + size)) for one in call)
+            yield replace(
+                _move(passes, need(size), passes.rows, name, {}, cost=cost), changes=changes
+            )
+
+    yield from fewer(
+        passes.whole - prompt,
+        lambda size: made(prompt + size),
+        "at most {} new tokens instead of {}",
+        "longer answers lose their end",
+        Change("generate", "max_new_tokens", "0"),
+        Change("arguments", "generation_max_length", str(prompt)),
+    )
+    if passes.beams == passes.each > 1:
+        yield from fewer(
+            passes.beams,
+            lambda size: made(passes.whole, each=size),
+            "beams: {} instead of {}",
+            "other answers",
+            Change("generate", "num_beams", "0"),
+            Change("arguments", "generation_num_beams", "0"),
+        )
+    if passes.answer and passes.seen.length:
+        yield from fewer(
+            passes.seen.length,
+            lambda size: made(passes.whole, source=size),
+            "sources of at most {} tokens instead of {}",
+            "longer sources lose their end",
+        )
 
 
 def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:

@@ -162,7 +162,7 @@ def test_a_configuration_that_is_no_json_cannot_be_tried() -> None:
     """A new process could not read it."""
     config = one_layer()
     config.mine = object()
-    with pytest.raises(OptionError, match="is no JSON"):
+    with pytest.raises(OptionError, match="is not JSON"):
         tried_step(config, SETTING)
 
 
