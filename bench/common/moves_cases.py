@@ -350,4 +350,22 @@ CASES: Final = (
         run="generate",
         generate={"max_new_tokens": 500, "do_sample": False},
     ),
+    Case(
+        "T5, 4 beams",
+        "generation",
+        "T5ForConditionalGeneration",
+        T5,
+        4,
+        32,
+        generate={"max_new_tokens": 200, "num_beams": 4, "do_sample": False},
+    ),
+    Case(
+        "BART",
+        "KV cache",
+        "BartForConditionalGeneration",
+        {**SIDES, "d_model": 1024, "decoder_start_token_id": 1, "forced_eos_token_id": None},
+        3.5,
+        64,
+        generate={"max_new_tokens": 400, "do_sample": False},
+    ),
 )
