@@ -1,6 +1,6 @@
-"""The lines of a recording, as they may come from strangers: a line is one of these types, or refused.
+"""The lines of a recording, which may come from anybody: a line is one of these types, or it is refused.
 
-A line that fails is no error: the reader counts it. Rules that a type cannot express are in `__post_init__`.
+An invalid line is not an error: the reader counts it. Rules beyond types are in `__post_init__`.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ Count = Annotated[int, Meta(ge=0, lt=int(LARGEST))]
 RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 Figure = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
 Figures = Annotated[list[Figure | None], Meta(max_length=MOST_SERIES)]
-"""None is "not available"."""
+"""A number; None where it is not available."""
 
 DeviceKey = Annotated[str, Meta(pattern=f"^(?:{DEVICE_KEY.pattern})$")]
 SeriesKey = Annotated[str, Meta(pattern=f"^(?:{DEVICE_KEY.pattern})/[a-z][a-z0-9_]{{0,63}}$")]
 
 
 class Text(str):
-    """A text, made plain and shortened as it is read."""
+    """A text that is made plain and shortened when it is read."""
 
     __slots__ = ()
     most: ClassVar[int] = LONGEST_TEXT
@@ -90,7 +90,7 @@ def available(value: float | None) -> float:
 
 
 def require(holds: object, complaint: str) -> None:
-    """Raise `ValueError` unless something holds that no type can say."""
+    """Raise `ValueError` unless a rule holds that no type can express."""
     if not holds:
         raise ValueError(complaint)
 
@@ -106,15 +106,15 @@ ColumnNumbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=limi
 
 
 class RecordedLine(Struct, tag_field="k"):
-    """A line of JSON; its fields have the names of the format, or a better one beside them."""
+    """A line of JSON; its fields have the names of the format, or a clearer name that is mapped to one."""
 
     def made(self) -> Any:
-        """Return what its reader takes."""
+        """Return the object that the reader works with."""
         return self
 
 
 class Head(RecordedLine, tag="head"):
-    """What a recording is of; `version` is the format's, `run` the id of what `rank` is one of."""
+    """The first line: the `version` of the format, and the id of the `run` that `rank` is part of."""
 
     format: Literal["hfmem"]
     version: Count
@@ -136,7 +136,7 @@ class Head(RecordedLine, tag="head"):
 
     @property
     def rank(self) -> Rank | None:
-        """Which process of a distributed run wrote it, if any."""
+        """The rank of the process that wrote the recording, if it is part of a distributed run."""
         if self.number is None:
             return None
         where = self.local, self.world, self.attempt
@@ -145,7 +145,7 @@ class Head(RecordedLine, tag="head"):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An entry of a list and its place; None where the list ends there."""
+    """An entry of a list and its position; None if the list ends at that position."""
 
     kind: Literal["note", "finding", "guide", "move", "live"]
     place: int
@@ -161,11 +161,11 @@ _USUAL: dict[Any, Any] = {
     tuple[str, ...]: Texts,
     Mapping[str, int]: Counts,
 }
-"""The type in a recording, by the type of a dataclass's field."""
+"""The type of a field in a recording, by the type of the dataclass's field."""
 
 _NOT_TRIED = {"largest_batch": None, "longest": None}
 _NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0, **_NOT_TRIED}
-"""What null stands for in these fields; in others it is a figure that is not available."""
+"""The meaning of null in these fields; in all others it is a figure that is not available."""
 
 
 def _filled(name: str, value: Any) -> Any:
@@ -179,11 +179,11 @@ def _filled(name: str, value: Any) -> Any:
 
 
 def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
-    """Return a class for the form that a dataclass has in a recording; its `made` returns the dataclass.
+    """Return the class that describes a dataclass in a recording; its `made` returns the dataclass.
 
     Its fields have the types of `_USUAL`, or those that `own` gives by name; a field in `may_lack` may be
-    missing, and has that value then. With a tag it is a line, and each such line but "contents" is an entry
-    of a list.
+    missing and then has the given value. With a tag it is a line of its own, and each such line except
+    "contents" is an entry of a list.
     """
     types, is_entry = get_type_hints(data), tag not in {None, "contents"}
     known: list[Any] = [("i", ListPosition)] if is_entry else []
@@ -227,7 +227,7 @@ _READ_LIKE: tuple[Any, ...] = (
 
 
 class Columns(RecordedLine, tag="series"):
-    """All devices, and the series from column `first` on."""
+    """All devices, and the series from column `first` onwards."""
 
     first: Count
     described: Annotated[list[_Device], Meta(max_length=limits.MOST_SERIES)] = field(name="devices")
@@ -254,7 +254,7 @@ class Columns(RecordedLine, tag="series"):
 
 
 class Rows(RecordedLine, tag="rows"):
-    """A block of samples, its columns as they are written: at `times`, `changes` of some `columns`."""
+    """A block of samples as it is written: `times`, and the `changes` of some `columns`."""
 
     block: Count = field(name="n")
     wall: Figure = field(name="w")
@@ -289,7 +289,7 @@ def _floats(figures: Sequence[object]) -> Floats:
 
 
 def _added_up(differences: Floats) -> Floats:
-    """Return the values of columns, each written as the difference from the last that was available."""
+    """Return the values of columns whose entries are differences from the last available value."""
     is_missing = np.isnan(differences)
     values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
     require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
@@ -297,7 +297,7 @@ def _added_up(differences: Floats) -> Floats:
 
 
 class FoldLine(RecordedLine, tag="fold"):
-    """A fold; its lists are of one length."""
+    """A fold: the lowest and highest value of each series over a while; all its lists have one length."""
 
     t: tuple[Figure, Figure]
     samples: Count
@@ -317,7 +317,7 @@ class FoldLine(RecordedLine, tag="fold"):
 
 
 class SpanLine(RecordedLine, tag="span"):
-    """A span; the reader, which has the columns, knows to which its readings and peaks belong."""
+    """A span; the reader knows the columns, and so to which series its readings and peaks belong."""
 
     id: Count
     parent: Count | None
@@ -337,14 +337,14 @@ class SpanLine(RecordedLine, tag="span"):
 
     def __post_init__(self) -> None:
         require(self.stop is None or self.stop >= self.start, "it ends before it begins")
-        # A span lies in one that was opened before it: there is no circle.
+        # The parent of a span was opened before it, so spans form no cycle.
         require(self.parent is None or self.parent < self.id, "within a later span")
         for peak, certainty in zip(self.peak, self.certainty, strict=True):
             require(peak is None or certainty is not None, "a peak of no certainty")
 
     @property
     def peaks(self) -> list[tuple[float, Certainty] | None]:
-        """The peak of each of its columns."""
+        """The peak of each column."""
         return [
             None if peak is None or certainty is None else (peak, certainty)
             for peak, certainty in zip(self.peak, self.certainty, strict=True)
@@ -352,11 +352,11 @@ class SpanLine(RecordedLine, tag="span"):
 
     @property
     def counts(self) -> Mapping[str, float]:
-        """What was counted in it."""
+        """The counts of the span, such as tokens."""
         return {name: available(value) for name, value in self.counts_or_null.items()}
 
     def span(self, series: tuple[Series, ...]) -> Span:
-        """Return the span, its peaks by the keys of their series."""
+        """Return the span, with its peaks by the key of their series."""
         peaks = {
             series[column].key: Peak(*peak)
             for column, peak in zip(self.columns, self.peaks, strict=False)
@@ -372,7 +372,7 @@ class SpanLine(RecordedLine, tag="span"):
 
 
 class StepsLine(RecordedLine, tag="steps"):
-    """Rows of the table of steps, and how many steps there were; no `devices` if they are those before."""
+    """Rows of the table of steps, and the number of steps; without `devices` if these did not change."""
 
     count: Count
     rows_or_null: Annotated[list[list[Figure | None]], Meta(max_length=limits.MOST_IN_BLOCK)] = (
@@ -386,7 +386,7 @@ class StepsLine(RecordedLine, tag="steps"):
         devices, left = divmod(width - len(FIGURES), len(PER_DEVICE))
         require(devices >= 0 and not left, "steps of a width that does not exist")
         begins = range(len(FIGURES), width, len(PER_DEVICE))
-        for row in rows:  # what is null cannot be compared
+        for row in rows:  # null cannot be compared
             parent, first, last, start, stop, *_ = row
             is_in_order = parent >= 0 <= first <= last and start >= 0 <= stop
             require(len(row) == width and is_in_order, "steps out of order")
@@ -398,7 +398,7 @@ class StepsLine(RecordedLine, tag="steps"):
 
     @property
     def rows(self) -> list[list[float]]:
-        """Figures of each step, NaN where one is not available."""
+        """The figures of each step; NaN where one is not available."""
         return cast("list[list[float]]", self.rows_or_null)
 
 
@@ -412,7 +412,7 @@ class _Phase(Struct):
 
 
 class PhasesLine(RecordedLine, tag="phases"):
-    """The phases within an outermost span; their highest spans are named by their ids."""
+    """The phases of an outermost span; the highest span of each phase is given by its id."""
 
     root: Count
     phases: Annotated[list[_Phase], Meta(max_length=64)]
@@ -420,7 +420,7 @@ class PhasesLine(RecordedLine, tag="phases"):
 
     @property
     def rows(self) -> list[tuple[Phase, Mapping[Text, int]]]:
-        """The phases, and the ids of their highest spans."""
+        """Return the phases, and the ids of their highest spans."""
         return [
             (Phase(one.kind, one.label, one.count, one.seconds, steps=one.steps), one.highest)
             for one in self.phases
@@ -441,7 +441,7 @@ class _NoItem(Struct, forbid_unknown_fields=True):
 
 
 def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
-    """Return what may be anything that JSON has: plain, within limits."""
+    """Return any JSON value with plain texts, within limits of depth and size."""
     require(depth, "evidence that is too deep")
     if isinstance(value, dict | list):
         require(len(value) <= limits.MOST_SERIES, "evidence that is too long")
@@ -462,7 +462,7 @@ class Gap(RecordedLine, tag="gap"):
 
 
 class Recipe(RecordedLine, tag="recipe"):
-    """What a dry run needs, which takes it apart itself."""
+    """What a dry run needs; the dry run validates it itself."""
 
     of: dict[str, Any]
 
@@ -471,7 +471,7 @@ class Recipe(RecordedLine, tag="recipe"):
 
 
 class End(RecordedLine, tag="end"):
-    """How the run ended, and how sampling went; its interval is in the head."""
+    """The last line: how the run ended and how sampling went; the interval is in the head."""
 
     time: Figure
     stopped: Figure | None = None
@@ -512,7 +512,7 @@ _LINE, _NO_ITEM, _ANY = decoder(reduce(or_, _KNOWN)), decoder(_NoItem), decoder(
 
 
 def parse(line: bytes) -> Any:
-    """Return what a line says, None of a kind that we do not know; raise `ValueError` if it may not be."""
+    """Return the content of a line, or None for an unknown kind; raise `ValueError` if it is invalid."""
     require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
         try:

@@ -1,4 +1,4 @@
-"""Where a recording lies: a file that only grows, and one in compressed members once it is complete."""
+"""The file of a recording: it only grows, and is compressed in members once it is complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hfmem_widget.recording.reader import StreamReader
 
 _recorded: dict[Path, bool] = {}
-"""Where this process has recorded to, and whether it still does."""
+"""The paths that this process has recorded to, and whether each is still in use."""
 
 _WITH_ENDINGS = (f"{SUFFIX}.gz", SUFFIX, *ENDINGS)
 
@@ -42,10 +42,10 @@ AT_ONCE = 1 << 20
 
 
 class GrowingFile:
-    """A file to which lines are added, whole ones at a time: what was written survives the process.
+    """A file that grows by whole lines, so that everything written survives a crash of the process.
 
-    Its path is absolute. With ``.gz`` at its end, the lines lie beside it until `close`. Raises `OptionError`
-    if it cannot be written, or is there.
+    Its path is absolute. If it ends in ``.gz``, the lines are kept in a file beside it until `close`. Raises
+    `OptionError` if the file cannot be written or already exists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -60,11 +60,11 @@ class GrowingFile:
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
-        """Add whole lines, or raise `OSError`; a forked child writes nothing: these are not its lines."""
+        """Append whole lines, or raise `OSError`; a forked child writes nothing: the file is its parent's."""
         if os.getpid() != self._pid:
             return
-        # Opened anew each time: a descriptor that is kept may be closed by the user's code, and then be that
-        # of the user's own file; and what was deleted would be written to unseen.
+        # The file is opened each time: the user's code may close a descriptor that is kept, whose number
+        # may then belong to a file of theirs; and writes to a deleted file would go unnoticed.
         descriptor = self._opened()
         try:
             if _state(descriptor) != self._left:
@@ -75,7 +75,7 @@ class GrowingFile:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Compress it, if that was asked for."""
+        """Compress the file, if its name ends in ``.gz``."""
         if self._plain != self.path and os.getpid() == self._pid:
             with self._plain.open("rb") as lines:
                 write_new(self.path, members(lines))
@@ -84,7 +84,7 @@ class GrowingFile:
     def _add(self, descriptor: int, data: bytes) -> None:
         left = memoryview(data)
         try:
-            while left:  # one call may take only a part
+            while left:  # one call may write only a part
                 left = left[os.write(descriptor, left) :]
         except OSError:
             with suppress(OSError):
@@ -97,13 +97,13 @@ class GrowingFile:
 
 
 def _state(descriptor: int) -> tuple[int, int, int]:
-    """Return which file a descriptor is of, by device and inode, and its size: inodes are used again."""
+    """Return the device, inode and size of an open file; the size, because inodes are reused."""
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino, status.st_size
 
 
 def check_new(path: Path) -> None:
-    """Raise `OptionError` if a recording cannot be begun at a path, as far as that can be seen."""
+    """Raise `OptionError` if it is certain that no recording can begin at a path."""
     for existing in dict.fromkeys((path, growing(path))):
         if os.path.lexists(existing):
             raise OptionError(f"{_is_there(existing)}, or a folder")
@@ -113,12 +113,12 @@ def check_new(path: Path) -> None:
 
 
 def growing(path: Path) -> Path:
-    """Return where the lines lie while they grow."""
+    """Return the path of the lines while the recording grows."""
     return path.with_suffix("") if path.suffix == ".gz" else path
 
 
 def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
-    """Write a file that is whole or not there; raise `OptionError` if it cannot be written, or is there."""
+    """Write a file completely or not at all; raise `OptionError` if that fails or the file exists."""
     try:
         write_whole(path, chunks, mode)
     except FileExistsError:
@@ -128,19 +128,19 @@ def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
-    """Write a file that is whole or not there, or raise `OSError`; of several writers one wins."""
+    """Write a file completely or not at all, or raise `OSError`; of several writers one wins."""
     half = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             for chunk in chunks:
                 file.write(chunk)
         try:
-            # A link is refused where something is; a rename would replace it.
+            # A hard link fails if the name exists; a rename would replace the file.
             os.link(half, path)
         except FileExistsError:
             raise
         except OSError:
-            # No links there, as on FAT and many network and cloud drives: first the name alone is taken.
+            # FAT and many network and cloud drives have no hard links: first reserve the name.
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
             try:
                 half.replace(path)
@@ -148,12 +148,12 @@ def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
                 path.unlink()
                 raise
     finally:
-        with suppress(OSError):  # it is not there, or cannot be
+        with suppress(OSError):  # it does not exist, or cannot be removed
             half.unlink()
 
 
 def members(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines as compressed members of about `MEMBER` bytes of text each: each can be read by itself."""
+    """Yield lines as compressed members of about `MEMBER` bytes of text; each can be read by itself."""
     held: list[bytes] = []
     size = 0
     for line in lines:
@@ -167,9 +167,9 @@ def members(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read(path: Path, now: float | None = None, *, everything: bool = False) -> Session:
-    """Return the session that a file holds; one that still grows at the time `now` is running.
+    """Return the session in a file; it counts as running if the file still grows at the time `now`.
 
-    With `everything`, a long run is not folded. Raises `OptionError` if there is none, or it is no recording.
+    With `everything`, a long run is not folded. Raises `OptionError` if it is missing or not a recording.
     """
     return session_of(path, read_lines(path, everything=everything), now)
 
@@ -177,7 +177,7 @@ def read(path: Path, now: float | None = None, *, everything: bool = False) -> S
 def session_of(
     path: Path, reader: StreamReader, now: float | None = None, newest_steps: int = MOST_STEPS
 ) -> Session:
-    """Return the session that was read so far; what is wrong with it is said of the path."""
+    """Return the session that was read so far; errors name the path."""
     try:
         return reader.session(time.time() if now is None else now, newest_steps=newest_steps)
     except OptionError as error:
@@ -185,7 +185,7 @@ def session_of(
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Return a file opened for reading, or raise `OptionError`; a pipe would be waited for."""
+    """Open a regular file for reading, or raise `OptionError`; opening a pipe would wait for a writer."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise OptionError(f"{plain(path)} cannot be read: it is not a regular file")
@@ -195,7 +195,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file begins as a pickle, or raise `OptionError` if it cannot be read."""
+    """Return whether a file begins like a pickle, or raise `OptionError` if it cannot be read."""
     return _start(path, 1) == b"\x80"
 
 
@@ -209,7 +209,7 @@ def _open_lines(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return what a file has, or raise `OptionError` if that is more than so many bytes."""
+    """Return the content of a file, or raise `OptionError` if it has more than `most` bytes."""
     data = _start(path, most + 1)
     if len(data) > most:
         raise OptionError(f"{plain(path)} cannot be read: it has more than {format_bytes(most)}")
@@ -225,8 +225,8 @@ def _start(path: Path, size: int) -> bytes:
 
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
-    """Return a reader that has taken in a whole file, or raise `OptionError` if it cannot be read."""
-    # Only here: what writes, or looks whether there is something to read, needs none.
+    """Return a reader that has read a whole file, or raise `OptionError` if it cannot be read."""
+    # Imported here: writing, and checking for a file, do not need the reader.
     from hfmem_widget.recording.reader import StreamReader
 
     reader = StreamReader(everything=everything)
@@ -245,7 +245,7 @@ def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
 
 
 def _feed_members(file: int, reader: StreamReader) -> None:
-    """Feed every member that can be read: one that is damaged costs itself, not what follows."""
+    """Feed every member that can be read; a damaged member does not cost those after it."""
     with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as data:
         at = 0
         while at != -1 and at < len(data):
@@ -257,7 +257,7 @@ def _feed_members(file: int, reader: StreamReader) -> None:
 
 
 def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
-    """Return the text of the member that begins somewhere, and its length; None where it is damaged."""
+    """Return the text of the member that begins at an offset, and its length; None if it is damaged."""
     inflate = zlib.decompressobj(wbits=31)
     text, consumed = bytearray(), 0
     try:
@@ -275,7 +275,7 @@ def _member(data: mmap.mmap, at: int) -> tuple[bytes, int | None]:
 
 
 def _name_of(label: str, now: float) -> str:
-    """Return a name for a file, made of the label and the time: letters, digits and single hyphens."""
+    """Return a file name made of the label and the time: letters, digits and single hyphens."""
     words = "".join(char if char.isalnum() else " " for char in plain(label, 40)).split()
     when = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     milliseconds = int(math.modf(now)[0] * 1000)
@@ -283,10 +283,10 @@ def _name_of(label: str, now: float) -> str:
 
 
 def path_for(path: str, label: str, now: float) -> Path:
-    """Return where to record: a file as it is, or a new one in a folder, named after the label and the time.
+    """Return the path to record to: a file as given, or in a folder a new one named after label and time.
 
-    Where this process has recorded to it before, as in a cell that is run again, the name gets a number.
-    Raises `OptionError` if the ending is none of ours, or a recording cannot be begun there.
+    If this process has recorded to it before, as when a cell is run again, the name gets a number. Raises
+    `OptionError` if the file name has another ending, or no recording can begin there.
     """
     place = place_of(path)
     if path.endswith(("/", os.sep)) or place.is_dir():
@@ -300,17 +300,17 @@ def path_for(path: str, label: str, now: float) -> Path:
 
 
 def claim(path: Path) -> None:
-    """Keep other recordings of this process from an absolute path until `release`."""
+    """Reserve an absolute path within this process until `release`."""
     _recorded[path] = True
 
 
 def release(path: Path) -> None:
-    """Have no part in a path any more."""
+    """Release a path: later recordings of this process may use it."""
     _recorded[path] = False
 
 
 def free(place: Path) -> Path:
-    """Return a path, with a number where something is there already."""
+    """Return a path, with a number added if it already exists."""
     ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
     stem, free_path, number = place.name.removesuffix(ending), place, 1
     while _recorded.get(free_path.absolute()) or any(
@@ -326,31 +326,31 @@ def _is_there(path: Path) -> str:
 
 
 def place_of(given: str | os.PathLike[str]) -> Path:
-    """Return the path that a person has given, or raise `OptionError` where nothing can be there."""
+    """Return the path that a person has given, or raise `OptionError` if no file can have that name."""
     try:
         place = path_of(given)
-        place.is_dir()  # raises for a name that is too long, and for a folder that may not be entered
+        place.is_dir()  # raises if the name is too long or the folder may not be entered
     except OSError as error:
         raise OptionError(f"{plain(given)} cannot be read: {plain(error)}") from None
     return place
 
 
 def cannot_be(done: str, path: Path, error: OSError) -> OptionError:
-    """Return the error for a file that cannot be "read" or "written"."""
+    """Return the error for a file that cannot be "read" or "written", as `done` says."""
     return OptionError(f"{plain(path)} cannot be {done}: {readable(error)}")
 
 
 class Follower:
-    """Takes in what a recording has got since it was last looked at; its `reader` has all of it so far.
+    """Reads what was appended to a recording since the last call; `reader` has everything read so far.
 
-    The path of one that is to be compressed is the name that it will have. Raises `OptionError` if there is
-    no such file, or it cannot be read.
+    For a recording that will be compressed, the path is its final name. Raises `OptionError` if the file is
+    missing or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path if os.path.lexists(path) else growing(path)
         if not os.path.lexists(self.path):
-            self.path = path  # and say that this one is not there
+            self.path = path  # so that the error names this path
         from hfmem_widget.recording.reader import StreamReader
 
         self.reader = StreamReader()
@@ -358,13 +358,13 @@ class Follower:
         self._bytes_read = 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def look(self) -> bool:
-        """Read what is new, and return whether there was any; `OptionError` if it was cut or removed."""
+        """Read what is new, and return whether there was any; `OptionError` if the file was cut or removed."""
         try:
-            # Before it is read: a recording is compressed and removed right after its last line.
+            # Checked before reading: a recording is compressed and removed right after its last line.
             is_there = self._is_there()
             before = self._bytes_read
             while data := self._file.read(AT_ONCE):

@@ -1,4 +1,4 @@
-"""What the format is called, and how much of anything a reader takes."""
+"""The name of the format, and the limits of its reader."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ VERSION = 1
 
 SUFFIX = ".hfmem.jsonl"
 ENDINGS = (".jsonl", ".jsonl.gz")
-"""What the name of a recording may end in."""
+"""The endings that the name of a recording may have."""
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line at most."""
+"""The most bytes of a line."""
 
 DEEPEST = 8
-"""Nested brackets at most."""
+"""The most nested brackets in a line."""
 
 MOST_IN_BLOCK = 1000
-"""Samples in a line."""
+"""The most samples in a line."""
 
 MOST_FIGURES = 40_000
-"""Readings in a line: each has 19 digits at most, and a line `LONGEST_LINE` bytes."""
+"""The most readings in a line: each has up to 19 digits, and a line up to `LONGEST_LINE` bytes."""
 
 MOST_STEPS_IN_LINE = 100
 MOST_SERIES = 4096
@@ -27,10 +27,10 @@ MOST_RANKS = 1 << 20
 MOST_SPANS = 100_000
 MOST_STEPS = 200_000
 MOST_OF_A_LIST = 1000
-"""Notes, findings, guides, moves."""
+"""The most entries of a list: notes, findings, guides, moves."""
 
 MOST_SITES = 400
-"""Places of memory that was live at a peak: so many fit in a line."""
+"""The most places of memory that was live at a peak: as many as fit in a line."""
 
 LONGEST_TEXT = 256
 LARGEST = 2.0**60
@@ -40,4 +40,4 @@ MEMBER = 1 << 18
 
 LARGEST_MEMBER = 16 << 20
 MOST_RATIO = 200
-"""Bytes of text to a compressed byte: more is a bomb."""
+"""The most bytes of text for a compressed byte; more is taken for a decompression bomb."""

@@ -1,4 +1,4 @@
-"""What a session has that was not written yet, as lines: pure, from data to bytes."""
+"""The parts of a session that were not written yet, as lines: pure functions from data to bytes."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import json_data, json_number
 
 KEY_EVERY = 30
-"""Blocks of which one has every column, so that a reader may begin there."""
+"""One of so many blocks has every column, so that a reader may begin there."""
 
 FOLD_EVERY = 10.0
 """Seconds of samples in a fold."""
 
 LONG = 5.0
-"""Seconds after which a span of a step that is still open is written: the step hangs, or is a long one."""
+"""Seconds after which a step's span is written although it is still open: the step hangs or is long."""
 
 
 _OF_POLLING = (
     *("ticks", "missed", "longest_gap", "cost", "current_interval"),
     *("steps", "steps_with_phases", "groups", "share"),
 )
-"""What the last line says of how sampling went."""
+"""The fields of the last line about how sampling went."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """The extremes of `samples` samples, each of shape ``(series,)``."""
+    """The lowest and highest values of `samples` samples, each of shape ``(series,)``."""
 
     start: float
     stop: float
@@ -53,10 +53,10 @@ class Fold:
 
 
 class Lines:
-    """Lines of one recording, in the order in which they are written; its session runs or has finished.
+    """Writes the lines of one recording in their order; its session runs or has finished.
 
-    `rank` is which process of a distributed run it is of. In a world of many ranks, `only_folds` has a fold
-    in place of each block of samples.
+    `rank` is the process of a distributed run that the recording belongs to. With many ranks, `only_folds`
+    writes a fold in place of each block of samples.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Lines:
         self._recipe: object = {}
 
     def head(self, run: str = "") -> bytes:
-        """Return the first line; `run` is the distributed run's, a recording by itself has its own."""
+        """Return the first line; `run` is the id of the distributed run, or of the recording itself."""
         session, rank = self._session, self._rank
         identity = {} if rank is None else asdict(rank)
         engine = {"engine": identity.pop("engine")} if identity else {}
@@ -101,10 +101,11 @@ class Lines:
     def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
         """Yield blocks of the samples since the last call, and a fold where one is full.
 
-        The samples come oldest first; none at all is a sign of life. `wall` is in seconds since the epoch.
+        The samples come oldest first; without any, the line is a sign of life. `wall` is in seconds
+        since the epoch.
         """
         yield from self._described()
-        # What was described: another thread may add a series meanwhile.
+        # Only the series that were described: another thread may add one meanwhile.
         width, most = self._columns, self._most_in_block
         for first in range(0, max(1, len(samples)), most):
             block = samples[first : first + most]
@@ -127,12 +128,12 @@ class Lines:
         return fold.stop - fold.start
 
     def fold(self) -> bytes:
-        """Return the samples since the last fold as their extremes; nothing where there are none."""
+        """Return the fold of the samples since the last one; empty if there are none."""
         fold, self._fold = self._fold, None
         return b"" if fold is None else _fold(fold, self._block - 1)
 
     def timeline(self) -> Iterator[bytes]:
-        """Yield the session's timeline as it is kept: rows of one sample, or folds of several."""
+        """Yield the session's timeline as the session keeps it: rows of one sample, or folds of several."""
         yield from self._described()
         session = self._session
         timeline = session.between(-math.inf, math.inf)
@@ -157,7 +158,7 @@ class Lines:
             yield _fold(Fold(start, end, samples, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
-        """Yield what is new or has changed besides samples; at the end `everything`, steps' spans too."""
+        """Yield what is new or changed besides samples; with `everything`, at the end, also spans of steps."""
         session, stacks = self._session, self._session.stacks
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()
@@ -174,17 +175,17 @@ class Lines:
             yield _line(k="contents", **asdict(session.contents))
         if session.recipe != self._recipe:
             self._recipe = session.recipe
-            yield _line(k="recipe", of=session.recipe)  # as it is: 0 is no 0.0 there
+            yield _line(k="recipe", of=session.recipe)  # unchanged: 0 must not become 0.0
         if everything:
             yield from self._phases()
             yield from self._changed_list("live", map(_live, stacks.peaks if stacks else ()))
 
     def note(self, text: str) -> bytes:
-        """Return a note that the session does not have, after all that it has."""
+        """Return a line for a note that the session does not have, numbered after the session's own notes."""
         return _line(k="note", i=len(self._written["note"]), text=text)
 
     def end(self, wall: float) -> bytes:
-        """Return the last line; a session that goes on has ended for its reader, at the wall clock."""
+        """Return the last line; for its reader, a session that still runs ended now, by the wall clock."""
         session, polling = self._session, self._session.polling
         return _line(
             k="end",
@@ -194,7 +195,7 @@ class Lines:
             broken_off=session.broken_off,
             why=polling.stopped,
             **{name: json_data(getattr(polling, name)) for name in _OF_POLLING},
-            # More than in the head: the code that was watched may have imported a library first.
+            # Again, as in the head: the watched code may have imported more libraries since.
             software=dict(session.software),
         )
 
@@ -203,7 +204,7 @@ class Lines:
         return max(1, min(limits.MOST_IN_BLOCK, limits.MOST_FIGURES // max(1, self._columns)))
 
     def _described(self) -> Iterator[bytes]:
-        """Yield what the columns are, where there are more than before or a device is known better."""
+        """Yield the description of the columns if there are new ones, or if more is known of a device."""
         devices, series = now = self._session.devices, self._session.series
         if now == self._series:
             return
@@ -259,7 +260,7 @@ class Lines:
             self._spans = {at: span for at, span in self._spans.items() if at in ids}
 
     def _is_written_early(self, span: Span) -> bool:
-        """Return whether a span is written before the end: one of a step only if it is open for long."""
+        """Return whether a span is written before the end; a step's only if it has been open for long."""
         if span.kind not in FINE_KINDS or span.id in self._spans:
             return True
         return span.stop is None and self._session.last_sample.time - span.start >= LONG
@@ -267,7 +268,7 @@ class Lines:
     def _span(self, span: Span) -> dict[str, object]:
         after = () if span.after is None else span.after.values
         keys = [one.key for one in self._session.series]
-        # Of a recording whose series are damaged there are more values than keys.
+        # A recording with damaged series has more values than keys.
         columns = range(min(len(keys), max(len(span.before.values), len(after))))
         peaks = [span.peaks.get(keys[column]) for column in columns]
         return {
@@ -286,12 +287,12 @@ class Lines:
     def _new_steps(self) -> Iterator[bytes]:
         session = self._session
         table = session.folded_steps(sys.maxsize, self._steps_until)
-        # Those of the table: another thread may add a device meanwhile.
+        # Only the devices of the table: another thread may add one meanwhile.
         columns = session.steps.columns[: table.shape[1]]
         devices = session.steps.devices[: (len(columns) - len(FIGURES)) // len(PER_DEVICE)]
         if len(table):
             self._steps_until = float(table[:, columns.index("stop")].max())
-            # Bytes as they are elsewhere: a step's peak is that of a span.
+            # In the same form as elsewhere, because a step's peak is also that of a span.
             times = [columns.index("start"), columns.index("stop")]
             table[:, times] = np.round(table[:, times], 9)
         for first in range(0, len(table), limits.MOST_STEPS_IN_LINE):
@@ -318,7 +319,7 @@ class Lines:
             yield _line(k="phases", root=root.id, phases=rows, spans=highest)
 
     def _changed_list(self, kind: str, items: Iterable[Any]) -> Iterator[bytes]:
-        """Yield the items that are not what stood in their place, and the end of a list that got shorter."""
+        """Yield the items that differ from those at their positions before, and the end of a shorter list."""
         now, before = list(items), self._written[kind]
         for place, item in enumerate(now):
             if place >= len(before) or before[place] is not item:
@@ -329,13 +330,13 @@ class Lines:
 
 
 def fold_of(time: Floats, values: Floats) -> Fold:
-    """Return samples as their extremes, shape ``(samples,)`` and ``(samples, series)``."""
+    """Return the fold of samples; `times` has shape ``(samples,)``, `values` ``(samples, series)``."""
     low, high = np.fmin.reduce(values), np.fmax.reduce(values)
     return Fold(float(time[0]), float(time[-1]), len(time), low, high, values[-1])
 
 
 def joined(folds: Sequence[Fold]) -> Fold:
-    """Return folds that follow each other as one; the earlier may have fewer series."""
+    """Return two neighbouring folds as one; the earlier may have fewer series."""
 
     def wide(row: Floats) -> Floats:
         more = np.full(len(widest.low) - len(row), np.nan)
@@ -360,7 +361,7 @@ _number = partial(json_number, decimals=9)
 
 
 def _line(**fields: object) -> bytes:
-    # A text that no encoding has, such as half a surrogate pair, must not cost the line.
+    # A text that cannot be encoded, such as half a surrogate pair, must not cost the whole line.
     return JSON.encode(fields).encode("utf-8", "replace") + b"\n"
 
 
@@ -370,7 +371,7 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
 
 
 def _numbers(values: Floats) -> list[Any]:
-    """Return figures as JSON has them: whole ones as such, None where one is not available."""
+    """Return figures for JSON: whole numbers as integers, None where one is not available."""
     values = np.asarray(values, dtype=np.float64)
     whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
     numbers: list[Any] = whole.astype(np.int64).tolist()
@@ -380,7 +381,7 @@ def _numbers(values: Floats) -> list[Any]:
 
 
 def _differences(values: Floats) -> NDArray[Any]:
-    """Return each value less the last in its column that was available; None where it is not itself."""
+    """Return each value minus the last available one of its column; None where it is not available itself."""
     is_known = np.isfinite(values)
     if is_known.all():
         return np.diff(values.astype(np.int64), axis=0, prepend=0)
@@ -392,12 +393,12 @@ def _differences(values: Floats) -> NDArray[Any]:
 
 
 def _time(seconds: float) -> float:
-    """Return it to a nanosecond: rates of steps that take a millisecond have four digits."""
+    """Round to a nanosecond, so that the rate of steps of a millisecond keeps four digits."""
     return round(seconds, 9)
 
 
 def _live(peak: LivePeak) -> LivePeak:
-    """Return it as one line has it: without its course, and the smallest places of many as one."""
+    """Return a peak in the form of a line: without its course, the smallest of many places as one."""
     sites, rest = peak.sites[: limits.MOST_SITES - 1], peak.sites[limits.MOST_SITES - 1 :]
     size, blocks = sum(site.bytes for site in rest), sum(site.blocks for site in rest)
     others = [Site(ELSE, ELSE, ELSE, "elsewhere", size, blocks)] if rest else []

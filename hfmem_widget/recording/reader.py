@@ -1,4 +1,4 @@
-"""A session from the lines of a recording: of a whole file, or of one that still grows."""
+"""Builds a session from the lines of a recording: of a whole file, or of one that still grows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from hfmem_widget.text import format_counted
 
 
 class LineReader:
-    """What every reader does alike: its place in a stream of lines, and what the next line builds upon.
+    """What all readers share: the position in a stream of lines, and the state that the next line builds on.
 
-    Of the lines, so many were `dropped` because they could not be read, and so many `holes` are blocks of
-    samples that are missing. The newest was written at `last_sign`, by the clock of whoever wrote it.
+    `dropped` counts the lines that could not be read, `holes` the missing blocks of samples. The newest line
+    was written at `last_sign`, by the writer's clock.
     """
 
     _longest: ClassVar[int] = LONGEST_LINE
@@ -55,7 +55,7 @@ class LineReader:
         self._steps_of: tuple[str, ...] = ()
 
     def _lines(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines whose end is there now; one that is too long is counted, and not kept."""
+        """Yield the lines that are complete by now; a line that is too long is counted and dropped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._skips:
@@ -72,13 +72,13 @@ class LineReader:
         self._next_block = max(self._next_block, block + 1)
 
     def _widen(self, columns: int) -> None:
-        """Make room for more columns, of which nothing is known yet."""
+        """Make room for more columns, whose last values are not available yet."""
         self._values = np.concatenate([self._values, np.full(columns, np.nan)])
 
     def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:
-        """Return the times and all columns of a block, None without any, or raise `ValueError`."""
+        """Return the times and all columns of a block, None if it is empty, or raise `ValueError`."""
         samples, width = len(rows.times), len(self._values)
-        # Nobody writes a block of so many figures.
+        # No writer makes a block of so many figures.
         is_too_large = samples > 1 and samples * width > MOST_FIGURES
         is_fine = not is_too_large and max(rows.columns, default=-1) < width
         require(is_fine, "a block of other columns")
@@ -93,7 +93,7 @@ class LineReader:
         return time, block
 
     def _note_devices(self, line: StepsLine) -> None:
-        """Note what devices steps are of: those that are known, or more; raise `ValueError` if of others."""
+        """Note the devices of the steps: those known, and perhaps more; `ValueError` if they are others."""
         devices = self._steps_of if line.devices is None else tuple(line.devices)
         width = len(FIGURES) + len(devices) * len(PER_DEVICE)
         is_known = devices[: len(self._steps_of)] == self._steps_of
@@ -102,15 +102,15 @@ class LineReader:
 
 
 DETAIL = 4096.0
-"""Seconds of samples that are read one by one; a longer run is read from its folds."""
+"""Seconds of samples that are read one by one; a longer run is read from its folds instead."""
 
 UNBOUNDED = 1 << 40
 
 SILENT = 15.0
-"""Seconds without a line after which a run counts as over; there is a line every second."""
+"""Seconds without a line after which a run counts as ended; a writer adds one every second."""
 
 MOST_PUT_OFF = 32 << 20
-"""Bytes of blocks that wait to be read: more than come within `DETAIL`, except from a stranger."""
+"""The most bytes of blocks that wait to be read: more than an honest writer makes within `DETAIL`."""
 
 _START_OF_ROWS = re.compile(rb'{"k":"rows","n":(\d{1,15}),"w":(\d{1,15}(?:\.\d{1,9})?),')
 _NO_SAMPLES = b',"t":[],"s":[],"v":[]}'
@@ -121,10 +121,10 @@ NOT_A_RECORDING = "not a recording of hfmem_widget: its first line is not that o
 
 
 class StreamReader(LineReader):
-    """Takes in the bytes of a recording, in any pieces, and makes a session of them.
+    """Reads the bytes of a recording, in pieces of any size, and builds a session from them.
 
     With `everything`, every sample and every step is kept, instead of folding those of a long run. Some lines
-    are read by `session` alone, which may add to those `dropped`.
+    are only read by `session`, which may add to `dropped`.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -152,7 +152,7 @@ class StreamReader(LineReader):
         self._recipe: dict[str, Any] = {}
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes; a line counts once its end is there."""
+        """Read the next bytes; a line is used once it is complete."""
         for line in self._lines(data):
             block = _START_OF_ROWS.match(line)
             if block is None:
@@ -160,14 +160,14 @@ class StreamReader(LineReader):
                 continue
             self._note_block(int(block[1]), float(block[2]))
             if not line.endswith(_NO_SAMPLES):
-                # Put off: of a run that turns out to be long the folds are read, a day in seconds.
+                # Put off: of a long run the folds are read instead, a day of them within seconds.
                 self._blocks.append(line)
                 self._bytes_of_blocks += len(line)
                 if self._bytes_of_blocks > MOST_PUT_OFF:
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        """Read what was put off."""
+        """Read the blocks that were put off."""
         for line in self._forget_blocks():
             self._take(line)
 
@@ -187,10 +187,10 @@ class StreamReader(LineReader):
             self.dropped += 1
 
     def session(self, now: float = -math.inf, *, newest_steps: int = limits.MOST_STEPS) -> Session:
-        """Return what was read so far.
+        """Return the session that was read so far.
 
-        A run without a sign of life for `SILENT` seconds before `now`, by the wall clock, is over. Of the
-        steps, the newest rows are enough for who looks often: all take long where there are very many.
+        A run without a sign of life for `SILENT` seconds before `now`, by the wall clock, has ended. A caller
+        that looks often can ask for the newest rows of the steps alone, because all of them may take long.
         """
         head, end = self.head, self.end
         if head is None:
@@ -265,7 +265,7 @@ class StreamReader(LineReader):
             case check.PhasesLine():
                 self._phases[line.root] = line
             case check.Item():
-                # Nothing where the list ends there; at its end, or in the place of another.
+                # None ends the list at this position; else the item is appended, or replaces another.
                 end = None if line.item is None else line.place + 1
                 self._items[line.kind][line.place : end] = filter(None, [line.item])
             case check.Gap():
@@ -344,7 +344,7 @@ class StreamReader(LineReader):
 
     def _from_folds(self) -> Timeline:
         width, folds = len(self._series), [*self._folds, *self._unfolded]
-        # Before there is a place for each series: a stranger's may be many, and the folds empty.
+        # Checked before memory is reserved for each series: there may be many, and the folds empty.
         while len(folds) > Timeline(width).most_rows:
             folds = [joined(folds[at : at + 2]) for at in range(0, len(folds), 2)]
         low, high = (np.full((len(folds), width), np.nan) for _ in range(2))

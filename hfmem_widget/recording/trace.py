@@ -1,7 +1,7 @@
 """A session as a trace in Chrome's format, which ui.perfetto.dev and chrome://tracing open.
 
-The curves are counters, one process for each device. Spans and steps are slices: a track has only slices
-that lie within each other or follow each other. Findings are instants.
+Curves are counters, with one process for each device. Spans and steps are slices; the slices of a track
+are nested or follow each other. Findings are instants.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from hfmem_widget.session import Session, Span, StepGroup, Steps
 from hfmem_widget.text import format_bytes, json_number, plain, wrong_value
 
 TRACES = (".perfetto.json", ".trace.json")
-"""What the name of a trace ends in."""
+"""The endings of a trace's name."""
 
 FINEST = 0.001
-"""Seconds between two points of a curve at least."""
+"""The least seconds between two points of a curve."""
 
 AT_ONCE = 4096
 
@@ -34,7 +34,7 @@ _TRACKS = {_FINDINGS: "findings", _GAPS: "not sampled", _SLICES: "spans and step
 that for the idle thread."""
 
 _UNITS = {"utilization": "percent", "alloc_retries": "count", "ooms": "count"}
-"""What a series counts if not bytes; Perfetto shows it behind the counter's name."""
+"""The unit of a series that does not count bytes; Perfetto shows it after the counter's name."""
 
 Event = dict[str, Any]
 
@@ -59,12 +59,12 @@ def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
 
 
 def _order(event: Event) -> tuple[int, int]:
-    """Return when an event begins; of slices that begin together the longest comes first."""
+    """Return the sort key of an event: its begin; of slices that begin together the longest comes first."""
     return event["ts"], -event.get("dur", 0)
 
 
 def _names(session: Session, events: Iterable[Event]) -> Iterator[Event]:
-    """Yield what processes and tracks are called."""
+    """Yield the events that name processes and tracks."""
     label = plain(session.label) or "run"
     yield _meta("process_name", _RUN, _RUN, label)
     for track in sorted({event["tid"] for event in events if event["pid"] == _RUN}):
@@ -87,7 +87,7 @@ def _slices(session: Session) -> list[Event]:
     end = _end(session)
     slices = [_of_span(session, span, end) for span in session.spans]
     with_span = {(slice_["cat"], slice_["ts"]) for slice_ in slices}
-    # The steps of a long run are many: not all have a span, and neighbours may be one row.
+    # In a long run not every step has a span, and neighbouring steps may share a row.
     table = session.folded_steps(sys.maxsize)
     rows = map(_of_steps, Steps.from_table(session.steps.devices, table, len(table)))
     slices += [slice_ for slice_ in rows if ("step", slice_["ts"]) not in with_span]
@@ -99,7 +99,7 @@ def _slices(session: Session) -> list[Event]:
 
 
 def _slice(name: str, kind: str, start: float, stop: float, args: Mapping[str, object]) -> Event:
-    """Return a span, or a step of which no span is kept; on the first track, where that has room."""
+    """Return the slice of a span, or of a step without a kept span, on the first track that has room."""
     at = _micro(start)
     return {
         "ph": "X", "name": name, "cat": kind, "pid": _RUN, "tid": _SLICES,
@@ -108,7 +108,7 @@ def _slice(name: str, kind: str, start: float, stop: float, args: Mapping[str, o
 
 
 def _free_track(tracks: list[list[int]], start: int, stop: int) -> int:
-    """Return the first track on which a slice lies within what is open there; tracks hold the open ends."""
+    """Return the first track on which a slice fits within the slices open there; tracks hold their ends."""
     for at, ends in enumerate(tracks):
         while ends and ends[-1] <= start:
             ends.pop()
@@ -184,6 +184,6 @@ def _counters(session: Session, resolution: float) -> Iterator[Event]:
 
 
 def _end(session: Session) -> float:
-    """Return the last moment of which anything is known, in seconds since the session began."""
+    """Return the last known moment, in seconds since the session began."""
     stops = (span.stop for span in session.spans if span.stop is not None)
     return max(session.last_sample.time, *stops, 0.0)
