@@ -362,7 +362,7 @@ class Follower:
         self._file.close()
 
     def look(self) -> bool:
-        """Read what is new, and return whether there was any; `OptionError` if the file was cut or removed."""
+        """Read what is new, and return if there was any; `OptionError` if the file was cut or removed."""
         try:
             # Checked before reading: a recording is compressed and removed right after its last line.
             is_there = self._is_there()

@@ -158,7 +158,7 @@ class Lines:
             yield _fold(Fold(start, end, samples, low[row], high[row], last), row)
 
     def changed(self, *, everything: bool = False) -> Iterator[bytes]:
-        """Yield what is new or changed besides samples; with `everything`, at the end, also spans of steps."""
+        """Yield all that is new or changed but samples; with `everything`, at the end, spans of steps too."""
         session, stacks = self._session, self._session.stacks
         yield from self._changed_spans(everything=everything)
         yield from self._new_steps()
