@@ -1,4 +1,4 @@
-"""Figures over ranks, by numpy alone: how they spread, who differs from its peers, whose clock is off.
+"""Figures over ranks: how they spread, which rank differs from its peers, and which clock is off.
 
 Arrays of steps have a row for each rank and a column for each step; NaN is "not known".
 """
@@ -24,17 +24,17 @@ STEPS = 20
 """The newest steps whose peaks are compared."""
 
 LEAST_STEPS = 5
-"""Steps before which nobody is judged: the first ones allocate what the others use again."""
+"""Steps before which no rank is judged: the first ones allocate what later ones reuse."""
 
 LEAST_PEERS = 4
-"""Ranks of equal weights, of which one can stand out."""
+"""The least number of ranks with equal weights among which one can stand out."""
 
 DEVIATIONS = 6 * 1.4826
 """Median absolute deviations; 1.4826 of them are a standard deviation where figures are normal."""
 
 OUTLIER_SHARE = 0.02
 OUTLIER_BYTES = 256 * MIB
-"""What an outlier is off by at the least."""
+"""The least difference of an outlier from its peers."""
 
 COMMON_STEPS = 8
 """Steps that hosts must have in common before their clocks are compared."""
@@ -72,14 +72,14 @@ def spread(values: Floats) -> Spread:
 
 
 def resized(values: Floats, count: int) -> Floats:
-    """Return so many figures: those beyond are left out, and NaN stands for those that are missing."""
+    """Return a fixed number of figures: further ones are cut off, missing ones are NaN."""
     if len(values) >= count:
         return values[:count]
     return np.concatenate([values, np.full(count - len(values), np.nan)])
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:
-    """Return a number for each rank, the same where weights are the same, or not known."""
+    """Return a group number for each rank: equal for equal weights, and for unknown ones."""
     groups = np.full(len(weights), -1, dtype=np.int64)
     least, group = -math.inf, -1
     for place in np.argsort(weights, kind="stable"):  # NaN comes last
@@ -93,7 +93,7 @@ def peers(weights: Floats) -> NDArray[np.int64]:
 
 
 def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
-    """Return the ranks whose step peaks are far off those of their `peers`, the farthest first; bytes."""
+    """Return the ranks whose step peaks (bytes) are far from those of their `peers`, the farthest first."""
     values = medians(peaks)
     far_off = []
     for group in np.unique(groups):
@@ -132,7 +132,7 @@ def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a rank may have none of these steps
-        # The lower of the two middle ones: between two hosts there is no middle that is anybody's clock.
+        # The lower of the two middle ones: their mean would not be the clock of any host.
         agreed = np.nanpercentile(ends[:, common], 50, axis=0, method="lower")
         off = ends[:, common] - agreed
         rows = np.nanmedian(off, axis=1)

@@ -20,7 +20,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import format_counted, plain
 
 _NO_LABEL = re.compile(r"rank \d+")
-"""What a rank calls itself by default: no name for all of them."""
+"""The default label of a rank, which cannot name the whole run."""
 
 LOOK_EVERY = 1.0
 """Seconds between two judgements of all ranks; more where they write less often than every two seconds."""
@@ -29,17 +29,16 @@ CLOCK_EVERY = 5.0
 """Seconds between two comparisons of their clocks."""
 
 OVER_AFTER = 10.0
-"""Seconds for which a run that did not end well may be started again."""
+"""Seconds within which a run that failed may be restarted."""
 
 
 class Collector:
-    """Takes in the lines of many ranks and writes the `session` that shows all of them; see `Session.ranks`.
+    """Reads the lines of many ranks and writes the `session` that shows all of them; see `Session.ranks`.
 
-    The user calls the run `label`, by default as the ranks say. Lines of another `run` are left out, if it is
-    given. `started_at` is the wall clock at time zero, by default when the first rank began. With
-    `started_here`, this process has started them, and finishes this when what it started has ended: until
-    then a run that failed may begin again, however long that takes. The `lock` is held while anything is
-    taken in or looked at.
+    `label` names the run; by default the ranks' own label. If `run` is given, lines of other runs are left
+    out. `started_at` is the wall clock at time zero, by default when the first rank began. With
+    `started_here`, this process started the ranks and calls `finish` once they have ended: until then a run
+    that failed may begin again, however long that takes. The `lock` is held while lines are read or judged.
     """
 
     def __init__(
@@ -63,17 +62,17 @@ class Collector:
         self._waiting: list[tuple[RankStream, News]] = []
         self._looked = self._compared = -math.inf
         self._now = -math.inf
-        self.was_interrupted = False  # set by whoever has started the ranks
+        self.was_interrupted = False  # set by the code that started the ranks
         self._has_clocks = self._has_noted_fault = False
 
     @property
     def offsets(self) -> Mapping[str, float]:
-        """By host, the seconds by which its clock is ahead; only of those that are corrected."""
+        """By host, the seconds by which its clock is ahead; only for clocks that are corrected."""
         return {host: by for host, by in self.roster.offsets.items() if by}
 
     @property
     def streams(self) -> Mapping[int, RankStream]:
-        """By rank, the stream that counts: that of the newest attempt."""
+        """By rank, the stream that stands for it: that of the newest attempt."""
         with self.lock:
             self.roster.sort()
             return {stream.rank.rank: stream for stream in self.roster.expected}
@@ -89,7 +88,7 @@ class Collector:
         return self._streams.get(name)
 
     def feed(self, name: str, data: bytes, at: float = NOT_AVAILABLE) -> None:
-        """Read the next bytes of a stream, written `at` some wall-clock time, by default just now."""
+        """Read the next bytes of a stream, written at the wall-clock time `at`, by default just now."""
         with self.lock:
             stream = self._streams.get(name)
             if stream is None:
@@ -113,23 +112,23 @@ class Collector:
                 self._leave_out(stream)
 
     def is_gone(self, name: str) -> None:
-        """Note that the process of a stream is gone, and all that it has written was fed."""
+        """Note that the process of a stream has ended, and that everything it wrote was fed."""
         with self.lock:
             stream = self._streams[name]
             stream.is_gone = not stream.is_over
 
     def forget(self, name: str) -> None:
-        """Forget what a stream said: its process has turned out to be no rank."""
+        """Forget a stream whose process has turned out not to be a rank."""
         with self.lock:
             stream = self._streams.pop(name, None)
             if stream is not None:
                 self.roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
-        """Write what is known `now`, by the wall clock.
+        """Write everything that is known at `now`, by the wall clock.
 
-        `behind` are streams of which there is more to read already. With `looks`, the ranks are judged too,
-        however short a time ago that was done.
+        `behind` are streams with more to read. With `looks`, the ranks are judged too, however recently that
+        was done.
         """
         with self.lock, self._faults_cost_this():
             overview = self._at(now)
@@ -144,7 +143,7 @@ class Collector:
         self.recorder.publish()
 
     def finish(self, now: float) -> None:
-        """Write what is left, at some time of the wall clock, and end the session."""
+        """Write the rest at a wall-clock time, and end the session."""
         with self.lock:
             if not self.session.running:
                 return
@@ -160,7 +159,7 @@ class Collector:
         self.recorder.publish()
 
     def is_over(self, now: float) -> bool:
-        """Return whether the run has ended: all ranks have, or were lost, and none was started again."""
+        """Return whether the run has ended: every rank ended or was lost, and none was restarted."""
         with self.lock:
             self.roster.sort()
             expected = self.roster.expected
@@ -176,7 +175,7 @@ class Collector:
             return not self.started_here and now - newest >= patience
 
     def rows(self) -> tuple[RankRow, ...]:
-        """Return how each rank stands, in order of rank."""
+        """Return the state of each rank, in order of rank."""
         with self.lock, self._faults_cost_this():
             look = self._look_at(self._now, is_live=True)
             return rows_of(look, flags_of(look, self._judge(look)), range(len(look.streams)))
@@ -197,7 +196,7 @@ class Collector:
 
     @contextmanager
     def _faults_cost_this(self) -> Iterator[None]:
-        """Have a fault of ours cost a line or a look, and one sentence: whatever else was read counts."""
+        """Limit a fault of this package to one line or one judgement, and note it in one sentence."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -209,7 +208,7 @@ class Collector:
                 )
 
     def _at(self, now: float) -> Overview | None:
-        """Bring everything up to some time, and return the overview; None before any rank was heard of."""
+        """Bring everything up to a time, and return the overview; None before the first rank was seen."""
         if not self.session.running:
             return None
         self._now = now
@@ -233,7 +232,7 @@ class Collector:
         expected, session = self.roster.expected, self.session
         heads = [stream.head for stream in expected if stream.head is not None]
         if self._zero is None:
-            # Not the first of all: a clock may be years off. Nor the mean of two, which is nobody's.
+            # Not the earliest of all: a clock may be years off. Nor a mean of two: it is no host's.
             began = sorted(head.started for head in heads)
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
@@ -244,7 +243,7 @@ class Collector:
         return self._overview
 
     def _limit(self, now: float, behind: Collection[str]) -> float:
-        """Return the time up to which all ranks have said what they will say."""
+        """Return the time up to which all ranks have written everything."""
         roster = self.roster
         if behind:
             late = [self._streams.get(name) for name in behind]
@@ -287,7 +286,7 @@ class Collector:
         roster = self.roster
         silent = np.zeros(len(roster.expected))
         if is_live:
-            # Of a run that ended long ago nobody says how long that is.
+            # How long ago a run ended is not reported.
             newest = max((stream.heard for stream in roster.expected), default=now)
             silent[:] = [
                 roster.silence(stream, min(now, newest + LOST + 1)) for stream in roster.expected
@@ -327,7 +326,7 @@ class Collector:
         )
 
     def _ended_at(self, now: float) -> float:
-        """Return when the run ended: when its last rank did, or was last heard of."""
+        """Return when the run ended: when its last rank ended or was last seen."""
         signs = [stream.last_sign - self.roster.offset(stream) for stream in self.roster.expected]
         return now if self.roster.live(now) or not signs else min(now, max(signs))
 

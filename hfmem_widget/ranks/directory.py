@@ -1,7 +1,7 @@
 """The directory of a run: one file for each process, each with one writer; no lock, no port, no pickle.
 
-``RUN/run.json`` says which run it is, ``RUN/r00007-a0-node0001-4711.jsonl`` is what rank 7 writes. Whoever
-reads takes only what is the user's own: regular files, no links, in a directory that nobody else may change.
+``RUN/run.json`` describes the run, rank 7 writes ``RUN/r00007-a0-node0001-4711.jsonl``. A reader opens only
+regular files that the user owns, no links, in a directory that no other user may change.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FORMAT = "hfmem-run"
 VERSION = 1
 LARGEST_RUN_FILE = 1 << 16
 PATIENCE = 20
-"""Looks, 0.05 s apart, at a file that another rank is writing."""
+"""The most attempts, 0.05 s apart, to read a file that another rank is writing."""
 
 MOST_STREAMS = 8192
 MOST_ENTRIES = 4 * MOST_STREAMS
-"""Names of a directory that are looked at."""
+"""The most names of a directory that are looked at."""
 
 _STREAM = re.compile(
     r"r([0-9]{5,7})-a([0-9]{1,7})-([a-z0-9.-]{1,32})-([0-9]{1,10})(-p[0-9]{4})?\.jsonl"
@@ -43,7 +43,7 @@ _RUN = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """What ``run.json`` says: which run it is, and what it is called."""
+    """The content of ``run.json``: the id and the label of the run."""
 
     run: str
     label: str = ""
@@ -51,11 +51,11 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What may be read of a directory."""
+    """The readable files of a directory."""
 
     paths: tuple[Path, ...] = ()  # the files of ranks, in the order of their names
     why: str = ""
-    """One sentence on what is called as a rank's file and is not read; empty where there is none."""
+    """One sentence about files that are named like a rank's but not read; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Member:
     directory: Path
     rank: Rank
     launcher: int = 0
-    """The process on this host that was taken for the only one, and has turned out to start ranks."""
+    """The process on this host that was taken for the only rank, but has turned out to start ranks."""
 
     def join(self) -> tuple[Path, str]:
         """Return where this rank is to write, and the run's id, or raise as `make_or_join` does."""
@@ -79,12 +79,12 @@ class Member:
 
 
 def _withdrawn(directory: Path, name: str) -> Path:
-    """Return where the file of a process that is no rank lies, apart from those of the ranks."""
+    """Return the path for the file of a process that is not a rank, apart from the ranks' files."""
     return directory / f"launcher-{name}"
 
 
 def is_withdrawn(directory: Path, name: str) -> bool:
-    """Return whether a file has turned out to be of no rank."""
+    """Return whether a file has turned out not to be a rank's."""
     return _withdrawn(directory, name).exists()
 
 
@@ -96,9 +96,9 @@ def _names(rank: Rank) -> itertools.chain[str]:
 
 
 def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
-    """Make the directory of a run, or join the run that is there; of several that make it, one has its way.
+    """Create the directory of a run, or join the run in it; of several processes that create it, one wins.
 
-    Raises `OptionError` if it cannot be made or read, or others may write there.
+    Raises `OptionError` if it cannot be created or read, or if other users may write there.
     """
     try:
         # Those above it as usual; the last for the user alone.
@@ -126,7 +126,7 @@ def make_or_join(directory: Path, label: str = "", now: float | None = None) -> 
 
 
 def read_run(directory: Path) -> RunFile:
-    """Return what the directory of a run says of it; raise `OptionError` if it is none."""
+    """Return the content of a run's ``run.json``; raise `OptionError` if it is not a run's directory."""
     path = directory / RUN_FILE
     try:
         with os.fdopen(open_own(path)[0], "rb") as file:
@@ -155,7 +155,7 @@ def is_run(directory: Path) -> bool:
 
 
 def refusal(directory: Path) -> str:
-    """Return why a directory is not to be trusted, as one clause, else ``""``, or raise `OSError`."""
+    """Return why a directory cannot be trusted, as a clause; ``""`` if it can. Raises `OSError`."""
     status = directory.stat()
     if not stat.S_ISDIR(status.st_mode):
         return f"{plain(directory)} is not a directory"
@@ -199,7 +199,7 @@ def streams(directory: Path, read_before: Container[str] = ()) -> Streams:
 
 
 def open_own(path: str | Path) -> tuple[int, os.stat_result]:
-    """Return a descriptor of a file of one's own, and what it is; a link or pipe is an `OSError`."""
+    """Open a regular file that the user owns: return its descriptor and status; else raise `OSError`."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(path, flags)
     status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""What makes the children of a watched cell follow themselves: two variables, lent for as long as it runs."""
+"""Two environment variables by which the children of a watched cell record themselves while it runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ RUN = "HFMEM_RUN"
 """The run's directory."""
 
 OPTIONS = "HFMEM_OPTIONS"
-"""Options of the watch that are the ranks' too, as JSON."""
+"""The options of the watch that apply to its ranks, too, as JSON."""
 
 HANDED_ON = ("interval", "ledger", "phases", "resident_peak", "steps")
 
 CLAIMED = "HFMEM_CLAIMED"
-"""The process that is a rank: what it starts is none, a DataLoader's workers for one."""
+"""The process that is a rank; its own children, such as a DataLoader's workers, are not."""
 
 SOLO = "HFMEM_SOLO"
 """``1`` where the first Python that imports torch is followed without a launcher; then who that is."""
@@ -32,11 +32,11 @@ SITE = str(Path(__file__).parent / "site")
 
 
 class Lenders(set[int]):
-    """The processes that lend: they are no ranks themselves."""
+    """The processes that set the variables for their children; they are not ranks themselves."""
 
 
 class Lent:
-    """The variables, in an environment from `begin` to `end`, with the options that are the ranks' too."""
+    """The variables in an environment from `begin` to `end`, with the options that apply to ranks, too."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Lent:
         self._pid = 0
 
     def begin(self) -> bool:
-        """Set them, and return whether that was done: not in a rank, nor within another that has lent."""
+        """Set the variables and return True; do nothing in a rank, or where they are set already."""
         environ = self._environ
         if self._pid or RUN in environ or CLAIMED in environ:
             return False
@@ -66,7 +66,7 @@ class Lent:
         return True
 
     def end(self) -> None:
-        """Put back what was there; what the user has changed meanwhile stays. Doing it again does nothing."""
+        """Restore the earlier values, except those the user has changed since; a second call does nothing."""
         if self._pid != os.getpid():
             return  # a forked child: its environment is its own
         environ, path = self._environ, self._environ.get(PATH)
@@ -86,12 +86,12 @@ class Lent:
 
 
 def lends() -> bool:
-    """Return whether this process lends them: what calls torch.distributed in it is no rank by that."""
+    """Return whether this process has set them: then its own torch.distributed does not make it a rank."""
     return os.getpid() in process_state(Lenders)
 
 
 def handed_on(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the options that a watch has handed on to its ranks; none where they cannot be read."""
+    """Return the options that a watch has passed to its ranks; empty if they cannot be read."""
     try:
         given = json.loads(environ.get(OPTIONS, "{}"))
         handed_options = {name: given[name] for name in HANDED_ON if name in given}

@@ -49,7 +49,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found, and the ranks, by place, for which there is a reason to look at them."""
+    """The findings, and the positions of the ranks that are worth a look."""
 
     findings: tuple[Finding, ...] = ()
     outliers: tuple[Outlier, ...] = ()
@@ -59,7 +59,7 @@ class Judged:
 def judge(look: Look) -> Judged:
     """Return the findings over all ranks, the gravest first."""
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
-    # What memory ran out of is no measure of what the others need.
+    # The peak of a rank that ran out of memory says nothing about the needs of the others.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
     far_off = [each for each in outliers(look.peaks.newest, groups) if each.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
@@ -113,7 +113,7 @@ def _oom(look: Look) -> Iterator[Finding]:
 
 
 def _gone(look: Look) -> Iterator[Finding]:
-    """Yield which processes are gone without an end, unless the reason is reported or known."""
+    """Yield the processes that ended without a last line, unless the reason is reported or known."""
     gone = [place for place, stream in enumerate(look.streams) if stream.is_gone]
     failed = [stream for stream in look.streams if stream.outcome not in {"", "done"}]
     is_known = look.was_interrupted or any(
@@ -168,7 +168,7 @@ def _silence(
     look: Look, places: Sequence[int], subject: str, kind: str, ranges: str = ""
 ) -> Finding:
     seconds = float(look.silent[list(places)].min())
-    # A sentence that changed every second would be written every second.
+    # Rounded: a sentence that changes every second would be written every second.
     whole = 5 * int(seconds // 5) if seconds < 60 else 60 * int(seconds // 60)
     shown_seconds = max(whole, int(SILENT_PACES + SILENT_SECONDS))
     time = f"{shown_seconds} s" if shown_seconds < 60 else format_duration(shown_seconds)
@@ -212,7 +212,7 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
 
 
 _STAGES: Mapping[str, int] = {"step": 1, "substep": 1, "forward": 2, "backward": 3, "optimizer": 4}
-"""How far a step has come, by the innermost span that is open in it."""
+"""The progress of a step, by the innermost span that is open in it."""
 
 
 def _waited_for(look: Look) -> Iterator[Finding]:
@@ -358,7 +358,7 @@ def _waited(seconds: float) -> int:
 def _others_too(
     ranks: Sequence[object], singular: str = "; so is", several: str = "; so are"
 ) -> str:
-    """Return of how many ranks besides the first something is true; nothing where there are none."""
+    """Return for how many further ranks the same is true, as words; empty if for none."""
     count = len(ranks) - 1
     others = format_counted(count, "other rank")
     return f"{singular if count == 1 else several} {others}" if count else ""
@@ -390,7 +390,7 @@ def _ranges(ranks: Iterable[int]) -> str:
 
 
 WORST_ROWS = 8
-"""Rows that the ranks with the highest peaks have in it, where there are more ranks than rows."""
+"""Rows of the table for the ranks with the highest peaks, if there are more ranks than rows."""
 
 _GRAVITY: tuple[Flag, ...] = ("oom", "outlier", "behind", "lost", "silent")
 _OF_A_STEP: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")

@@ -18,13 +18,13 @@ from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import plain
 
 ALONE = "one process"
-"""The engine of a process that nobody has made a rank: it is followed by itself."""
+"""The engine of a process that no launcher has made a rank: it is followed alone."""
 
 MOST_WITH_SAMPLES = 64
 """Ranks of a world in which each has its samples written every second; in a larger one their folds alone."""
 
 WRITES_PER_SECOND = 256
-"""Of all ranks of a larger world together: what a file server is asked for at most."""
+"""The most writes a second of all ranks of a larger world together, for the sake of a file server."""
 
 _NUMBER = re.compile(r"[0-9]{1,7}")
 _UNSAFE = re.compile(r"[^a-z0-9.-]+")
@@ -63,16 +63,16 @@ ENGINES = (
     ),
     _Engine("torch.distributed", ("RANK",), *_TORCH),
 )  # fmt: skip
-"""The first that fits is taken: those that start others, such as Slurm, come after what they start."""
+"""The first that matches counts: launchers that start others, such as Slurm, come after these."""
 
 
 def rank_of_process(
     environ: Mapping[str, str], in_group: tuple[int, int] | None = None
 ) -> Rank | None:
-    """Return which rank this process is; None where its environment does not say so.
+    """Return the rank of this process; None if its environment names none.
 
-    What makes no sense in the environment is passed over. `in_group` is its number and how many there are,
-    as torch.distributed knows them.
+    Variables that make no sense are ignored. `in_group` is the rank and the world size that
+    torch.distributed knows.
     """
     host, pid = this_host(), os.getpid()
     for engine in ENGINES:
@@ -101,7 +101,7 @@ def this_host() -> str:
 
 
 def seconds_between_writes(world: int) -> float:
-    """Return how often each rank writes: as much is lost at most where its process is killed."""
+    """Return the seconds between two writes of a rank: the most that is lost if its process is killed."""
     return max(1.0, world / WRITES_PER_SECOND) if world > MOST_WITH_SAMPLES else 1.0
 
 
@@ -127,7 +127,7 @@ def safe_host(host: str) -> str:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable that is a number of ranks or one below it; None where it is nothing of the kind."""
+    """Return a variable that holds a rank or a number of ranks; None if it holds neither."""
     text = environ.get(name, "").strip()
     number = int(text) if _NUMBER.fullmatch(text) else MOST_RANKS + 1
     return number if number <= MOST_RANKS else None
