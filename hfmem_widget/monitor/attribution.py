@@ -1,8 +1,8 @@
 """What the memory is for: when the tensors of models, optimizers and KV caches are counted, and how often.
 
 Counting follows Python objects that the user's own thread changes, so it is done on that thread alone, at
-edges of spans and around an optimizer's step. A gradient that is read while the backward pass puts another in
-its place, on a thread of the engine's, would be one that is freed under the reader.
+edges of spans and around an optimizer's step. On autograd's own thread the backward pass may replace a
+gradient while it is read, which would free it under the reader.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SHARE = 0.0005
 states takes 0.1 to 0.2 s."""
 
 SHARE_OF_NEW = 0.05
-"""The same where something seems to be new: a gradient, a state, an optimizer."""
+"""The same if a gradient, a state or an optimizer seems to be new."""
 
 ALLOWANCE = 1.0
 """Seconds that counting new tensors may take beyond that: some trainings make them at every step."""
 
 ALWAYS: frozenset[SpanKind] = frozenset({"cell", "train", "evaluate", "predict", "load"})
-"""At the edges of these everything is counted, whatever it costs: they are few, and people compare them."""
+"""Kinds of spans at whose edges everything is counted at any cost: they are few, and people compare them."""
 
 
 class Attribution:
-    """Counts the `subjects`, and hands what it counted to a source; the `clock` returns monotonic seconds."""
+    """Counts the memory of the `subjects` and passes it to a source; `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Attribution:
         self.contents = Contents()
         self.caches = Caches()
         self.rests = False
-        """True while a step goes by whose own edges are not asked for, nor what each step makes anew."""
+        """True during steps that are not measured: their edges and new gradients are not counted."""
         self.seconds_beside_edges = 0.0
-        """What was spent around optimizers' steps."""
+        """Seconds spent on counting around optimizers' steps."""
         self.source.before_reading = self.refresh
         self._clock = clock
         self._lock = threading.Lock()
@@ -76,14 +76,14 @@ class Attribution:
         self._at_optimizer = False
 
     def follow(self, *subjects: object) -> bool:
-        """Count these models and optimizers from now on, and return whether one is new; no others are."""
+        """Count these models and optimizers from now on, and return whether one of them is new."""
         new = [self.subjects.add(subject) for subject in subjects]
         if any(new):
             self._everything.was_forgotten = self._only_gradients.was_forgotten = True
         return any(new)
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
-        """Count what a span's edge gives reason to; for the user's thread, before the edge is read."""
+        """Count what may have changed at a span's edge; on the user's thread, before the edge is read."""
         self.refresh()
         if kind in {"forward", "backward"}:
             # A model does not know what wraps it.
@@ -101,13 +101,13 @@ class Attribution:
             self._count_everything(always=kind in ALWAYS)
 
     def called(self, model: object) -> None:
-        """Count a model from now on; at once where it is new: no edge of a span need follow."""
+        """Count a model from now on; a new one at once, since no edge of a span may follow."""
         if self.subjects.add(model):
             with self._beside_edges():
                 self._count_new()
 
     def optimizer_steps(self, optimizer: object) -> None:
-        """Count the gradients, which are ready now."""
+        """Count the gradients, which the backward pass has just completed."""
         with self._beside_edges():
             if self.subjects.add(optimizer):
                 self._count_new()
@@ -121,7 +121,7 @@ class Attribution:
                 self._count_after_step()
 
     def gradients_cleared(self) -> None:
-        """See whether gradients are gone."""
+        """Notice if the gradients were freed."""
         with self._beside_edges():
             if not self.rests:
                 self._look_at_gradients(may_count=False)
@@ -133,7 +133,7 @@ class Attribution:
         self._tell()
 
     def refresh(self) -> None:
-        """Leave out the caches and buckets that are gone; on any thread, for none of them is touched."""
+        """Drop the caches and buckets that no longer exist; safe on any thread, because none is touched."""
         if self.caches.gone or self._first_buckets.left() != self._left:
             self._tell()
 
@@ -209,12 +209,12 @@ class Attribution:
             if are_there is not None or not may_count:
                 self._put_gradients(self._gradients if are_there else {})
                 return
-        # None of them is known yet: the first batches of a step that accumulates.
+        # No gradient is known yet: these are the first batches of a step that accumulates.
         if self._only_gradients.is_due(self._clock()):
             self._count_gradients()
 
     def _are_there(self) -> bool | None:
-        """Return whether a gradient counted before is there, and so probably all; None if none is known."""
+        """Return whether a counted gradient still exists, and so probably all do; None if none is known."""
         parameter: Any = None if is_elsewhere(self._probed_on) else self._probe()
         with unnoticed():
             return None if parameter is None else getattr(parameter, "grad", None) is not None
@@ -233,7 +233,7 @@ class Attribution:
         self._tell()
 
     def _tell(self) -> None:
-        """Hand over what was counted; of buckets, what is not gradients, which are views of them."""
+        """Pass on what was counted; of buckets only the bytes beyond the gradients that are views of them."""
         with self._telling:
             handed = dict(self._held)
             self._left = self._first_buckets.left()
@@ -255,7 +255,7 @@ class Attribution:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Give True if no other thread is counting, and keep it so."""
+        """Yield True if no other thread is counting, and keep others from it meanwhile."""
         alone = self._lock.acquire(blocking=False)
         try:
             yield alone
@@ -265,12 +265,12 @@ class Attribution:
 
 
 class _Effort:
-    """How long something took the last time, and whether its share of the time allows it again."""
+    """The time that counting took last, and whether its share of the time allows counting again."""
 
     def __init__(self) -> None:
         self._ended_at, self._took = -math.inf, 0.0
         self.was_forgotten = False
-        """If so, it is due at once by the usual share, though not by a larger one, for what is new."""
+        """If True, counting is due at once by the usual share, but not by the one for new objects."""
 
     def is_due(self, now: float, share: float = SHARE) -> bool:
         is_due = now >= self._ended_at + self._took / share
@@ -286,15 +286,15 @@ class _Effort:
 
 
 _Entries = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]
-"""By `id`: the cache, the thread that uses it, and its storages as they were read last."""
+"""By `id`: the cache, the thread that uses it, and the storages it had when it was read last."""
 
 
 class Caches:
-    """Counts the KV caches that it is shown; none is kept alive.
+    """Counts the KV caches that it is given, and keeps none alive.
 
-    A cache object is referred to weakly; a tuple cannot be, so of a cache that is one each tensor is. What
-    was read of a cache counts until it is read again, or is gone: then the reference says so itself, wherever
-    the last one to it was dropped, and nothing has to look.
+    A cache object is referred to weakly; if the cache is a tuple, which cannot be, each of its tensors is.
+    The bytes of a cache count until it is read again or freed: its weak reference then reports that by
+    itself.
     """
 
     def __init__(self) -> None:
@@ -314,7 +314,7 @@ class Caches:
                 self._read(cache)
 
     def see_again(self) -> None:
-        """Read all of them again, but those that another thread uses."""
+        """Read all caches again, except those that another thread uses."""
         with unnoticed():
             for reference, thread, _ in list(self._entries.values()):
                 cache = None if is_elsewhere(thread) else reference()
@@ -322,7 +322,7 @@ class Caches:
                     self._read(cache)
 
     def held(self) -> ByDevice:
-        """Return the bytes by device, each storage counted once; no cache is touched for it."""
+        """Return the bytes by device, each storage counted once, without touching a cache."""
         self.gone.clear()
         entries = list(self._entries.values())
         storages = {

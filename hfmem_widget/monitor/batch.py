@@ -16,7 +16,7 @@ SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
 """Arguments of transformers' models whose second dimension is a length."""
 
 MOST_SUMMED = 2**20
-"""Elements of a mask that is summed at most: within a millisecond."""
+"""The most elements of a mask that is summed, which takes less than a millisecond."""
 
 SAMPLES_ONLY = ("pixel_values", "images", "x")
 
@@ -45,7 +45,7 @@ def see_batch(
     *,
     is_training: bool,
 ) -> None:
-    """Keep the shapes of a batch in place of those seen before; `counts` are those of `shape_of`."""
+    """Keep the shapes of a model's newest batch; `counts` are those of `shape_of`."""
     inner = model
     while (wrapped := getattr(inner, "_modules", {}).get("module")) is not None:
         inner = wrapped  # of DistributedDataParallel and the like
@@ -71,7 +71,7 @@ def see_batch(
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
-    """Return the newest batch of a model, or of what it is in; without a model the newest of all."""
+    """Return the newest batch of a model or of a model around it; without a model the newest of all."""
     for (_, was_training), seen in reversed(process_state(SeenBatches).items()):
         if was_training is is_training:
             outermost = seen.model()
@@ -112,8 +112,8 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
 
 
 def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments by name, as far as the first of them can be named."""
-    # Two dimensions of whole numbers are ids; of others they may as well be features.
+    """Return the arguments by name; of positional ones only the first is named."""
+    # Integers of two dimensions are ids; other types may be features.
     is_float = getattr(getattr(args[0], "dtype", None), "is_floating_point", True)
     if len(_sizes(args[0])) == 2 and not is_float:
         return {"input_ids": args[0], **kwargs}

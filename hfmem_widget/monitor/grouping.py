@@ -14,12 +14,12 @@ from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.session import Polling
 
 SHARE, WHOLE_SHARE = 0.006, 0.008
-"""Of the time: what measuring may take on the thread that trains; and with what goes on within groups and on
-the poller's thread. Those two are no less for measuring less, so some of the first is always left."""
+"""Shares of the time: what measuring may take on the training thread; and that with the work within groups
+and on the poller's thread. Measuring less does not reduce those two, so some of the first is always left."""
 
 LEAST_SHARES = 0.002, 0.0035
-"""What is left at least, of the shortest steps and of long ones: between, a quarter of the seconds from
-one step to the next: pauses, such as for the next batch, are time as well."""
+"""The least share that is left, for the shortest and for long steps; in between it is a quarter of the
+seconds from one step to the next, pauses such as for the next batch included."""
 
 ALLOWANCE = 0.05
 """Seconds that it may take beyond that, so that a short loop has each of its steps."""
@@ -62,7 +62,7 @@ class Budget:
 
 @dataclass(slots=True)
 class PollerCost:
-    """What the poller's thread takes, and takes the interpreter for."""
+    """The time that the poller's thread takes, and holds the interpreter's lock for."""
 
     tick: float = 0.0  # CPU seconds; 0 where none was yet
     interval: float = math.inf  # seconds between ticks
@@ -123,7 +123,7 @@ class Grouping:
         wait = self._budget.wait(now)
         self._estimate(now)
         shares = not self._each_step and self._step_seconds < LONG_STEP
-        # What the group before could not pay for would be owed for good if steps went on as before.
+        # Costs that the earlier group could not pay for would never be paid at the same length.
         is_due = self._is_paid if shares else self._without >= MOST_WITHOUT
         self.is_group = wait > 0 and not (is_due or self._all_phases)
         if self.is_group:
@@ -163,7 +163,7 @@ class Grouping:
         self.is_group = False
 
     def stops(self) -> None:
-        """End: what comes next is another training's."""
+        """End; later steps belong to another training."""
         self.polling.short_steps = False
 
     def _charge(self, seconds: float) -> None:

@@ -63,11 +63,11 @@ class _Counter:
             self.own(owner, size)
 
     def own(self, owner: str, size: int) -> None:
-        """Note whose so many bytes are."""
+        """Record bytes under a metric of a device."""
         self.owners[owner] = self.owners.get(owner, 0) + size
 
     def add_gathered(self, owner: str, storages: Sequence[Storage]) -> None:
-        """Count what a library has put together from shards: no weights, whatever is a view of it."""
+        """Count buffers that a library has gathered from shards; weights may be views of them."""
         for key, device, size, _ in storages:
             if key not in self._seen:
                 self._seen.add(key)
@@ -92,7 +92,7 @@ class _Counter:
                 self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
 
     def add_scales(self, scales: Any) -> None:
-        """Count what a quantised weight is read with, which is no parameter."""
+        """Count the tensors that dequantise a weight, such as scales, which are not parameters."""
         for dtype, size in self.add(storages_of(scales), "weights"):
             self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
 
@@ -100,7 +100,7 @@ class _Counter:
         """Count the gradients of some parameters, and return a parameter that has any."""
         probe: Any = None
         for parameter in parameters:
-            # Asked for the gradient of what is no leaf, torch warns the user.
+            # torch warns the user if it is asked for the gradient of a tensor that is not a leaf.
             gradient = parameter.grad if parameter.is_leaf else None
             if gradient is not None:
                 probe = parameter
@@ -234,7 +234,7 @@ def _offset_of(tensor: Any) -> int:
 def _found_again(
     parameter: Any, modules: Sequence[Any], optimizers: Sequence[Any]
 ) -> Callable[[], Any]:
-    """Return what finds a parameter by its place; torch swaps none that has a weak reference to it."""
+    """Return a function that finds a parameter by its place; torch cannot swap one with a weak reference."""
     for optimizer in reversed(optimizers):
         for group, within in reversed(list(enumerate(optimizer.param_groups))):
             for at, candidate in reversed(list(enumerate(within["params"]))):

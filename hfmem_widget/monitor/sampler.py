@@ -1,4 +1,4 @@
-"""All sources as one row of values."""
+"""Reads all sources into one row of values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINE_SHARE = 0.005
 walking the heap takes 0.15 ms (1,300 free pieces that are in no cache), and a step has six edges."""
 
 FULLEST_SHARE = 0.05
-"""The same where a step or one of its parts begins: a high of the part before it is not its own."""
+"""The same where a step or one of its parts begins, so that it does not get a high of the part before."""
 
 BESIDE_PERIOD = 0.45
 """Seconds between looks at what is secondary (the host) while an allocator has devices."""
@@ -150,7 +150,7 @@ class Sampler:
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
             return
-        # A call that hangs keeps its lock for as long: the next reading goes on without it.
+        # A call that hangs keeps its lock; the next reading goes on without that source.
         busy = reader.busy
         if not busy.acquire(blocking=False) and (
             reader.source.blocks or not busy.acquire(timeout=READ_TIMEOUT)
@@ -192,7 +192,7 @@ class Sampler:
                 places += ((index, place) for place in range(known, len(series)))
                 columns += series[known:]
             devices = merge_devices([devices for devices, _ in adopted])
-            # All of it once all is made: half of it would have every column twice the next time.
+            # Assigned together at the end: after a fault halfway every column would exist twice.
             new = tuple(columns), devices, tuple(places), adopted
             self.series, self.devices, self._places, self._adopted = new
             self.version += 1

@@ -1,4 +1,4 @@
-"""The models and optimizers there are: those that were named, and those in the notebook's variables."""
+"""The models and optimizers of the process: registered ones, and those in the notebook's variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hfmem_widget.sources.heap.referents import fields_of
 Namespace = Callable[[], Mapping[str, object]]
 
 MOST_WITHIN = 256
-"""Items of a list, a dict or an object's own fields that are searched."""
+"""The most items of a list, a dict or an object's own fields that are searched."""
 
 _SCALARS = (str, bytes, int, float, complex, bool, type(None), type, ModuleType)
 

@@ -24,9 +24,9 @@ FIRST_TICKS, COST_EVERY = 8, 4
 """The first ticks of a session, each of which is measured, and the distance of measured ones later."""
 
 PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
-"""Edges of spans a second at least, and the seconds between ticks then.
-Each edge is a sample, too, so a tick adds little; with cold caches it takes 1 to 2 ms, with the message to a
-page. The longest is shorter than `sampler.STALE_AFTER`."""
+"""Edges of spans a second, from which on ticks come less often, and the seconds between ticks then.
+Each edge is a sample, too, so a tick adds little; with cold caches and the message to a page it takes 1 to
+2 ms. The longest interval is shorter than `sampler.STALE_AFTER`."""
 
 ENOUGH_EDGES = 0.5
 """Share of the edges with which a pace begins that keeps it."""
@@ -95,7 +95,7 @@ class Tick:
             self._last_look = now
             peaks, instant = self.ledger.look()
         row = self.sampler.poll(instant)
-        # A reading that hung came back to a world in which this poller was given up.
+        # A reading that hung has returned after this poller was given up.
         if ticker.stopping:
             return
         listening = self.register.listening()
@@ -156,7 +156,7 @@ class Tick:
             if since > GAP * ticker.interval and math.isfinite(since):
                 polling.longest_gap = max(polling.longest_gap, since)
         self._last_tick, self._missed_before = now, ticker.missed
-        # At least and at most: whoever holds the interpreter's lock may come between two readings.
+        # Lower and upper bounds: another thread may hold the interpreter's lock between two readings.
         earliest, wall, latest = self.clock(), self.wall(), self.clock()
         (low, high), self._clocks_apart = self._clocks_apart, (wall - latest, wall - earliest)
         if wall - latest > high + CLOCK_STEP or wall - earliest < low - CLOCK_STEP:

@@ -12,7 +12,7 @@ NOT_STARTED = RuntimeError, MemoryError
 
 
 def done_within(seconds: float, action: Callable[[], object]) -> bool:
-    """Do something on another thread, or else here; return whether it was done in some seconds."""
+    """Call a function on another thread, or else here; return whether it finished in so many seconds."""
     done = threading.Event()
 
     def noted() -> None:
@@ -30,7 +30,7 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
 
 
 def begun(action: Callable[[], object], make: MakeTicker | None = None) -> Ticker:
-    """Begin to do something once, on a daemon thread of its own, and return that."""
+    """Start a daemon thread that calls a function once, and return it."""
 
     def once() -> None:
         ticker.stop(0.0)  # after this tick
@@ -92,7 +92,7 @@ class Ticker:
         return not self.alive
 
     def tick_now(self, timeout: float) -> bool:
-        """Have one whole tick made now, and say whether it was done within `timeout` seconds."""
+        """Make one whole tick now, and return whether it finished within `timeout` seconds."""
         with self._served:
             self._asked_for += 1
             request = self._asked_for

@@ -1,8 +1,8 @@
-"""What nothing explains of the memory that a session's devices have given: before it began, and since.
+"""The memory of a session's devices that nothing known explains: from before the session, and since.
 
-What is taken of a device and held by no tensor that is known was there before, or has come since. The first
-can only shrink: what was freed, or is explained by now, is not there again. The second counts from where a
-span begins that makes activations, and is known while that is open.
+Memory in use that no known tensor holds either was there before the session, or came later. The first part
+can only shrink, since memory that was freed or explained does not return to it. The second counts from the
+begin of a span that makes activations, and is known while that span is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = Sequence[float]
 
 BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
 BASED_BLOCKS = frozenset({"generate", "diffusion"})
-"""In these, unexplained memory beyond that of their beginning is activations and temporaries."""
+"""Kinds of spans in which unexplained memory that came since they began is activations and temporaries."""
 
 _IN_USE = ("requested", "allocated")
 """The metrics for the bytes in use on a device: the first that is known counts."""
@@ -27,7 +27,7 @@ _IN_USE = ("requested", "allocated")
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of a device in a session: what is taken, what is known to be held, and what is not."""
+    """The columns of a device in a session: bytes in use, bytes with a known holder, and the rest."""
 
     in_use: tuple[int, ...]
     held: tuple[int, ...]
@@ -45,10 +45,10 @@ class _Columns:
 
 
 class Unexplained:
-    """The columns *before* and *unattributed* of a session, which are in no row that is read.
+    """Computes the columns *before* and *unattributed* of a session, which no source reads.
 
-    Rows have the values of the session's series; `adopt` comes before the first. `based_on` is the span of
-    which it is known what nothing explained when it began, `bases` what that was, by column.
+    Rows have the values of the session's series; call `adopt` before the first. `based_on` is the span at
+    whose begin the unexplained bytes are known, `bases` has these by column.
     """
 
     def __init__(self) -> None:
@@ -60,16 +60,16 @@ class Unexplained:
         self._columns: tuple[_Columns, ...] = ()
 
     def adopt(self, session: Session) -> None:
-        """Take over the devices and series of a session; what is known of those before stays."""
+        """Take over the devices and series of a session; values of earlier ones stay."""
         self._columns = tuple(_Columns.of(device.key, session) for device in session.devices)
 
     def begin(self, values: Row) -> None:
-        """Record the first reading: what nothing explains in it was there before."""
+        """Record the first reading: its unexplained bytes were there before."""
         if not self._has_begun:
             self._since(values)
 
     def fill(self, values: Row) -> tuple[float, ...]:
-        """Return the values of a sample with those that were not read."""
+        """Return the values of a sample, completed with the computed columns."""
         filled = list(values)
         for at, value in (self._before | self.bases).items():
             if at < len(filled):  # else another thread has added series meanwhile
@@ -79,7 +79,7 @@ class Unexplained:
     def base(
         self, span_id: int, kind: SpanKind, label: str, values: Row, *, is_inner: bool
     ) -> None:
-        """Keep what nothing explains where a span begins, if it is one that makes activations."""
+        """Keep the unexplained bytes at the begin of a span, if it makes activations."""
         # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
         # was not known when such a span began is known by now.
         is_block = label in BASED_BLOCKS and is_inner
@@ -92,7 +92,7 @@ class Unexplained:
             self._since(values)
 
     def rebase(self, values: Row) -> None:
-        """Keep what nothing explains of what was read, from which on there are activations."""
+        """Keep the unexplained bytes of a reading; whatever comes on top of them is activations."""
         # Whole, for the poller goes through them on its own thread.
         self.bases = self.bases | self._since(values)
 
@@ -100,7 +100,7 @@ class Unexplained:
         """Record that a span has ended, and whether it `was_last` of those that were open."""
         if span_id == self.based_on:
             self.based_on = None
-            # What a forward pass of its own leaves behind is there for the backward pass.
+            # What a separate forward pass leaves behind is kept for the backward pass.
             if not self._based_on_forward:
                 self.bases = {}
         if was_last:
@@ -108,7 +108,7 @@ class Unexplained:
             self.bases = {}
 
     def _since(self, values: Row) -> dict[int, float]:
-        """Return what has come since of what nothing explains, by its column."""
+        """Return the unexplained bytes that came since the base, by column."""
         before, since = dict(self._before), {}
         # Another thread may have added series meanwhile: what is beyond the row is not known.
         width = len(values)

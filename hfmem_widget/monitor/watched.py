@@ -41,22 +41,22 @@ HAS_ENDED = "this session has ended; start a new one with hfmem_widget.watch()"
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Watched:
-    """What a monitor keeps of one session."""
+    """The state that a monitor keeps for one session."""
 
     recorder: Recorder
     options: WatchOptions
     origin: float  # the monitor's clock at the session's time zero
     windows: dict[int, Window] = field(default_factory=dict)  # the ledger's, of each open span
     edges: threading.RLock = field(default_factory=threading.RLock)
-    """Held while a span is opened or closed: the one who ends a session need not be the one who trains."""
+    """Held while a span is opened or closed, since another thread may end the session meanwhile."""
     ending: bool = False  # no more spans are to be opened
     end_group: Callable[[], object] = bool
-    """Ends the group of steps that goes on in it, unless one of these steps does."""
+    """Ends the session's current group of steps, unless one of those steps does so itself."""
     thread: int | None = None  # where its outermost span was opened
     version: int = -1  # of the sampler's series and notes that were taken over
     unexplained: Unexplained = field(default_factory=Unexplained)
     echo: Watched | None = None
-    """That of a session that gets the same spans within the outermost: this process followed as a rank."""
+    """The state of a second session that gets the same inner spans: of this process as a rank."""
     _echoed: dict[int, int] = field(default_factory=dict)
     is_one_reading: bool = False  # there is no time before and after its beginning
     _columns: list[int] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Watched:
         return any(span.kind in kinds for span in inner)
 
     def adopt(self, devices: tuple[Device, ...], series: tuple[Series, ...]) -> None:
-        """Take over the devices and series that have appeared, as far as they are wanted."""
+        """Take over the wanted ones of the devices and series that have appeared."""
         wanted = self.options.devices
         if wanted:
             devices = tuple(device for device in devices if device.key in wanted)
@@ -150,7 +150,7 @@ class Watched:
         return span
 
     def take(self, other: Watched, sample: Sample) -> Sample:
-        """Add a sample of another session that is written at the same time, and go by its activations."""
+        """Add a sample of another session that is written in parallel, with its activations."""
         keys = [series.key for series in other.session.series]
         values = dict(zip(keys, sample.values, strict=False))
         row = tuple(values.get(series.key, math.nan) for series in self.session.series)
@@ -197,7 +197,7 @@ class Register:
             self._watched[id(watched.session)] = watched
 
     def echo_in(self, session: Session) -> None:
-        """Have the spans of all other sessions in this one, too, from now on, until it has ended."""
+        """From now on, also add the spans of all other sessions to this one, until it ends."""
         with self._lock:
             self._echo = self.find(session)
             for watched in self._watched.values():
@@ -212,19 +212,19 @@ class Register:
         watched.thread = threading.get_ident()
 
     def remove(self, session: Session) -> None:
-        """Let a session go."""
+        """Remove a session."""
         with self._lock:
             gone = self._watched.pop(id(session), None)
             if gone is not None and gone is self._echo:
                 self._echo = None
 
     def get(self, session: Session) -> Watched | None:
-        """Return what is kept of a session; None once it has ended."""
+        """Return the state of a session; None once it has ended."""
         with self._lock:
             return self._watched.get(id(session))
 
     def find(self, session: Session) -> Watched:
-        """Return what is kept of a session; raise `WatchStateError` if it has ended."""
+        """Return the state of a session; raise `WatchStateError` if it has ended."""
         watched = self.get(session)
         if watched is None:
             raise WatchStateError(HAS_ENDED)
@@ -236,10 +236,10 @@ class Register:
         return [each for each in self.listening() if each in here]
 
     def current(self) -> Watched | None:
-        """Return where further spans belong: in the watch that encloses them.
+        """Return the session to which further spans belong: that of the watch around them.
 
-        A thread that opened none, such as one of a pool or of autograd's, belongs to what is watched; where
-        several threads watch, to what the main thread watches.
+        The spans of a thread that opened no watch, such as a pool's or autograd's, belong to the session that
+        is open; if several threads have one, to the main thread's.
         """
         listening = self.listening()
         if len(listening) < 2:
@@ -256,17 +256,17 @@ class Register:
             return list(self._watched.values())
 
     def listening(self) -> list[Watched]:
-        """Return those with an open span, which every tick is added to."""
+        """Return the sessions with an open span; every tick is added to them."""
         return [watched for watched in self.all() if watched.windows]
 
     def take_over(self, watched: Watched) -> None:
-        """Give a session the devices and series that have appeared, and the notes of the sources."""
+        """Add the devices and series that have appeared to a session, and the notes of the sources."""
         version = self._sampler.version
         if watched.version == version:
             return
         watched.version = version
         watched.adopt(self._sampler.devices, self._sampler.series)
-        # The sessions of now show a sentence; one begun later does not repeat it.
+        # Only the current sessions show the sentence; later ones do not repeat it.
         for sentence in self._sampler.take_notes():
             self.note(sentence, watched)
 
