@@ -511,61 +511,6 @@ describe("View", () => {
     expect(document.querySelector('[role="status"]')!.textContent).toBe("");
   });
 
-  test("it is drawn once for each size, the first too, and for what came while it was out of sight", () => {
-    type Tell = (entries: { isIntersecting: boolean }[]) => void;
-    const told: Record<string, Tell> = {};
-    const observed: string[] = [];
-    for (const name of ["ResizeObserver", "IntersectionObserver"]) {
-      vi.stubGlobal(
-        name,
-        class {
-          constructor(tell: Tell) {
-            told[name] = tell;
-          }
-          observe(): void {
-            observed.push(name);
-          }
-          unobserve(): void {}
-          disconnect(): void {}
-        },
-      );
-    }
-    const width = vi.spyOn(Element.prototype, "clientWidth", "get").mockReturnValue(800);
-    const tell = (name: string, isIntersecting = true) => {
-      told[name]!([{ isIntersecting }]);
-      vi.advanceTimersByTime(1000);
-      paint();
-      return plotly.draw.mock.calls.length;
-    };
-    const store = new Store(Date.now);
-    store.apply(snapshot());
-    open(store);
-    paint();
-    expect(tell("ResizeObserver")).toBe(1);
-    expect(tell("IntersectionObserver")).toBe(1);
-    width.mockReturnValue(500);
-    expect(tell("ResizeObserver")).toBe(2);
-    width.mockReturnValue(0);
-    expect(tell("ResizeObserver")).toBe(2);
-    expect(tell("IntersectionObserver", false)).toBe(2);
-    width.mockReturnValue(500);
-    expect(tell("ResizeObserver")).toBe(3);
-    expect(tell("IntersectionObserver")).toBe(3);
-    tell("IntersectionObserver", false);
-    store.apply(message("rows", 1, [level(2, 100)], {}));
-    expect(tell("IntersectionObserver")).toBe(4);
-    // A scroll bar that comes with the drawing.
-    width.mockReturnValue(600);
-    plotly.draw.mockImplementationOnce(async () => {
-      width.mockReturnValue(580);
-    });
-    expect(tell("ResizeObserver")).toBe(5);
-    expect(tell("ResizeObserver")).toBe(6);
-    expect(tell("ResizeObserver")).toBe(6);
-    // Its size is told after each of them, and after the one time without room, though it is as before.
-    expect(observed.filter((name) => name === "ResizeObserver")).toHaveLength(1 + 6 + 1);
-  });
-
   test("the parts have their names as soon as they are drawn", () => {
     const store = new Store(Date.now);
     const more = { schema: PARTS_SCHEMA, spans: [span(1, null, "cell", 0, 1, 60)] };

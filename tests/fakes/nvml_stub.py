@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).with_name("libnvidia-ml.c")
 
 
@@ -31,3 +33,11 @@ def build_stub(directory: Path) -> Path:
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     return library
+
+
+def stub_or_skip(directory: Path) -> Path:
+    """Return the directory with the stand-in in it; where there is no compiler the test is skipped."""
+    try:
+        return build_stub(directory).parent
+    except NoCompilerError as missing:
+        pytest.skip(str(missing))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.children import LAUNCH
-from tests.fakes.nvml_stub import NoCompilerError, build_stub
+from tests.fakes.nvml_stub import stub_or_skip
 from tests.kernel.drive import Kernel
 
 RunScript = Callable[..., subprocess.CompletedProcess[str]]
@@ -20,12 +20,7 @@ RunScript = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the stand-in library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        build_stub(folder)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
-    return folder
+    return stub_or_skip(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
@@ -116,11 +111,7 @@ def test_a_cell_ends_while_the_driver_hangs(run_script: RunScript) -> None:
 @pytest.fixture(scope="module")
 def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     """Return a kernel that sees four GPUs and can start ranks on them."""
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        build_stub(folder)
-    except NoCompilerError as error:
-        pytest.skip(str(error))
+    folder = stub_or_skip(tmp_path_factory.mktemp("nvml"))
     processes = folder / "processes"
     processes.mkdir()
     # Somebody else's job was there before.

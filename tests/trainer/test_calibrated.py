@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
 
 import hfmem_widget
 from hfmem_widget.features.fit.model import Fit
 from hfmem_widget.session import Contents, Finding
 from hfmem_widget.text import MIB
 from tests.scenes.stage import Stage
-from tests.trainer.tiny import make_trainer, session_of
+from tests.trainer.tiny import made, make_trainer, session_of
 
 ROWS, LENGTH = 4, 9
 STAYS = ("weights", "buffers", "optimizer")
@@ -26,7 +25,7 @@ def recipe(tmp_path: Path) -> Mapping[str, Any]:
     """Return what a real training keeps of its model; here it is said to have been on a GPU."""
     ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     shape = {"vocab_size": 65536, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    session = session_of(make_trainer(tmp_path, model=GPT2LMHeadModel(GPT2Config(**shape, **ids))))
+    session = session_of(make_trainer(tmp_path, model=made("GPT2LMHeadModel", **shape, **ids)))
     return {**session.recipe, "available": {"cuda:0": 10_000.0 * MIB}}
 
 

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -15,21 +16,9 @@ import torch
 import transformers
 from transformers import (
     DynamicCache,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
     StoppingCriteria,
     StoppingCriteriaList,
-    T5Config,
-    T5ForConditionalGeneration,
     TextIteratorStreamer,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
 )
 
 import hfmem_widget
@@ -38,6 +27,7 @@ from hfmem_widget.session import Session
 from hfmem_widget.view.tokens import kv_cache_text
 from tests.data.breadth import some_of
 from tests.data.caches import Look, alive, owned
+from tests.trainer import tiny
 from tests.trainer.tiny import of_kind, outline
 
 WORDS = 99
@@ -47,44 +37,27 @@ NEW = 12
 IDS = torch.randint(3, WORDS, (3, 12), generator=torch.Generator().manual_seed(0))
 
 
-def small(**more: Any) -> dict[str, Any]:
-    """Return the shape of a small decoder with grouped queries."""
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    return SIZES | heads | {"hidden_size": 32, "intermediate_size": 64} | more
+SMALL = SIZES | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
 
-
-def llama() -> Any:
-    return LlamaForCausalLM(LlamaConfig(**small()))
-
-
-def mistral() -> Any:
-    return MistralForCausalLM(MistralConfig(**small(sliding_window=8)))
-
-
-def gpt2() -> Any:
-    return GPT2LMHeadModel(GPT2Config(**SIZES, n_embd=32, n_layer=2, n_head=4))
-
-
-def mamba() -> Any:
-    return MambaForCausalLM(MambaConfig(**SIZES, hidden_size=32, state_size=8, num_hidden_layers=2))
-
-
-def t5() -> Any:
-    shape = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
-    return T5ForConditionalGeneration(T5Config(**SIZES, **shape, decoder_start_token_id=0))
-
-
-def whisper() -> Any:
-    """Return a model with a `generate` of its own, which calls the usual one for each piece of a sound."""
-    both = {
-        f"{side}_{name}": size
-        for side in ("encoder", "decoder")
-        for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
-    }
-    both |= {"d_model": 16, "num_mel_bins": 8}
-    both |= {"max_source_positions": 20, "max_target_positions": 40}
-    special = {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
-    return WhisperForConditionalGeneration(WhisperConfig(**SIZES, **both, **special))
+llama = partial(tiny.made, "LlamaForCausalLM", **SMALL)
+mistral = partial(tiny.made, "MistralForCausalLM", **SMALL, sliding_window=8)
+gpt2 = partial(tiny.made, "GPT2LMHeadModel", **SIZES, n_embd=32, n_layer=2, n_head=4)
+mamba = partial(
+    tiny.made, "MambaForCausalLM", **SIZES, hidden_size=32, state_size=8, num_hidden_layers=2
+)
+t5 = partial(
+    tiny.made, "T5ForConditionalGeneration", **SIZES, d_model=32, d_kv=8, d_ff=64, num_layers=2,
+    num_heads=4, decoder_start_token_id=0,
+)  # fmt: skip
+SIDES = {f"{side}_{name}": size for side in ("encoder", "decoder")
+         for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))}  # fmt: skip
+whisper = partial(
+    tiny.made, "WhisperForConditionalGeneration", **SIZES, **SIDES, d_model=16, num_mel_bins=8,
+    max_source_positions=20, max_target_positions=40, decoder_start_token_id=2, suppress_tokens=None,
+    begin_suppress_tokens=None,
+)  # fmt: skip
+"""It has a `generate` of its own, which calls the usual one for each piece of a sound."""
 
 
 def made(model: Callable[[], Any]) -> Any:
@@ -278,7 +251,7 @@ def steps_by_hand(model: Any, session: Session) -> Iterator[tuple[float, int]]:
             yield session.latest("cpu/kv_cache"), owned(past)
 
 
-@pytest.mark.parametrize("kind", [llama, gpt2, mistral])
+@pytest.mark.parametrize("kind", [llama, gpt2, mistral], ids=["llama", "gpt2", "mistral"])
 def test_a_loop_by_hand_is_followed(kind: Callable[[], Any]) -> None:
     """Whoever makes the cache; of a model that no variable of the notebook holds."""
     with hfmem_widget.watch(quiet=True) as session:

@@ -12,11 +12,8 @@ import torch
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
-    BertConfig,
-    BertModel,
     EncoderDecoderModel,
     GPT2LMHeadModel,
-    LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
 )
@@ -26,7 +23,7 @@ from hfmem_widget.drivers import install as attaching
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 from tests.data.threads import on_threads
-from tests.trainer.tiny import of_kind, outline, tiny_model
+from tests.trainer.tiny import made, of_kind, outline, tiny_model
 
 try:
     from transformers import core_model_loading as core
@@ -38,19 +35,9 @@ since_5 = pytest.mark.skipif(core is None, reason="is there since transformers 5
 
 def llama() -> Any:
     torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=128,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=6,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            bos_token_id=0,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-    )
+    ids = {"vocab_size": 128, "bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
+    heads = {"num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return made("LlamaForCausalLM", **ids, **heads, hidden_size=64, intermediate_size=128)
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +140,10 @@ def test_weights_that_are_given_have_no_shards(tmp_path: Path) -> None:
 
 def test_a_model_made_of_models_has_a_load_for_each(tmp_path: Path) -> None:
     """One after the other."""
-    config = BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 16}
+    part = made("BertModel", **sizes, num_hidden_layers=2, num_attention_heads=2)
     for name in ("encoder", "decoder"):
-        BertModel(config).save_pretrained(tmp_path / name)
+        part.save_pretrained(tmp_path / name)
     with hfmem_widget.watch(quiet=True) as session:
         EncoderDecoderModel.from_encoder_decoder_pretrained(
             str(tmp_path / "encoder"), str(tmp_path / "decoder")

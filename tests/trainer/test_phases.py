@@ -10,8 +10,6 @@ import torch
 from transformers import (
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    T5Config,
-    T5ForConditionalGeneration,
     Trainer,
     TrainerCallback,
 )
@@ -20,6 +18,7 @@ import hfmem_widget
 from tests.trainer.tiny import (
     VOCABULARY,
     arguments,
+    made,
     make_trainer,
     of_kind,
     outline,
@@ -246,12 +245,12 @@ def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
 
 def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
     """Its generation during an evaluation lies in the evaluation."""
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    config = T5Config(vocab_size=VOCABULARY, **sizes, decoder_start_token_id=0)
+    layers = {"num_layers": 1, "num_heads": 2, "vocab_size": VOCABULARY}
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, **layers}
     generates = {"predict_with_generate": True, "generation_max_length": 4}
     options = {"max_steps": 1, "eval_strategy": "epoch", **generates}
     trainer = Seq2SeqTrainer(
-        T5ForConditionalGeneration(config),
+        made("T5ForConditionalGeneration", **sizes, decoder_start_token_id=0),
         arguments(tmp_path, Seq2SeqTrainingArguments, **options),
         data_collator=padded,
         train_dataset=rows(),

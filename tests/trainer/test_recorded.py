@@ -19,20 +19,15 @@ from transformers import (
 import hfmem_widget
 from hfmem_widget.cli.main import main
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import Session
 from tests.trainer.test_moves import bart, bert_classifier, llama, resnet, vit
 from tests.trainer.test_out_of_memory import failing
 from tests.trainer.tiny import Plain, make_trainer, rows, session_of, tiny_model
+from tests.unit.recording.test_moves import opened
 
 Make = Callable[[], Any]
 
 HIDDEN = "Rosebud"
 """What must be in no recording."""
-
-
-def opened(session: Session, folder: Path) -> Session:
-    back: Session = hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
-    return back
 
 
 def recipe_of(path: Path) -> Any:

@@ -48,14 +48,6 @@ def test_what_cannot_be_is_refused_when_a_watch_is_made(
     assert isinstance(raised.value, ValueError)
 
 
-def test_an_unknown_device_is_named_with_those_there_are() -> None:
-    """The message lists what could have been asked for."""
-    options = WatchOptions(devices=("cuda:9",))
-
-    with pytest.raises(OptionError, match=r"'cuda:9' here; there is cuda:0, cpu"):
-        options.check_devices(("cuda:0", "cpu"))
-
-
 def test_a_label_is_plain_text() -> None:
     """Control and bidi characters go, and ten thousand characters are cut."""
     assert WatchOptions(label="a\u202e\nb").label == "a b"

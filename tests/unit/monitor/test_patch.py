@@ -229,22 +229,6 @@ def _around(ours: Callable[..., int]) -> Callable[..., int]:
     return theirs
 
 
-def test_ours_that_somebody_took_away_is_put_on_again(owner: type[Owner]) -> None:
-    """A library that patches before us and undoes it later puts back what stood there, without ours."""
-    calls: list[object] = []
-    original = owner.work
-    owner.work = lambda self, number=1: original(self, number)  # type: ignore[method-assign]  # theirs
-    surround(owner, "work", _entered(calls))
-    owner.work = original  # type: ignore[method-assign]  # undone: ours goes with it
-    restore(owner, "work")
-    surround(owner, "work", _entered(calls))
-    owner().work()
-    restore(owner, "work")
-
-    assert len(calls) == 1
-    assert owner.work is original
-
-
 def test_a_wrapper_around_ours_that_says_so_leaves_ours_at_work(owner: type[Owner]) -> None:
     """It is not surrounded twice."""
     calls: list[object] = []

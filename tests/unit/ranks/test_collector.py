@@ -237,12 +237,17 @@ def test_a_world_that_changes_is_followed(before: int, now: int) -> None:
     assert (finding.evidence["before"], finding.evidence["world"]) == (before, now)
 
 
+def two_processes(later: float) -> tuple[SimulatedRun, SimulatedRun]:
+    """Return a rank alone in its world twice, the second begun so many seconds after the first."""
+    script = Script(world=1, interval=0.5)
+    first = SimulatedRun(script, run="a")
+    return first, SimulatedRun(script, run="a", began=first.began + later)
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_of_two_processes_of_one_rank_the_older_counts(order: int) -> None:
     """While both write the older is shown, and a note says so; which was seen first is of no account."""
-    script = Script(world=1, interval=0.5)
-    older = SimulatedRun(script, run="a")
-    newer = SimulatedRun(script, run="a", began=older.began + 2.5)
+    older, newer = two_processes(2.5)
     collector = Collector()
     for second in range(6):
         pieces = [("older", data) for _, data in older.advance(1.0)]
@@ -257,9 +262,7 @@ def test_of_two_processes_of_one_rank_the_older_counts(order: int) -> None:
 
 def test_the_newer_process_counts_once_the_older_is_silent() -> None:
     """A rank whose process was replaced under the same attempt goes on with the new one."""
-    script = Script(world=1, interval=0.5)
-    old = SimulatedRun(script, run="a")
-    new = SimulatedRun(script, run="a", began=old.began + 4.0)
+    old, new = two_processes(4.0)
     collector = Collector()
     for _, data in old.advance(4.0):
         collector.feed("old", data)
@@ -501,40 +504,42 @@ def test_series_may_appear_after_the_peak(later: float) -> None:
     assert [row.activations for row in collector.rows()] == [pytest.approx(known, nan_ok=True)]
 
 
-def lines_of_a_rank(seconds: float) -> list[bytes]:
-    """Return what the first rank of a large world writes."""
-    run = SimulatedRun(Script(world=65), ranks=[0])
-    return [line for _, data in run.advance(seconds) for line in data.splitlines(keepends=True)]
+FOLD = b'{"k":"fold","n":9,"t":[%b],"samples":1,"low":[%b],"high":[%b],"last":[%b]}\n'
 
 
-@pytest.mark.parametrize("bad", [b"null", b"1e999", b"-", b"1e30", b"eeee"])
-def test_a_fold_without_a_figure_takes_no_peak_away(bad: bytes) -> None:
-    """A figure may be missing; with anything else in its place the line is counted and left out."""
-    head, *rest = lines_of_a_rank(1.0)
-    fold = b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[0],"high":[%s],"last":[%s]}\n'
+@pytest.fixture
+def stream() -> RankStream:
+    """Return what was read of the first rank of a large world, which writes folds."""
     stream = RankStream("one")
-    for line in (head, *rest, fold % (bad, bad)):
-        stream.feed(line)
-    is_missing = bad == b"null"
-    assert math.isnan(stream.latest("allocated")) == is_missing
-    assert stream.dropped == (not is_missing)
+    for _, data in SimulatedRun(Script(world=65), ranks=[0]).advance(1.0):
+        for line in data.splitlines(keepends=True):
+            stream.feed(line)
+    return stream
+
+
+def test_a_fold_without_a_figure_takes_no_peak_away(stream: RankStream) -> None:
+    """A figure may be missing."""
+    stream.feed(FOLD % (b"8,9", b"0", b"null", b"null"))
+
+    assert math.isnan(stream.latest("allocated"))
+    assert stream.dropped == 0
     assert stream.peak.value > 0
 
 
 @pytest.mark.parametrize(
     "fold",
     [
-        b'{"k":"fold","n":9,"t":[9,8],"samples":1,"low":[0],"high":[1],"last":[1]}\n',
-        b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[0],"high":[1,2],"last":[1]}\n',
-        b'{"k":"fold","n":9,"t":[8,9],"samples":1,"low":[%b],"high":[%b],"last":[%b]}\n'
-        % ((b",".join([b"0"] * 99),) * 3),
+        *(FOLD % (b"8,9", b"0", bad, bad) for bad in (b"1e999", b"-", b"1e30", b"eeee")),
+        FOLD % (b"9,8", b"0", b"1", b"1"),
+        FOLD % (b"8,9", b"0", b"1,2", b"1"),
+        FOLD % (b"8,9", *(b",".join([b"0"] * 99),) * 3),
     ],
 )
-def test_a_fold_that_does_not_fit_is_dropped(fold: bytes) -> None:
-    """One that ends before it begins, or has other columns than there are, is counted and left out."""
-    stream = RankStream("one")
-    for line in lines_of_a_rank(1.0):
-        stream.feed(line)
-    before = stream.reached
+def test_a_fold_that_does_not_fit_is_dropped(stream: RankStream, fold: bytes) -> None:
+    """With no figure in a figure's place, an end before its begin, or other columns, it is left out."""
+    known = stream.reached, stream.latest("allocated"), stream.peak
+
     assert stream.feed(fold) == []
-    assert (stream.dropped, stream.reached) == (1, before)
+    assert stream.dropped == 1
+    assert (stream.reached, stream.latest("allocated"), stream.peak) == known
+    assert stream.peak.value > 0

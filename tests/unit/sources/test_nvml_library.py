@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.data import ROOT
-from tests.fakes.nvml_stub import NoCompilerError, build_stub
+from tests.fakes.nvml_stub import stub_or_skip
 
 READ = """
 import json, os, sys
@@ -29,11 +29,7 @@ print(json.dumps(dict(row=row, devices=told, notes=source.notes)))
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of the built library."""
-    folder = tmp_path_factory.mktemp("nvml")
-    try:
-        return build_stub(folder).parent
-    except NoCompilerError as missing:
-        pytest.skip(str(missing))
+    return stub_or_skip(tmp_path_factory.mktemp("nvml"))
 
 
 def run(code: str, library: Path, **settings: object) -> subprocess.CompletedProcess[str]:

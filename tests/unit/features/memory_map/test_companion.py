@@ -221,17 +221,6 @@ def test_of_two_moments_as_high_the_fuller_is_kept(rig: Rig) -> None:
     assert "90.0 MiB" in rig.screen.replaced[-1]["text/plain"].split("when most was reserved")[1]
 
 
-def test_after_the_user_cleared_the_outputs_nothing_is_sent_until_the_end(rig: Rig) -> None:
-    """A cleared output stays clear while the cell runs; the end is still shown."""
-    rig.run(2.0, growing(rig))
-    sent = len(rig.screen.replaced)
-    rig.screen.cleared = True
-    rig.run(3.0, growing(rig))
-    assert len(rig.screen.replaced) == sent
-    rig.end()
-    assert len(rig.screen.replaced) == sent + 1
-
-
 def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
     """A script prints it at the end."""
     rig = Rig(live=False)
