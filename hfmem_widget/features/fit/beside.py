@@ -222,6 +222,17 @@ def live_model(session: Session) -> tuple[Any, Any]:
     return model, (steps or optimizers)[-1]
 
 
+def others_that_ran(session: Session, model: Any) -> str:
+    """Return the classes of other models that ran while a session watched one; empty if there were none."""
+    ran = (*(each() for each in session.trained), *(each.model() for each in session.evaluated))
+    subjects = [each for each in ran if hasattr(each, "modules")]  # not optimizers
+    own = _weights(model)
+    others = [each for each in subjects if (has := _weights(each)) and not has & own]
+    within = {id(part) for each in others for part in [*each.modules()][1:]}
+    names = (plain(type(each).__name__) for each in others if id(each) not in within)
+    return " and ".join(dict.fromkeys(names))
+
+
 def _weights(subject: Any) -> set[int]:
     """Return the identities of the parameters that a model has, or an optimizer changes."""
     groups = getattr(subject, "param_groups", None)

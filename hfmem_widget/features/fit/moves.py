@@ -19,6 +19,7 @@ from hfmem_widget.features.fit.beside import (
     calibration_of,
     failed_spans,
     others_of,
+    others_that_ran,
     shape_of,
 )
 from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
@@ -61,6 +62,8 @@ FOR_THE_LARGEST: Final = 0.5
 """Of the time that is left once all changes were tried, for the largest batch and length with each."""
 
 SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
+
+UNCOUNTED: Final = "What other models ({}) take within a step is not counted."
 
 OF_THEN: Final = "the memory that is available is what the recorded run had"
 LISTED: Final = "; the card of that cell lists what fits, and %memfit --write N writes it"
@@ -161,7 +164,7 @@ def training_of(session: Session, headroom: float) -> Training:
         name: known_of(session.value(session.last_sample, f"{key}/{name}"), 0.0) for name in HELD
     }
     # Of other models, which stay beside this one.
-    foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in ("weights", "buffers"))
+    foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in HELD)
     spare = 0.0
     if error is None:
         room = (1 - headroom) * trained.available.get(key, math.nan) + sum(held.values())
@@ -181,6 +184,9 @@ def training_of(session: Session, headroom: float) -> Training:
         room - foreign,
         spare,
         seen,
+        others=others_that_ran(session, model)
+        if session.is_of_here
+        else plain(session.recipe.get("others", ""), 200),
     )
 
 
@@ -229,7 +235,7 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
             training = training_of(session, headroom=0.0)
             dry = DryRuns(training, until)
             moves = moves_of(training, dry)
-            session.what_if = what_if(training, dry)
+            session.what_if = None if training.others else what_if(training, dry)
             return moves
     return []
 
@@ -257,11 +263,13 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         rows = largest(training, dry, training.setting, "batch")
     there = Room(device.key, device.name, device.total, room)
     does_not = forecast.interval[0] > room + training.spare
-    fits = training.fits(forecast) or (False if does_not else None)
-    verdict = Verdict(there, 0, fits, rows)
-    session.what_if = what_if(training, dry)
+    is_sure = training.fits(forecast) and not training.others
+    verdict = Verdict(there, 0, is_sure or (False if does_not else None), rows)
+    session.what_if = None if training.others else what_if(training, dry)
     moves, is_here = tuple(session.moves), session.is_of_here
     stored, sliders, text = "" if is_here else OF_THEN, session.what_if, training.calibration.text
+    if others := training.others:
+        raw = replace(raw, left_out=(others,), notes=(UNCOUNTED.format(others), *raw.notes))
     return Fit(
         session.label, raw, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders, text
     )
@@ -294,7 +302,7 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
             if setting.length == training.setting.length:
                 tokens = largest(training, dry, setting, "length")
                 moves[at] = replace(moves[at], longest=tokens)
-    return moves
+    return [replace(move, high=math.inf) for move in moves] if training.others else moves
 
 
 def largest(
@@ -308,7 +316,8 @@ def largest(
     has_tokens = training.seen is None or training.seen.length > 0
     if name == "length":
         most = positions_of(getattr(training.model, "config", None)) or most
-    if not math.isfinite(training.room) or (name == "length" and not has_tokens):
+    is_known = math.isfinite(training.room) and not training.others
+    if not is_known or (name == "length" and not has_tokens):
         return None
     grows: float = forecast.bytes("activations")
     if forecast.moment == "optimizer":

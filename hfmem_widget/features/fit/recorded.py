@@ -14,7 +14,12 @@ from typing import Any, Final, Literal
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import has_growing_segments
-from hfmem_widget.features.fit.beside import UNCALIBRATED, Calibration, live_model
+from hfmem_widget.features.fit.beside import (
+    UNCALIBRATED,
+    Calibration,
+    live_model,
+    others_that_ran,
+)
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.setting import PRECISIONS, Setting, foreign
@@ -77,6 +82,8 @@ class Training:
     seen: SeenBatch | None = None
     """The largest batch of it."""
     calibration: Calibration = UNCALIBRATED
+    others: str = ""
+    """The classes of other models that ran meanwhile: what these take within a step is in no forecast."""
 
     @property
     def margin(self) -> float:
@@ -127,7 +134,8 @@ def recipe_of_live(session: Session) -> dict[str, Any]:
         return {"refused": "a training on several ranks is not supported yet"}
     try:
         with foreign("the model cannot be recorded"):
-            return _recipe(live(session))
+            trained = live(session)
+            return {**_recipe(trained), "others": others_that_ran(session, trained.model)}
     except OptionError as error:
         return {"refused": str(error)}
 
