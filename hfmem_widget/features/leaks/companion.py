@@ -127,12 +127,14 @@ class Leaks(Companion):
                 named_already.add(device)
         last = process_state(LastSearch)
         for left in (each for each in much if each.device not in named_already):
-            held = last.held_before(left) if known.held.bound else known.held
-            before = replace(known, held=held)
+            before = known
+            if known.held.bound:
+                unnoted = last.names.new(*names_now()) - set(known.new)
+                before = replace(known, held=last.held_before(left), unnoted=unnoted)
             if found := named(left, holders, before, span.id, raised=self._raised):
                 session.findings.append(found)
         if not holders.bound:
-            last.held = holders
+            last.held, last.names = holders, NotedNames(*names_now())
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}
 
     def _known_before(self) -> Before:

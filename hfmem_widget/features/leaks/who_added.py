@@ -14,7 +14,7 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import first_name, joined
+from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
 from hfmem_widget.sources.heap.roots import Root, kernel_roots
 from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
@@ -54,6 +54,7 @@ class LastSearch:
     held = NOT_NOTED
     unexplained: Mapping[str, float] = MappingProxyType({})
     """The bytes that were allocated then and not attributed, by device."""
+    names = NotedNames({})
 
     def held_before(self, left: LeftBehind) -> Holders:
         """Return what was held when a span began.
@@ -76,6 +77,8 @@ class Before:
     added: Mapping[str, float] = field(default_factory=dict)
     # How many bytes less were allocated at some time since: who let them go may hold as many again.
     freed: float = 0.0
+    # Names that came after what was held was noted, and were there when the watch began.
+    unnoted: Collection[str] = ()
 
 
 def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
@@ -105,7 +108,7 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
         elif name in before.added and (not is_noted or row.path == name):
             known[row] = row.bytes * before.added[name]
         else:
-            (known if is_noted else may)[row] = size
+            (known if is_noted and name not in before.unnoted else may)[row] = size
     return known, may
 
 

@@ -116,6 +116,16 @@ def test_who_cannot_have_added_it_is_not_named() -> None:
     assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
 
 
+def test_a_name_that_came_between_the_last_search_and_the_watch_is_not_blamed() -> None:
+    """What it holds was there when the watch began, by another name at the time of that search."""
+    noted = Before(Holders((row("a", MIB),)), new=("x",), unnoted=("k",))
+    rows = row("x", GIB), row("k[0..3]", GIB)
+    finding = named(left(before=GIB), Holders(rows), noted, 1)
+
+    assert finding is not None
+    assert finding.title == "1.00 GiB left behind is held by x"
+
+
 def test_what_may_hold_it_is_most_of_all_that_is_allocated() -> None:
     """Beside 70 GiB of weights, 3 GiB that nobody noted before is not most of the memory."""
     losses = row("losses[0..99]", 3 * GIB)
