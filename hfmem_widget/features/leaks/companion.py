@@ -24,6 +24,7 @@ from hfmem_widget.features.leaks.who_added import (
     named,
     names_now,
     search,
+    unnamed,
 )
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -131,8 +132,10 @@ class Leaks(Companion):
             if known.held.bound:
                 unnoted = last.names.new(*names_now()) - set(known.new)
                 before = replace(known, held=last.held_before(left), unnoted=unnoted)
-            if found := named(left, holders, before, span.id, raised=self._raised):
-                session.findings.append(found)
+            found = named(left, holders, before, span.id, raised=self._raised)
+            if found is None:
+                found = unnamed(left, search(*bounds, is_thorough=True), span.id)
+            session.findings += [found] if found else []
         if not holders.bound:
             last.held, last.names = holders, NotedNames(*names_now())
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}
