@@ -17,6 +17,7 @@ from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import plain
+from hfmem_widget.view.explained import text_of
 
 _WRITTEN = {"csv": (".csv",), "parquet": (".parquet",), "perfetto": TRACES}
 
@@ -35,7 +36,7 @@ def report(arguments: Namespace) -> int:
 def explain(arguments: Namespace) -> int:
     """Say where the memory of a run went."""
     explained = what_is_in(place_of(arguments.RUN)).explain()
-    say(json.dumps(explained.to_dict()) if arguments.json else repr(explained))
+    say(json.dumps(explained.to_dict()) if arguments.json else text_of(explained))
     return FINE
 
 

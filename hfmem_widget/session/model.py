@@ -529,7 +529,7 @@ class Polling:
         steps = format_counted(self.steps, "step")
         text = f"phases on {format_count(self.steps_with_phases)} of {steps}"
         if self.groups and (each := round(others / self.groups)) > 1:
-            text += f", exact peaks for about {format_count(each)} steps at a time"
+            text += f", one peak for about {format_count(each)} steps at a time"
         if self.share > MOST_SHARE:
             return f"{text}; measuring takes {format_share(self.share)}"
         return f"{text}, to stay below 1 %"

@@ -34,10 +34,12 @@ from hfmem_widget.text import (
     plain,
 )
 from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.front_end import magics_of, running_shell
 from hfmem_widget.view.headline import headline, size_of, worst_of
 from hfmem_widget.view.line import NAME
 from hfmem_widget.view.next_steps import next_steps
 from hfmem_widget.view.phases import PhaseRow, phase_rows
+from hfmem_widget.view.screen import with_calls
 from hfmem_widget.view.table import aligned
 from hfmem_widget.view.terminal import ranks_data
 
@@ -109,7 +111,10 @@ class Explanation(Shown):
     ranks: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
-        return text_of(self)
+        text = text_of(self)
+        return (
+            text if magics_of(running_shell()) else with_calls({"text/plain": text})["text/plain"]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return it for JSON, as ``docs/schemas/explanation.json`` says; None for what is not known."""

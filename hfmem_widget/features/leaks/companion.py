@@ -24,6 +24,7 @@ from hfmem_widget.features.leaks.who_added import (
     named,
     names_now,
     search,
+    unnamed,
 )
 from hfmem_widget.guard import harmless
 from hfmem_widget.monitor.companion import NOTHING, Companion
@@ -127,12 +128,16 @@ class Leaks(Companion):
                 named_already.add(device)
         last = process_state(LastSearch)
         for left in (each for each in much if each.device not in named_already):
-            held = last.held_before(left) if known.held.bound else known.held
-            before = replace(known, held=held)
-            if found := named(left, holders, before, span.id, raised=self._raised):
-                session.findings.append(found)
+            before = known
+            if known.held.bound:
+                unnoted = last.names.new(*names_now()) - set(known.new)
+                before = replace(known, held=last.held_before(left), unnoted=unnoted)
+            found = named(left, holders, before, span.id, raised=self._raised)
+            if found is None:
+                found = unnamed(left, search(*bounds, is_thorough=True), span.id)
+            session.findings += [found] if found else []
         if not holders.bound:
-            last.held = holders
+            last.held, last.names = holders, NotedNames(*names_now())
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}
 
     def _known_before(self) -> Before:

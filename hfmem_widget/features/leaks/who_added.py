@@ -14,7 +14,9 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import first_name, joined
+from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
+from hfmem_widget.sources.heap.paths import UNNAMED
+from hfmem_widget.sources.heap.remedy import beyond_names
 from hfmem_widget.sources.heap.roots import Root, kernel_roots
 from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
@@ -54,6 +56,7 @@ class LastSearch:
     held = NOT_NOTED
     unexplained: Mapping[str, float] = MappingProxyType({})
     """The bytes that were allocated then and not attributed, by device."""
+    names = NotedNames({})
 
     def held_before(self, left: LeftBehind) -> Holders:
         """Return what was held when a span began.
@@ -76,6 +79,8 @@ class Before:
     added: Mapping[str, float] = field(default_factory=dict)
     # How many bytes less were allocated at some time since: who let them go may hold as many again.
     freed: float = 0.0
+    # Names that came after what was held was noted, and were there when the watch began.
+    unnoted: Collection[str] = ()
 
 
 def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
@@ -83,12 +88,23 @@ def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
     return main_variables(), kernel_roots(running_shell())
 
 
-def search(most_objects: int = MOST_OBJECTS, most_seconds: float = MOST_SECONDS) -> Holders:
-    """Return what is held now, as far as the bounds allow."""
+def search(
+    most_objects: int = MOST_OBJECTS,
+    most_seconds: float = MOST_SECONDS,
+    *,
+    is_thorough: bool = False,
+) -> Holders:
+    """Return what is held now, as far as the bounds allow; if thorough, also by no name."""
     from hfmem_widget.sources.heap.scan import scan
 
     names, others = names_now()
-    return scan(names, others=others, most_objects=most_objects, most_seconds=most_seconds)
+    return scan(
+        names,
+        others=others,
+        most_objects=most_objects,
+        most_seconds=most_seconds,
+        is_thorough=is_thorough,
+    )
 
 
 def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
@@ -105,7 +121,7 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
         elif name in before.added and (not is_noted or row.path == name):
             known[row] = row.bytes * before.added[name]
         else:
-            (known if is_noted else may)[row] = size
+            (known if is_noted and name not in before.unnoted else may)[row] = size
     return known, may
 
 
@@ -218,6 +234,19 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
     )
     advice = (stored, _longer(holders)) if raised else (_longer(holders),)
     return Finding("left behind", "info", title, evidence, advice, span_id)
+
+
+def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
+    """Return how much of what was left no variable leads to, by a thorough search; None if that is little."""
+    rows = [row for row in holders.of(left.device).rows if row.path == UNNAMED]
+    # As much of it as could be may have been there before.
+    size = min(left.bytes, sum(row.bytes for row in rows) - left.before)
+    if size < WORTH_NAMING * left.bytes:
+        return None
+    held = f"objects that no name of yours leads to hold at least {format_bytes(size)} of it"
+    title = f"{format_bytes(left.bytes)} left behind; {held}"
+    evidence = {"device": left.device, "left_behind": round(left.bytes), "unnamed": round(size)}
+    return Finding("left behind", "info", title, evidence, (beyond_names(rows[0]),), span_id)
 
 
 def _longer(holders: Holders) -> str:

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 ARROW = " \u2192 "
 
-Segment = str | tuple[int] | tuple[str]
-"""Text; or the index, or the key as text, of an item of a container whose items share one row."""
+Segment = str | tuple[int] | tuple[str, int]
+"""Text; or the index, or the key as text and number, of an item of a container whose items share a row."""
 
 Held = tuple[Segment, Any]
 """The next segment of a path, and the object it leads to."""

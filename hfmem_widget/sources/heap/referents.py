@@ -126,7 +126,9 @@ def _in_dict(value: Any) -> Iterator[Held]:
     for key, held in items:
         name = _key_text(key)
         if type(held) not in ATOMS:
-            yield (f"[{name}]" if len(items) <= FEW_KEYS else (name,)), held
+            # Long keys may begin alike.
+            which = hash(key) if type(key) in ATOMS else id(key)
+            yield (f"[{name}]" if len(items) <= FEW_KEYS else (name, which)), held
         if type(key) not in ATOMS:
             yield f"[{name}] (its key)", key
 
@@ -134,7 +136,9 @@ def _in_dict(value: Any) -> Iterator[Held]:
 def _key_text(key: object) -> str:
     """Return how a key is written, without asking it where its type is not Python's own."""
     if type(key) in {str, bytes, int, float, bool, type(None)}:
-        text = repr(key[:_SHOWN_KEY] if isinstance(key, (str, bytes)) else key)
+        if isinstance(key, (str, bytes)) and len(key) > _SHOWN_KEY:
+            return f"{key[:_SHOWN_KEY]!r}\u2026"
+        text = repr(key)
         return text if len(text) <= _SHOWN_KEY + 4 else f"{text[:_SHOWN_KEY]}\u2026"
     return "\u2026"
 

@@ -185,7 +185,7 @@ def text_of(paths: Sequence[Path]) -> str:
     text = ""
     for node, segment in enumerate(paths[0]):
         if isinstance(segment, tuple):
-            keys = {key for path in paths for key in path[node]}
+            keys = {path[node] for path in paths}
             text += f"[{_keys_text(keys)}]"
         else:
             text += segment
@@ -197,13 +197,14 @@ def text_of(paths: Sequence[Path]) -> str:
 
 
 def _keys_text(keys: set[Any]) -> str:
+    texts = [key for key, *_ in keys]
     if len(keys) == 1:
-        return str(*keys)
-    numbers = sorted(key for key in keys if isinstance(key, int))
+        return str(*texts)
+    numbers = sorted(key for key in texts if isinstance(key, int))
     if len(numbers) == len(keys):
         whole = numbers[-1] - numbers[0] + 1 == len(numbers)
         return f"{numbers[0]}..{numbers[-1]}" + ("" if whole else f", {len(numbers):,} of them")
-    return f"{min(map(str, keys))}, \u2026 {len(keys):,} keys"
+    return f"{min(map(str, texts))}, \u2026 {len(keys):,} keys"
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
 
     assert opened.polling.limited == session.polling.limited
     assert (
-        "on 26 of 100 steps, exact peaks for about 2 steps at a time; measuring takes 3.1 %"
+        "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
         in opened.polling.limited
     )
     assert [phase.steps for phase in opened.phases(root)] == [

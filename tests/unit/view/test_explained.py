@@ -37,12 +37,12 @@ def test_an_explanation_is_short(name: str) -> None:
 
 
 def test_an_error_is_explained_by_its_cause() -> None:
-    """With the first advice, and what would fit; of very much the end is left out."""
+    """With the first advice, as a call where there are no magics; of very much the end is left out."""
     session = failed(moves=3)
     session.findings += [Finding("x", "info", "word " * 50, {}, ("more " * 50,), 1)] * 30
     text = repr(session.explain())
     assert "critical: Out of memory on cuda:0" in text
-    assert "  Memory is full: the batch takes it.\n  %memholders --free errors" in text
+    assert "  Memory is full: the batch takes it.\n  hfmem_widget.free('errors')" in text
     assert len(text.splitlines()) <= MOST_LINES
 
 

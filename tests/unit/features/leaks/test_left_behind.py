@@ -16,7 +16,7 @@ from hfmem_widget.analysis.left_behind import LeftBehind
 from hfmem_widget.features.leaks import companion as of_a_watch
 from hfmem_widget.features.leaks import who_added
 from hfmem_widget.features.leaks.companion import Leaks
-from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, named
+from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, named, unnamed
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import HELD, Session
 from hfmem_widget.sources.heap import search
@@ -114,6 +114,16 @@ def test_who_cannot_have_added_it_is_not_named() -> None:
     """A holder of a twentieth; a tensor that was there before, which cannot have got longer."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
     assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
+
+
+def test_a_name_that_came_between_the_last_search_and_the_watch_is_not_blamed() -> None:
+    """What it holds was there when the watch began, by another name at the time of that search."""
+    noted = Before(Holders((row("a", MIB),)), new=("x",), unnoted=("k",))
+    rows = row("x", GIB), row("k[0..3]", GIB)
+    finding = named(left(before=GIB), Holders(rows), noted, 1)
+
+    assert finding is not None
+    assert finding.title == "1.00 GiB left behind is held by x"
 
 
 def test_what_may_hold_it_is_most_of_all_that_is_allocated() -> None:
@@ -238,7 +248,7 @@ def test_who_was_told_last_time_is_not_told_again(kept: Kept) -> None:
     """Of 3 GiB that were there before, and that somebody else has added to."""
     assert len(watched().findings) == 1
     assert watched(start=3 * GIB).findings == []
-    assert kept.looks == 2
+    assert kept.looks == 3  # the last one for what no name leads to
 
 
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +314,18 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     companion.report(stage.finish(), stage.session.span(span.id))
 
     assert names == [{"number", "other", "fresh", "Out[2]"}]
+
+
+def test_what_no_name_leads_to_is_said_as_far_as_it_was_not_there_before() -> None:
+    """Such as garbage that nobody collects; nothing is said of less than a tenth."""
+    found = Holders((row("objects that no name leads to", 1.5 * GIB),))
+    finding = unnamed(left(before=GIB), found, 1)
+
+    assert finding is not None
+    held = "objects that no name of yours leads to hold at least 512.0 MiB of it"
+    assert finding.title == f"1.00 GiB left behind; {held}"
+    assert "%memholders --free garbage" in finding.advice[0]
+    assert unnamed(left(before=1.45 * GIB), found, 1) is None
 
 
 def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:

@@ -301,6 +301,15 @@ def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
     assert growth.freed == 0
 
 
+def test_long_keys_that_begin_alike_are_counted_each() -> None:
+    """Such as the names of a model's parameters; a key that is cut says so."""
+    names = [f"model.layers.{number}.{'self_attention.' * 3}weight" for number in range(3)]
+    kept = {f"{name}.{part}": mebibyte() for name in names for part in "abc"}
+    (row,) = scan({"kept": kept}).rows
+
+    assert (row.path, row.tensors) == (f"kept[{names[0][:40]!r}…, … 9 keys]", 9)
+
+
 def test_names_that_stay_are_not_told() -> None:
     """A name that holds as much as before has no row, and the table says that none grew."""
     growth = between({"kept": [mebibyte()]}, lambda: None)

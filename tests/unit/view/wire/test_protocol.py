@@ -189,7 +189,7 @@ def test_what_is_measured_on_some_steps_only_is_said() -> None:
 
     assert "limited" not in before
     assert protocol.describe_status(session)["limited"] == (
-        "phases on 10 of 90 steps, exact peaks for about 4 steps at a time, to stay below 1 %"
+        "phases on 10 of 90 steps, one peak for about 4 steps at a time, to stay below 1 %"
     )
 
 
