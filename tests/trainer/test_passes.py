@@ -20,7 +20,7 @@ from hfmem_widget.session import Move, Session
 from tests.trainer import test_moves
 from tests.trainer.test_moves import gpt2, llama
 from tests.trainer.test_out_of_memory import TEXT, watched
-from tests.trainer.tiny import make_trainer
+from tests.trainer.tiny import made, make_trainer
 
 MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
 ROWS, TOKENS, PROMPT, WHOLE = 8, 16, 4, 96
@@ -282,3 +282,18 @@ def test_a_generation_without_a_forecast_says_why(*, is_gone: bool) -> None:
         OptionError, match="this evaluation or generation has no forecast: its model is gone"
     ):
         hfmem_widget.fit(session)
+
+
+def test_a_sliding_window_grows_no_further_than_it_is() -> None:
+    """In a long answer, too, each layer keeps keys and values of its window alone."""
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 32}
+    ids = {"vocab_size": 1000, "eos_token_id": None, "pad_token_id": 0}
+    model = made("MistralForCausalLM", **shape, **heads, **ids).eval()
+    given, options = torch.full((ROWS, TOKENS), 7), {"max_new_tokens": 200, "do_sample": False}
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(input_ids=given, **options)
+    peak = peak_above(model, lambda: model.generate(input_ids=given, **options))
+
+    total = hfmem_widget.fit(session).forecast.total - began(session)
+    assert total == pytest.approx(peak, rel=0.1)

@@ -176,6 +176,10 @@ def inference(
                 usual = {**masks, "position_ids": newest}
                 batch = {key: one for key, one in usual.items() if key in batch}
             batch |= {tokens: newest, name: cache}
+            # By then a sliding window has tensors of its own size: here they are views of the longer ones.
+            for layer in getattr(cache, "layers", ()):
+                if getattr(layer, "is_sliding", False):
+                    layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
             del outputs, ids, cache
             live.restart()
             outputs = model(**batch, **options)

@@ -312,6 +312,14 @@ def batch_for(
     return Batch(given, tuple(text.notes), text.has_rows or is_sound)
 
 
+def with_positions(model: Any, batch: Batch, rows: int, length: int) -> Batch:
+    """Return a batch with the positions of its tokens, for a model that takes them."""
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        return batch
+    positions = torch.arange(length).expand(rows, -1)
+    return Batch({**batch.given, "position_ids": positions}, batch.notes, batch.has_length)
+
+
 def idle(model: Any) -> dict[str, str]:
     """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook.
 

@@ -5,7 +5,6 @@ What was allocated as it began was measured; only what its own passes take above
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-import torch
-
 from hfmem_widget.analysis.facts import active_devices, ran_out
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import failed_spans, others_of
 from hfmem_widget.features.fit.dry_run import Inference, inference
+from hfmem_widget.features.fit.inputs import with_positions
 from hfmem_widget.features.fit.model import (
     MEASURED,
     Bound,
@@ -173,9 +171,8 @@ class Passes:
         with foreign(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
             batch = inputs_of(self.ghost, setting, self.seen)
             is_decoder = self.whole and not answer  # whose positions `generate` counts
-            if is_decoder and "position_ids" in inspect.signature(self.ghost.forward).parameters:
-                positions = torch.arange(setting.length).expand(rows, -1)
-                batch = replace(batch, given={**batch.given, "position_ids": positions})
+            if is_decoder:
+                batch = with_positions(self.ghost, batch, rows, setting.length)
             self.known[size] = inference(
                 self.ghost,
                 batch,
