@@ -26,8 +26,10 @@ def kv_cache(session: Session, span: Span | None = None) -> KVCache | None:
         if spans:
             decode = max(spans, key=lambda span: span.peaks[key].value)
             held, end = f"{device.key}/kv_cache", end_of(session, decode)
+            # Samples have the caches of earlier calls as well.
             sampled = known_values(session, held, decode.start, end)
-            caches.append((max([*sampled, decode.counts.get(held, 0.0)]), device, decode))
+            size = decode.counts.get(held, 0.0) or max(sampled, default=0.0)
+            caches.append((size, device, decode))
     if not any(held > 0 for held, *_ in caches):
         return None
     size, device, decode = max(caches, key=itemgetter(0))

@@ -11,7 +11,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
@@ -89,14 +89,14 @@ class Generation:
             )
         self._monitor.close_span(self._session, self._block, outcome_of(error))
 
-    def stepped(self, caches: Iterable[object], rows: float, new: float) -> None:
+    def stepped(self, caches: Collection[object], rows: float, new: float) -> None:
         """Take note of a step that made `new` tokens for each of some rows; NaN if that is not known."""
         if not self._phase or not self._monitor.is_open(self._session, self._phase):
             return
         self._steps += 1
         largest = self._largest_caches  # of every step: samples are fewer
-        for device, parts in self._monitor.attribution.source.counted.items():
-            largest[device] = max(parts.get("kv_cache", 0.0), largest.get(device, 0.0))
+        for device, parts in self._monitor.attribution.caches.held_by(caches).items():
+            largest[device] = max(parts["kv_cache"], largest.get(device, 0.0))
         now = time.monotonic()
         if self._steps == 1:
             growths = filter(None, map(growth_of, caches))

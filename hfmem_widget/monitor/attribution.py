@@ -11,8 +11,9 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from hfmem_widget.guard import seconds_of_an_event
@@ -285,7 +286,8 @@ class _Effort:
         self.was_forgotten = False
 
 
-_Entries = dict[int, tuple[weakref.ref[Any], int, tuple[Storage, ...]]]
+_Entry = tuple[weakref.ref[Any], int, tuple[Storage, ...]]
+_Entries = dict[int, _Entry]
 """By `id`: the cache, the thread that uses it, and the storages it had when it was read last."""
 
 
@@ -324,7 +326,18 @@ class Caches:
     def held(self) -> ByDevice:
         """Return the bytes by device, each storage counted once, without touching a cache."""
         self.gone.clear()
-        entries = list(self._entries.values())
+        return self._bytes_of(list(self._entries.values()))
+
+    def held_by(self, caches: Iterable[object]) -> ByDevice:
+        """Return the bytes of some caches by device, as they were read last."""
+        parts = (
+            tensors_in(each) if isinstance(each, (list, tuple)) else (each,) for each in caches
+        )
+        entries = (self._entries.get(id(part)) for part in chain.from_iterable(parts))
+        return self._bytes_of(filter(None, entries))
+
+    @staticmethod
+    def _bytes_of(entries: Iterable[_Entry]) -> ByDevice:
         storages = {
             storage[0]: storage
             for _, _, storages_of_cache in entries

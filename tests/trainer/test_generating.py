@@ -141,7 +141,7 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
 
     assert outline(session) == "generate\n  prefill\n  decode"
     assert [span.label for span in of_kind(session, "block")[1:]] == ["generate"]
-    asked = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0}
+    asked = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0, "beams": 1, "reshaped": 0}
     assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36, **asked}
     assert {"steps": 11, "tokens": 33, "samples": 3, "longest": 23}.items() <= decode.counts.items()
     assert prefill.peaks["cpu/allocated"].value > 0
@@ -223,6 +223,20 @@ def test_a_cache_that_is_kept_counts_as_long_as_it_is() -> None:
         with hfmem_widget.span("after"):
             pass
         assert session.latest("cpu/kv_cache") == 0
+
+
+def test_an_earlier_cache_that_is_kept_does_not_count_for_a_call() -> None:
+    """The sentence about a call has the bytes of its own cache."""
+    model = made(llama)
+    with hfmem_widget.watch(quiet=True):
+        kept = model.generate(IDS, max_new_tokens=NEW, return_dict_in_generate=True)
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(IDS[:1], max_new_tokens=4)
+    cache = session.kv_cache()
+
+    assert session.latest("cpu/kv_cache") == owned(kept.past_key_values)
+    assert cache is not None
+    assert cache.bytes == cache.token_bytes * cache.length
 
 
 def test_a_cache_that_was_never_seen_at_work_is_found_in_a_variable(

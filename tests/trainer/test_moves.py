@@ -528,9 +528,9 @@ def test_of_an_evaluation_of_unknown_predictions_nothing_is_said(tmp_path: Path)
         hfmem_widget.fit(session)
 
 
-def test_what_is_gone_is_not_guessed(tmp_path: Path) -> None:
-    """Once the model is gone, a sentence says what to keep."""
+def test_a_watch_without_a_training_has_no_model_that_is_gone() -> None:
+    """What never was is not said to be gone."""
     with hfmem_widget.watch("fit", quiet=True) as session:
         pass
-    with pytest.raises(OptionError, match="no longer exists"):
+    with pytest.raises(OptionError, match="no training was watched"):
         hfmem_widget.fit(session)

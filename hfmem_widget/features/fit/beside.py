@@ -28,6 +28,8 @@ HOW_TO_RECORD = (
 )
 
 
+GONE: Final = "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell again"
+
 STAYS: Final = ("weights", "buffers", "optimizer")
 CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device
 
@@ -211,10 +213,7 @@ def live_model(session: Session) -> tuple[Any, Any]:
         modules = [module for module in modules if own & weights[id(module)]]
         optimizers = [one for one in optimizers if own & weights[id(one)]]
     if not modules or not optimizers:
-        raise OptionError(
-            "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
-            "again"
-        )
+        raise OptionError(GONE if session.trained else "no training was watched")
     stepped = set().union(*(weights[id(each)] for each in optimizers))
     trained = [module for module in modules if stepped & weights[id(module)]] or modules
     model = max(trained, key=lambda module: sum(each.numel() for each in module.parameters()))

@@ -282,13 +282,16 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     where something else does.
     """
     found: dict[Move, Setting] = {}
+    now = format_bytes(training.forecast.total)
     with suppress(TimeoutError):
         for options in _ways(training, dry, found):
             changed = {name: value for each in options for name, value in each.setting.items()}
             with suppress(OptionError):  # such as an architecture that peft does not know
                 setting = replace(training.setting, **changed)
                 forecast = dry(setting)
-                if not forecast.left_out and forecast.total < training.forecast.total:
+                saves = forecast.total < training.forecast.total
+                # A saving that the figures do not show is not worth listing.
+                if saves and format_bytes(forecast.total) != now and not forecast.left_out:
                     found[_move(training, options, forecast)] = setting
     fitting = [move for move in found if move.fits is not False]
     kept = fitting or sorted(found, key=lambda move: move.peak)[:2]
