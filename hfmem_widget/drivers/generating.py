@@ -34,7 +34,7 @@ RESHAPING = (
     *("bad_words_ids", "begin_suppress_tokens", "logits_processor", "min_length", "min_new_tokens"),
     *("no_repeat_ngram_size", "repetition_penalty", "suppress_tokens"),
 )
-"""Options with which ``generate`` makes other scores of those that a model returns."""
+"""Options that make ``generate`` change the scores that a model returns."""
 
 STEP = "_update_model_kwargs_for_generation"
 """The method that is told what a forward pass of ``generate`` has returned."""
@@ -158,7 +158,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
         tensors = {name: one for name, one in given.items() if hasattr(one, "shape")}
         tensors.pop("inputs", None)
         see_batch(model, (), tensors, shape, is_training=False)
-    # Of a sound's features the second size may be one of frequencies.
+    # The second dimension of a sound's features may be frequencies, not time.
     wanted = ("samples", "longest", "tokens") if main == "input_ids" else ("samples",)
     counts = {name: shape[name] for name in wanted if name in shape}
     return Generation(monitor, session, model, counts | _asked_of(model, kwargs, shape))

@@ -151,7 +151,7 @@ class ReportMagics(Magics):
         default="",
         metavar="{step,time,line,module}",
         help="How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
-        "each allocated more or less at the peak, of cells watched with --stacks.",
+        "each allocated more or less at the peak, of cells watched with --stacks. By line if all were.",
     )
     @argument(
         "-d", "--device", default="", help="Which device. Default: the one used by the most cells."

@@ -28,7 +28,10 @@ HOW_TO_RECORD = (
 )
 
 
-GONE: Final = "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell again"
+GONE: Final = (
+    "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
+    "again"
+)
 
 STAYS: Final = ("weights", "buffers", "optimizer")
 CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device

@@ -65,8 +65,8 @@ class Inference:
     assumed: bool = False  # whether anything went by values that only weights would give
     events: tuple[Event, ...] = ()
     predictions: int = 0  # of what it returns, what a Trainer keeps for metrics
-    left: int = 0  # as long as what it returns is there, the cache included
-    largest: int = 0  # of the cache's tensors
+    left: int = 0  # bytes after the pass: its results and the cache
+    largest: int = 0  # bytes of the cache's largest tensor
 
 
 def training_step(
@@ -176,7 +176,7 @@ def inference(
                 usual = {**masks, "position_ids": newest}
                 batch = {key: one for key, one in usual.items() if key in batch}
             batch |= {tokens: newest, name: cache}
-            # By then a sliding window has tensors of its own size: here they are views of the longer ones.
+            # A real sliding window holds tensors of its own size; here they are views of longer ones.
             for layer in getattr(cache, "layers", ()):
                 if getattr(layer, "is_sliding", False):
                     layer.keys, layer.values = layer.keys.clone(), layer.values.clone()

@@ -56,10 +56,10 @@ LEAST_SIZE: Final = 1 / 8
 """The least share of the new tokens, beams or tokens of a source that is worth advising."""
 
 OF_BEAMS: Final = 7
-"""Times 8 bytes for each token of each beam, which their search keeps: tokens and the beams they are of."""
+"""64-bit numbers that beam search keeps for each token of each beam: tokens, and the beams they belong to."""
 
 OF_TOKENS: Final = 4
-"""Likewise without beams, with masks."""
+"""The same without beams: tokens and masks."""
 
 
 NOT_FORECAST: Final = (
@@ -86,10 +86,10 @@ class Passes:
     rows: int  # of a batch as it was to be
     each: int = 1  # sequences that are made of each of them
     whole: int = 0  # tokens of a row at the end of a generation
-    answer: int = 0  # tokens with which the decoder of an encoder-decoder begins
+    answer: int = 0  # tokens that the decoder of an encoder-decoder begins with
     beams: int = 1
     is_sampled: bool = False  # whether tokens are drawn at random
-    is_reshaped: bool = False  # whether `generate` changes what the model says of each token
+    is_reshaped: bool = False  # whether `generate` changes the scores of the model
     is_of_trainer: bool = False
     keeps: bool = False  # whether predictions stay on the device until the end
     kept_rows: int = 0  # of all of them; 0 where it is unknown what stays
@@ -142,8 +142,8 @@ class Passes:
             last = self._run(made, whole - 1, is_last=True)
         head = self.ghost.get_output_embeddings()
         logits = 4 * made * (0 if head is None else int(head.weight.shape[0]))
-        # Scores of the last token that are there while the next is computed; with the next, these are two
-        # more. Beams are sorted then, one tensor of the cache after the other.
+        # While the next token is computed, the scores of the last one are kept: twice where they are changed
+        # or drawn from. Choosing takes as much once more. Beams reorder the cache, one tensor at a time.
         is_plain = each == 1 and not self.is_sampled and not self.is_reshaped
         kept = logits if is_plain else 2 * logits
         choosing = last.left + kept + logits

@@ -83,7 +83,7 @@ class Training:
     """The largest batch of it."""
     calibration: Calibration = UNCALIBRATED
     others: str = ""
-    """The classes of other models that ran meanwhile: what these take within a step is in no forecast."""
+    """The classes of other models that ran meanwhile; no forecast counts what they take within a step."""
 
     @property
     def margin(self) -> float:
