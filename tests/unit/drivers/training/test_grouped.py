@@ -125,7 +125,7 @@ def test_short_steps_share_spans() -> None:
     assert polling.steps == 1000
     assert polling.steps_with_phases == len(alone)
     assert polling.groups == len(steps) - len(alone)
-    assert polling.limited.startswith(f"phases on {len(alone)} of 1,000 steps, exact peaks for")
+    assert polling.limited.startswith(f"phases on {len(alone)} of 1,000 steps, one peak for")
     assert all(step.counts["tokens"] == 16.0 * size_of(step.counts) for step in steps)
 
 
