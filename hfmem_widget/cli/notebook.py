@@ -85,7 +85,7 @@ def _client(path: Path, kernel: str) -> Any:
         language = "not installed"
     if language.lower() != "python":
         what = f"{plain(manager.kernel_name)!r} is {plain(language)}"
-        raise OptionError(f"a kernel of Python is needed, and {what}; choose one with --kernel")
+        raise OptionError(f"a Python kernel is needed, but {what}; choose one with --kernel")
     return client
 
 

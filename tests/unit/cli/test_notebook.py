@@ -31,7 +31,7 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
         (notebook(), "has no code to run"),
         (notebook(TEXT, {**CODE, "source": " \n"}), "has no code to run"),
         (notebook(CODE, kernel="no-such"), "'no-such' is not installed; choose one with --kernel"),
-        (notebook(CODE, kernel="of-r"), "a kernel of Python is needed, and 'of-r' is R"),
+        (notebook(CODE, kernel="of-r"), "a Python kernel is needed, but 'of-r' is R"),
     ],
 )
 def test_a_file_that_cannot_be_run_is_said(
