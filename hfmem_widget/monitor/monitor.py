@@ -1,4 +1,4 @@
-"""What drivers call: sessions, their spans with what is read at each edge, and one poller for them all."""
+"""The monitor that drivers call: sessions, spans with a reading at each edge, and one poller for all."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ Row = Sequence[float]
 NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
 
 REBASE_PERIOD = 0.1
-"""Seconds between looks at what nothing explains where an optimizer's steps are all that is known."""
+"""Seconds between readings of unexplained memory if only the optimizer's steps are known."""
 
 LOOK_SHARE = 0.005
-"""Of the time: what reading may take where a token is generated, beside the edges of spans."""
+"""Share of the time that reading may take while tokens are generated, besides the edges of spans."""
 
 R = TypeVar("R")
 
@@ -74,7 +74,7 @@ class Monitor:
         self.sampler = sampler
         self.ledger = ledger
         self.attribution = attribution or Attribution(subjects=Subjects(dict))
-        """What counts what the memory is for."""
+        """Counts what the memory is used for."""
         self._clock = clock
         self._wall = wall
         self.register = register = Register(sampler)
@@ -84,7 +84,7 @@ class Monitor:
             *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
         )
         self.poller = Poller(tick, make_ticker)
-        self._edge_count = 0  # that there were in all sessions
+        self._edge_count = 0  # edges of all sessions so far
         self._rebase_due = self._look_due = -math.inf
         self._interval = INTERVAL
         self._pid = os.getpid()
@@ -116,13 +116,13 @@ class Monitor:
         return [watched.session for watched in here]
 
     def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
-        """Begin a session; nothing is polled until a span is opened in it.
+        """Begin a session; polling starts when a span is opened in it.
 
-        Of one reading nothing is told as having been there before. Raises `OptionError` if a device was asked
-        for that is not there.
+        A session of a single reading has no part that was there before. Raises `OptionError` if a requested
+        device does not exist.
         """
         self.sampler.edge()
-        # A driver call belongs on a thread that may hang, here too; then nobody knows what devices there are.
+        # Driver calls may hang, so they belong on another thread here, too; the devices are then unknown.
         if options.devices and self.poller.aside(self.sampler.poll, wait=True):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall())
@@ -135,7 +135,7 @@ class Monitor:
         return session
 
     def prefer(self, interval: float) -> None:
-        """Poll every `interval` seconds from now on, for all who name no interval."""
+        """Poll every `interval` seconds from now on, for every session without an interval of its own."""
         if interval == self._interval:
             return
         self._interval = interval
@@ -145,11 +145,11 @@ class Monitor:
                 self.poller.repace(watched, interval)
 
     def recorder(self, session: Session) -> Recorder:
-        """Return what writes a session; raise `WatchStateError` if it has ended."""
+        """Return the recorder of a session; raise `WatchStateError` if it has ended."""
         return self.register.find(session).recorder
 
     def grouping(self, session: Session) -> Grouping:
-        """Return what decides how the steps of a training are measured."""
+        """Return the object that decides how the steps of a training are measured."""
         watched = self.register.get(session)
         options = WatchOptions() if watched is None else watched.options
         return Grouping(
@@ -160,7 +160,7 @@ class Monitor:
         )
 
     def _begin_anew(self) -> None:
-        """Drop what a fault of ours has left; nothing is watched yet."""
+        """Drop what a fault of this package has left behind; called while nothing is watched."""
         forget_faults()
         self.sampler.try_again()
         self.ledger.drop_all()
@@ -183,7 +183,7 @@ class Monitor:
         self._change(watched, close_all)
 
     def break_off(self, session: Session, error: BaseException) -> None:
-        """End a session, from wherever it is left by a fault of ours; ending it again does nothing."""
+        """End a session after a fault of this package, in whatever state; a second call does nothing."""
         watched = self.register.get(session)
         if watched is None:
             return
@@ -208,11 +208,11 @@ class Monitor:
         return self._change(watched, partial(self._open, watched, kind, label))
 
     def group_begins(self, session: Session, end: Callable[[], object]) -> None:
-        """Have `end` called where something else begins in a session, which is no part of these steps."""
+        """Register `end`: it is called when anything but the current steps begins in a session."""
         self.register.find(session).end_group = end
 
     def end_group(self, session: Session) -> None:
-        """End the group of steps that goes on in a session, unless one of these steps does."""
+        """End the current group of steps of a session, unless one of those steps does so itself."""
         self.register.find(session).end_group()
 
     def close_span(
@@ -230,7 +230,7 @@ class Monitor:
         return self._change(watched, partial(self._close, watched, span_id, outcome, counts))
 
     def turn(self, session: Session, closing: int, kind: SpanKind, label: str = "") -> Span:
-        """Close a span that is open, and open its neighbour at the same instant; return the neighbour."""
+        """Close an open span and open the next one at the same instant; return the new span."""
         watched = self.register.find(session)
         if not self.in_this_process:
             watched.recorder.close_span(closing, session.last_sample, {})
@@ -238,12 +238,12 @@ class Monitor:
         return self._change(watched, partial(self._turn, watched, closing, kind, label))
 
     def open_ids(self, session: Session) -> Collection[int]:
-        """Return the ids of a session's open spans, as they are at any time; none once it has ended."""
+        """Return the ids of a session's open spans, a live view; empty once the session has ended."""
         watched = self.register.get(session)
         return () if watched is None else watched.windows
 
     def is_open(self, session: Session, span_id: int) -> bool:
-        """Return False once a span has ended, by whoever opened it or by another."""
+        """Return whether a span is open; it may have been closed by another owner."""
         return span_id in self.open_ids(session)
 
     def is_within(self, session: Session, kinds: Container[SpanKind]) -> bool:
@@ -257,12 +257,12 @@ class Monitor:
         return watched is not None and watched.thread == threading.get_ident()
 
     def optimizer_stepped(self) -> None:
-        """Count an optimizer's new states; where there are no spans of steps, the next step begins here."""
+        """Count an optimizer's new states; without spans of steps, the next step begins here."""
         self.attribution.optimizer_stepped()
         self.rebase()
 
     def rebase(self) -> None:
-        """Let activations begin here, now and then, where there are no spans that say where they do."""
+        """From time to time, let activations count from here, if no span says where they begin."""
         watched = self.register.current()
         if watched is not None and watched.unexplained.based_on is None:
             self._change(watched, partial(self._rebase, watched))
@@ -275,13 +275,13 @@ class Monitor:
             self._change(watched, partial(self._look, watched))
 
     def sample(self, session: Session) -> None:
-        """Add a sample where much is allocated, which no counter would show."""
+        """Add a sample at a point where much is allocated that no peak counter would show."""
         watched = self.register.get(session)
         if watched is not None:
             self._change(watched, partial(self._sample, watched))
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
-        """Return the peaks of an open span up to now, by series key; none of one that has ended."""
+        """Return the peaks of an open span up to now, by series key; empty once it has ended."""
         watched = self.register.find(session)
         window = watched.windows.get(span_id)
         exact = self.ledger.so_far().get(window, {}) if window is not None else {}
@@ -299,13 +299,13 @@ class Monitor:
             return ""
         for watched in self.register.all():
             harmless(self.end, watched.session)
-        # A driver's library that is shut down under a call in flight crashes the process (nvitop#222).
+        # Shutting down the driver's library during a call crashes the process (nvitop#222).
         if self.poller.join(EXIT_TIMEOUT):
             self.sampler.close()
         return self.ledger.uninstall()
 
     def after_fork_in_child(self) -> None:
-        """Become inert: the poller's thread did not come along."""
+        """Become inert in a forked child, which does not have the poller's thread."""
         self.poller.after_fork_in_child()
         self.sampler.replace_locks()
         self.ledger.forget_windows()
@@ -313,7 +313,7 @@ class Monitor:
         self.register.replace_locks()
 
     def _change(self, watched: Watched, change: Callable[[], R]) -> R:
-        """Change something to the end, or break the session off: half of it would spoil the rest."""
+        """Complete a change, or break the session off: half a change would spoil the rest."""
         try:
             with watched.edges:
                 return change()
@@ -357,7 +357,7 @@ class Monitor:
         self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
         session.contents = self.attribution.contents
         window = watched.windows.get(span_id)
-        if window is None:  # another session's, which has it, too
+        if window is None:  # of another session that has the same span
             return watched.close(span_id, session.last_sample, {}, outcome, counts)
         peaks = self.ledger.close(window)
         after = self._append(watched, self._row_at(window, span.kind))
@@ -406,14 +406,14 @@ class Monitor:
         self._append(watched, self.sampler.edge(instant, share=FULLEST_SHARE))
 
     def _row_at(self, window: Window, kind: SpanKind) -> Row:
-        """Read everything at a window's newest edge, but not again what its ledger has just read."""
+        """Read everything at a window's newest edge, except what its ledger has just read."""
         self._edge_count += 1
         held = self.attribution.source.latest
         instant = Instant(self.ledger.allocator, window.take_readings(), held)
         return self.sampler.edge(instant, share=_share_of(kind), is_fine=kind in FINE_KINDS)
 
     def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
-        """Count what the memory is for; a fault in it costs the counting, not the watch."""
+        """Count what the memory is used for; a fault in that ends the counting, not the watch."""
         if self.attribution.rests and kind in FINE_KINDS:
             return
         try:
@@ -441,7 +441,7 @@ class Monitor:
 
 
 def outcome_of(error: BaseException | None) -> str:
-    """Return how a stretch of code ended, as `Span.outcome` says it."""
+    """Return how a piece of code ended, as text for `Span.outcome`."""
     if error is None:
         return "done"
     if isinstance(error, KeyboardInterrupt):
@@ -452,20 +452,20 @@ def outcome_of(error: BaseException | None) -> str:
 
 
 def code_of(left: SystemExit) -> int:
-    """Return the code with which a process ends by this error, as Python makes one of what it was given."""
+    """Return the exit code of a process that ends by this `SystemExit`, as Python derives it."""
     code = left.code
     return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 def _outermost(kind: SpanKind) -> SpanKind:
-    """Return what kind a watch's own span counts as: a block is as rare, and as much compared, as a cell."""
+    """Return the kind that a watch's own span counts as: a block is as rare, and compared, as a cell."""
     return "cell" if kind == "block" else kind
 
 
 def _share_of(kind: SpanKind) -> float | None:
-    """Return how much of the time reading may take where a span begins, or where one of a step ends."""
-    # What nothing explains where a step begins is measured once, for all of the step.
+    """Return the share of the time that reading may take where a span begins, or a step's span ends."""
+    # Unexplained memory is measured once, at the begin of a step, for the whole step.
     if kind == "step" or kind not in FINE_KINDS:
         return None
-    # These must not begin with a reading of the span before them, whose high it is not.
+    # These must begin with a reading of their own, not with a high of the span before.
     return FULLEST_SHARE if kind in {"substep", "backward", "optimizer", "decode"} else FINE_SHARE

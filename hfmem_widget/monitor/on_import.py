@@ -1,4 +1,4 @@
-"""An import hook: something is done with a module as soon as it has been imported by others."""
+"""An import hook: calls a function with a module as soon as the user's code has imported it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WhenImported(MetaPathFinder):
         self._actions = dict(actions)
 
     def begin(self) -> None:
-        """Act on what is imported, and wait for the rest."""
+        """Act on the modules that are imported already, and wait for the others."""
         for name, action in self._actions.items():
             module = sys.modules.get(name)
             if module is not None:
@@ -27,7 +27,7 @@ class WhenImported(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def end(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
     def find_spec(
@@ -46,7 +46,7 @@ class WhenImported(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None,
     ) -> ModuleSpec | None:
-        # Those after this one: another that waits for the same module would ask it back, and so on forever.
+        # Only later finders: an earlier one that waits for the same module would ask this one again.
         finders = list(sys.meta_path)
         if self not in finders:  # ended meanwhile, by another thread
             return None

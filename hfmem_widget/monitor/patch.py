@@ -1,7 +1,7 @@
-"""Patches: another library's method or function is surrounded with a context of ours, until restored.
+"""Patches: a method or function of another library runs within a context of ours, until it is restored.
 
-Whoever calls it, and what is called, see nothing of that: it has the name and the signature of the original,
-and its frame is not seen (`unseen`).
+Neither the caller nor the callee notices: the wrapper has the name and the signature of the original, and
+its frame is hidden from tracebacks (`unseen`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
-"""Takes the object whose method is called, or all that it is called with; a context that has a method
-`returned` is handed the result."""
+"""Takes the object whose method is called, or all arguments; a context with a method `returned` gets the
+result."""
 
 _NOTHING = nullcontext()
 
 _MOST_WRAPPERS = 50
-"""Nested wrappers that are searched at most."""
+"""The most nested wrappers that are searched."""
 
 
 class Place(NamedTuple):
-    """A method of another library's class, or a function of its module where no class is named."""
+    """A method of another library's class, or a function of its module if no class is named."""
 
     module: str
     owner: str
@@ -45,9 +45,9 @@ class Place(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Patch:
-    """A method that is replaced; `around` is None where it could not be put back under another's wrapper.
+    """A replaced method; `around` is None if it was restored beneath a wrapper of somebody else.
 
-    Of one that is inherited there is no `original` in the class itself.
+    An inherited method has no `original` in the class itself.
     """
 
     stand_in: object
@@ -56,9 +56,9 @@ class _Patch:
 
 
 class Patches(WeakKeyDictionary[type | ModuleType, dict[str, _Patch]], Installed):
-    """The patches that stand, by owner and name."""
+    """The active patches, by owner and name."""
 
-    # Not an attribute of the function: `functools.wraps` would copy it to whatever wraps ours.
+    # Not an attribute of the function: `functools.wraps` would copy it to every wrapper around ours.
 
 
 def surround(
@@ -71,17 +71,17 @@ def surround(
     is_inherited: bool = False,
     unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
-    """Have every call of a method or function happen in the context that `around` gives; once is enough.
+    """Run every call of a method or function within the context that `around` returns; twice is harmless.
 
-    What is not there, as in another release, is left out; so is what a class inherits, unless `is_inherited`.
-    `around` takes what comes first in the call (the object, the class or the first argument), or with
-    `whole_call` all of its arguments. It is not asked where `unless` returns True, or where what `unless_on`
-    has for the thread is true, and that is quick.
+    A method that does not exist, as in another release, is skipped; so is an inherited one, unless
+    `is_inherited`. `around` takes the first argument of the call (the object or the class), or with
+    `whole_call` all of them. It is not called if `unless` returns True, or if the state that `unless_on` has
+    for the thread is true, which is quick.
     """
     patches = process_state(Patches).setdefault(owner, {})
     original: Any = vars(owner).get(name)
     if name in patches:
-        # Somebody else may have put it back with what stood there before ours.
+        # Somebody else may have replaced it with what was there before ours.
         if _is_within(patches[name].stand_in, original):
             patches[name].around = around
             return
@@ -98,8 +98,8 @@ def surround(
     @functools.wraps(function)
     @unseen
     def surrounded(*args: Any, **kwargs: Any) -> Any:
-        # First, for it is all of this that torch.compile traces; the rest has few calls, for every step comes
-        # here, with cold caches.
+        # First, because torch.compile traces only this; the rest makes few calls, because every step comes
+        # here with cold caches.
         torch: Any = modules.get("torch")
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
@@ -122,9 +122,9 @@ def surround(
 
 
 def restore(owner: type | ModuleType, name: str) -> None:
-    """Put the original back; if somebody else has surrounded ours, it stays and does nothing.
+    """Restore the original; if somebody else has wrapped ours, it stays and does nothing.
 
-    Ours may come back, where somebody has kept it to put it back: it does nothing then, either.
+    If somebody kept ours and puts it back later, it does nothing then, either.
     """
     patches = process_state(Patches).get(owner, {})
     patch = patches.get(name)
@@ -140,7 +140,7 @@ def restore(owner: type | ModuleType, name: str) -> None:
 
 
 def restore_with(*arounds: Around) -> None:
-    """Put all originals back that are surrounded by one of these."""
+    """Restore all originals that run within one of these contexts."""
     for owner, patches in tuple(process_state(Patches).items()):
         for name in [name for name, patch in patches.items() if patch.around in arounds]:
             restore(owner, name)
@@ -152,7 +152,7 @@ def surround_all(
     *,
     unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
-    """Surround all of these that are there: those of a module, or by default of all that are imported."""
+    """Patch all of these that exist: those of one module, or by default of all imported modules."""
     for place, owner in _owners(places, module):
         surround(
             owner,
@@ -166,7 +166,7 @@ def surround_all(
 
 
 def restore_all(places: Iterable[Place], module: ModuleType | None = None) -> None:
-    """Put the originals of all of these back; a fault with one keeps no other from it."""
+    """Restore the originals of all of these; a fault with one does not affect the others."""
     owners = tuple(_owners(places, module))
     call_all(*(functools.partial(restore, owner, place.name) for place, owner in owners))
 
@@ -183,7 +183,7 @@ def _owners(
 
 
 def _is_within(stand_in: object, current: object) -> bool:
-    """Return whether what stands in a place is ours, or says that it wraps ours."""
+    """Return whether the function in a place is ours, or declares that it wraps ours."""
     ours = getattr(stand_in, "__func__", stand_in)
     for _ in range(_MOST_WRAPPERS):
         if isinstance(current, (classmethod, staticmethod)):
@@ -195,7 +195,7 @@ def _is_within(stand_in: object, current: object) -> bool:
 
 
 def is_compiling() -> bool:
-    """Return whether torch.compile or torch.export traces: what they make must not hold anything of ours."""
+    """Return whether torch.compile or torch.export is tracing; the result must hold nothing of ours."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.compiler.is_compiling())
 
@@ -207,7 +207,7 @@ def is_traced() -> bool:
 
 
 class _Around:
-    """The context of one call: entered and left as any, whatever goes wrong in it."""
+    """The context of one call; a fault in entering or leaving it never reaches the user's code."""
 
     __slots__ = ("_args", "_context", "_kwargs", "_patch", "result")
 
@@ -234,13 +234,13 @@ class _Around:
         self._context = None
 
     def _was_not_entered(self) -> None:
-        # An error keeps what was made of a generator, and not begun, from being begun by leaving it.
+        # On an error, leaving must not start a generator that was created but not entered.
         self._leave(None, sys.exception())
 
     @entry(undo=_was_not_entered)
     def __enter__(self) -> Self:
         args, kwargs, around = self._args, self._kwargs, self._patch.around
-        # What the call was given is not kept for as long as it runs.
+        # The arguments of the call must not be kept alive while it runs.
         self._args, self._kwargs = (), None
         if around is not None:
             self._context = around(*args[:1]) if kwargs is None else around(*args, **kwargs)

@@ -1,12 +1,12 @@
 """Exact peaks for any number of windows, from the one peak counter that a device has.
 
 PyTorch keeps one peak per device and everybody resets it (pytorch#16266). Where a window begins, the ledger
-reads the counter, takes it into the user's own *shadow* peak, resets it, and folds it into the open windows.
-Every window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where one
-ends, the counter is only read: all open windows are at least as old as its last reset, so what it has counted
-since belongs to each of them. An edge is the instant of the reading: a window that ends there has its peak,
-one that begins there begins with what was current. After an
-interrupt, an edge that was not folded yet is folded before anything else is read.
+reads the counter, adds it to the user's own *shadow* peak, resets it, and folds it into the open windows.
+Every window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where a
+window ends, the counter is only read: all open windows are at least as old as its last reset, so its count
+belongs to each of them. An edge is the instant of a reading: a window that ends there has the peak of that
+reading, and one that begins there begins with the current value. After an interrupt, an edge that was not
+folded yet is folded before anything else is read.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -30,7 +30,7 @@ from hfmem_widget.sources.allocator import Allocator, Instant, Reading, Stats, r
 from hfmem_widget.text import format_bytes
 
 Shadow = dict[Any, Any]
-"""The peaks that the user would read, had only the user reset the counters: of a device, in nested dicts.
+"""The peaks of a device that the user would read if only the user had reset the counters, in nested dicts.
 
 Most of them stand in families of pools, ``{"allocated_bytes": {"all": {"peak": ...}, ...}}``. Private pools
 (CUDA graphs) come and go, and lie one level deeper. A function shows fewer of them than another may."""
@@ -72,7 +72,7 @@ _current_of, _peaks_of = (
 )
 
 Readings = Mapping[int, Reading]
-"""What was read of each device at one instant."""
+"""The readings of each device at one instant."""
 
 Peaks = dict[str, Peak]
 
@@ -81,9 +81,9 @@ Peaks = dict[str, Peak]
 class Window:
     """An interval whose peaks are wanted. Compared by identity."""
 
-    bounded: bool = False  # it may not reset counters: its peaks are then lower bounds
+    bounded: bool = False  # it must not reset counters, so its peaks are lower bounds
     flawed: bool = False  # something happened in it that may have hidden a higher peak
-    lasts: bool = False  # it is no session's, and stays open when sessions begin anew
+    lasts: bool = False  # it belongs to no session, and stays open when sessions are dropped
     keys: Sequence[str] = ()  # the series that have highs, once it has ended
     highs: list[float] = field(default_factory=list)  # bytes; `NOTHING` of a device not in use
     at_open: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -97,19 +97,19 @@ class Window:
         return _named(self, self.keys, self.highs)
 
     def take_readings(self) -> Readings:
-        """Return what was read at its newest edge, once: another reading of that instant is not needed."""
+        """Return the readings of its newest edge, once: that instant needs no other reading."""
         readings, self.readings = self.readings, {}
         return readings
 
     def is_news(self, highs: Sequence[float]) -> bool:
-        """Return whether the highs, or how well they are known, differ from those of the last look."""
+        """Return whether the highs or their certainty have changed since the last call."""
         before, self._seen = self._seen, (highs, self.flawed)
         return self._seen != before
 
 
 @dataclass(slots=True)
 class _Edge:
-    """What was read at an edge, and which windows meet there; `after` has the `allocations` after a reset."""
+    """The readings of an edge, and the windows that meet there; `after` has `allocations` after a reset."""
 
     before: dict[int, Reading]
     after: dict[int, float]
@@ -136,12 +136,12 @@ class PeakLedger:
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Wrap the entry points that exist; where CUDA was up before, open windows are flawed."""
+        """Wrap the entry points that exist; if CUDA was up before, open windows are marked as flawed."""
         if self.allocator.installed:
             return
         supported = next((each for each in self._allocators if each.supported()), None)
         with self._lock:
-            if supported is None or supported.installed:  # by another thread, meanwhile
+            if supported is None or supported.installed:  # another thread has done it meanwhile
                 return
             self.allocator = supported
             self.fold()
@@ -200,11 +200,11 @@ class PeakLedger:
         return following
 
     def _meet(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
-        """Read the counters now, reset them where a window begins, and make peaks of the readings."""
+        """Read the counters now, reset them where a window begins, and turn the readings into peaks."""
         if not self.in_use:
             self.install()
         edge = _Edge({}, {}, closing, opening)
-        # First, so that what was read is not lost with what is reset, whatever comes between.
+        # Stored first, so that an interrupt between reading and reset loses nothing.
         self._unfolded.append(edge)
         try:
             self._read_at(edge)
@@ -231,7 +231,7 @@ class PeakLedger:
         self.in_use = in_use
 
     def fold(self) -> None:
-        """Make peaks of what edges have read."""
+        """Turn the readings of edges into peaks."""
         with self._lock:
             while self._unfolded:
                 edge = self._unfolded.popleft()
@@ -261,7 +261,7 @@ class PeakLedger:
         return news, Instant(self.allocator, readings)
 
     def drop(self, windows: Iterable[Window]) -> None:
-        """Drop windows whose peaks are not wanted any more."""
+        """Drop windows whose peaks are no longer wanted."""
         with self._lock:
             for window in windows:
                 self._windows.drop(window)
@@ -300,11 +300,11 @@ class PeakLedger:
         for device, before in edge.before.items():
             if not before.in_use:
                 continue
-            # What is not in use has no values.
+            # A device that is not in use has no values.
             none = [NOT_AVAILABLE] * (device * len(_METRICS) - len(peaks))
             peaks += [*none, *_peaks_of(before)]
             if opening is not None:
-                # Both are there but for a fault in between.
+                # Both exist, unless there was a fault in between.
                 certified &= _certificate(before) == edge.after.get(device)
                 current += [*none, *_current_of(before)]
         self._windows.note(peaks)
@@ -359,7 +359,7 @@ class PeakLedger:
         return f"{self.allocator.device_type}:{device}"
 
     def _readings(self, *, resets: bool = False) -> dict[int, Reading]:
-        """Read all devices; what the user would read is remembered if they are to be reset."""
+        """Read all devices; before a reset, the peaks that the user would read are remembered."""
         readings: dict[int, Reading] = {}
         for device in self.allocator.opened():
             # Not by `_stats`: this is done at every edge, with cold caches.
@@ -445,10 +445,10 @@ def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks
 
 
 def _certificate(reading: Reading) -> float:
-    """Return how many allocations were ever made on a device; NaN, which equals nothing, if that is not kept.
+    """Return how many allocations were ever made on a device; NaN, which equals nothing, if that is unknown.
 
-    If it is the same before a counter is reset and after that, nothing was allocated meanwhile, by whatever
-    thread. It stays 0 under cudaMallocAsync, which then has no such certificate.
+    If it is the same before and after a reset of a counter, no thread has allocated anything meanwhile. Under
+    cudaMallocAsync it stays 0, so that this cannot be certified there.
     """
     if reading.allocations > 0:
         return reading.allocations

@@ -1,4 +1,4 @@
-"""The poller: one thread for as long as anything claims it."""
+"""The poller: one thread that runs while anything claims it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASIDE_TIMEOUT = 1.0
 
 
 class Poller:
-    """Calls `tick` with its ticker as long as it is claimed, at the shortest interval claimed."""
+    """Calls `tick` with its ticker while it is claimed, at the shortest claimed interval."""
 
     def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
         self._tick = tick
@@ -41,8 +41,8 @@ class Poller:
     def claim(self, by: Hashable, interval: float) -> bool:
         """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
 
-        Returns False where no thread could be started, or it ended at once: nothing is polled. The claim is
-        to be given back all the same.
+        Returns False if no thread could be started, or it ended at once: then nothing is polled. The claim
+        must be released all the same.
         """
         with self._lock:
             self._claims[by] = interval
@@ -50,7 +50,7 @@ class Poller:
             if ticker is not None and ticker.alive and not ticker.stopping:
                 ticker.hasten(interval)
                 return True
-            # A tick that hung keeps the lock it has; this one must not wait for it.
+            # A tick that hung still holds its lock; this one must not wait for it.
             self._ticking = ticking = threading.Lock()
             self._ticker = started = self._make_ticker(
                 lambda: self._tick_holding(ticking, started), interval
@@ -64,7 +64,7 @@ class Poller:
         return started.tick_now(FIRST_TICK_TIMEOUT) or started.alive
 
     def repace(self, by: Hashable, interval: float) -> None:
-        """Poll at least every `interval` seconds for a claim that there is; the others keep theirs."""
+        """Poll at least every `interval` seconds for an existing claim; the others keep their intervals."""
         with self._lock:
             if by not in self._claims:
                 return
@@ -72,13 +72,13 @@ class Poller:
             self._settle()
 
     def release(self, by: Hashable) -> None:
-        """Give a claim back; the last one ends the thread. Giving it back again does nothing."""
+        """Release a claim; releasing the last one ends the thread. A second release does nothing."""
         with self._lock:
             interval, ticker = self._claims.pop(by, None), self._ticker
             if ticker is None:
                 return
             if self._claims:
-                # One that is longer than all that are left is of a ticker that was slowed down.
+                # An interval longer than all remaining claims is that of a ticker that was slowed down.
                 if ticker.interval == interval or ticker.interval < min(self._claims.values()):
                     self._settle()
                 return
@@ -93,16 +93,16 @@ class Poller:
             self._ticker.interval = interval
 
     def poll_now(self) -> None:
-        """Have a tick made now, and wait for it as long as a cell may."""
+        """Make a tick now, and wait for it as long as a cell may wait."""
         ticker = self._ticker
         if ticker is not None and ticker.alive:
             ticker.tick_now(FIRST_TICK_TIMEOUT)
 
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
-        """Do something once on a thread of its own, and wait for it a second at most, if at all.
+        """Call a function once on a thread of its own, and wait for it at most a second, if at all.
 
-        With `wait`, returns whether it was done in that time: where no thread can be started, it is done
-        here. Else returns False where no thread could be started: nothing is done.
+        With `wait`, returns whether it finished in that time; if no thread can be started, it is called here.
+        Without `wait`, returns False if no thread could be started, and nothing is called.
         """
         try:
             ticker = begun(action, self._make_ticker)
@@ -116,7 +116,7 @@ class Poller:
         return True
 
     def join(self, timeout: float) -> bool:
-        """Wait for threads that hung when they were stopped; say whether all have ended."""
+        """Wait for threads that hung when they were stopped; return whether all have ended."""
         return all(ticker.stop(timeout) for ticker in self._hung)
 
     def before_fork(self) -> None:
@@ -131,7 +131,7 @@ class Poller:
             held.release()
 
     def after_fork_in_child(self) -> None:
-        """Forget the thread, which did not come along."""
+        """Forget the thread, which a forked child does not have."""
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
         self._ticker = None
@@ -139,7 +139,7 @@ class Poller:
 
     def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
         if not self._claims:
-            # Whoever gave back the last claim did not come to the end of it.
+            # The release of the last claim was interrupted.
             ticker.stop(0.0)
         with ticking:
             self._tick(ticker)

@@ -1,7 +1,7 @@
 """The state of this process, as one object: what is watched, followed and open in it.
 
-A module keeps what changes in a class of its own, of which `process_state` returns this process' instance.
-A forked child begins with a new state, and each test has one to itself.
+A module keeps its changing state in a class of its own; `process_state` returns the instance of this process.
+A forked child begins with a new state, and so does each test.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ Kind = TypeVar("Kind")
 
 
 class Part:
-    """What a module keeps of this process."""
+    """The state of one module."""
 
     __slots__ = ()
 
 
 class Installed(Part):
-    """A part that says what of ours is in other libraries: a forked child has that, too."""
+    """A state that records what of ours is in other libraries, which a forked child has, too."""
 
     __slots__ = ()
 
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """What changes while a process runs."""
+    """The state that changes while a process runs."""
 
     monitor: Monitor | None = None  # of all watches
-    # Held while that is made: two would each know of half the watches.
+    # Held while the monitor is created: two monitors would each know half of the watches.
     making: threading.Lock = field(default_factory=threading.Lock)
-    parts: dict[type, Any] = field(default_factory=dict)  # what the modules keep, by their classes
+    parts: dict[type, Any] = field(default_factory=dict)  # the states of the modules, by class
 
     def child(self) -> Process:
-        """Return the state with which a forked child begins: its threads and watches did not come along."""
+        """Return the state that a forked child begins with, which has no threads and no watches."""
         installed = {kind: part for kind, part in self.parts.items() if issubclass(kind, Installed)}
         return Process(parts=installed)
 
@@ -49,21 +49,21 @@ this = Process()
 threads_in_group: dict[int, Collection[int]] = {}
 """The open spans of a session, by the thread on which a group of its steps goes by.
 
-Nothing is looked at there but the ends of steps. Where the session has ended there are none, so who finds
-some has nothing to do. It is no part of `this`, because every step asks for it.
+On that thread only the ends of steps are looked at. Once the session has ended there are no open spans. It is
+not part of `this`, because every step reads it.
 """
 
 
 def process_state(kind: type[Kind]) -> Kind:
-    """Return what this process keeps in a class; it is made where there is none yet."""
+    """Return this process' instance of a state class, created at the first call."""
     parts = this.parts
-    # Of two threads that come first, both get the same one.
+    # Two threads that come first both get the same instance.
     part: Kind = parts[kind] if kind in parts else parts.setdefault(kind, kind())
     return part
 
 
 def replace(process: Process) -> Process:
-    """Put another state in place of this process', and return the one before."""
+    """Replace the state of this process, and return the old one."""
     global this
     before, this = this, process
     threads_in_group.clear()

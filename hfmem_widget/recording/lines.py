@@ -24,7 +24,7 @@ from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import json_data, json_number
 
 KEY_EVERY = 30
-"""One of so many blocks has every column, so that a reader may begin there."""
+"""In blocks, the distance of those that have every column, where a reader may begin."""
 
 FOLD_EVERY = 10.0
 """Seconds of samples in a fold."""
