@@ -1,1 +1,1 @@
-"""What begins and ends watches and their spans: with blocks, cells, Trainers, loading."""
+"""The code that begins and ends watches and their spans: for blocks, cells, Trainers, loading."""

@@ -82,7 +82,7 @@ def watch(
 
 
 class Unwatched(Watch):
-    """What stands in for a watch that a fault of ours has kept from being made."""
+    """Stands in for a watch that could not be created because of a fault of this package."""
 
     def __init__(self) -> None:
         self._session = None
@@ -92,14 +92,14 @@ class Unwatched(Watch):
         return unwatched("")
 
     def stop(self, _error: BaseException | None = None) -> None:
-        """There is nothing to end."""
+        """Do nothing: nothing was begun."""
 
     def _another(self) -> Unwatched:
         return self
 
 
 def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
-    """Return what to call a subject, what follows it where that is no callback, and if it is a Trainer."""
+    """Return the label of a subject, what follows it besides callbacks, and whether it is a Trainer."""
     if isinstance(subject, str):
         if subject and label:
             labels = f"as {plain(subject)!r} and as label={plain(label)!r}"
@@ -108,11 +108,11 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
         return subject, None, False
     name = plain(type(subject).__name__)
     torch = sys.modules.get("torch")
-    # Before anything is asked of it: a module may have a `__getattr__` that raises what it likes.
+    # Checked before any attribute is read: a module may have a `__getattr__` that raises anything.
     if torch is not None and isinstance(subject, torch.nn.Module):
         from hfmem_widget.drivers.training.forwards import Forwards
 
-        # To the module itself: one to a parameter would keep `Module.to` from swapping it for another.
+        # A weak reference to the module itself: one to a parameter would keep `Module.to` from swapping it.
         return name, partial(Forwards, weakref.ref(subject)), False
     if hasattr(subject, "add_callback") and hasattr(subject, "callback_handler"):
         return name, None, True
@@ -122,11 +122,11 @@ def _understood(subject: Any, label: str) -> tuple[str, Follow | None, bool]:
 
 
 def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:
-    """Have a Trainer's trainings watched as the options say, under the label that was given, if any."""
+    """Watch a Trainer's trainings with the given options, and under the label, if there is one."""
     from hfmem_widget.drivers.trainer import MemoryCallback, callback_of
 
     if options.devices:
-        # This watch is never entered, where an error would be raised for a device that is not there.
+        # This watch is never entered, which is where an unknown device raises an error.
         monitor = shared_monitor()
         with interrupts_deferred():
             monitor.end(monitor.begin(options))

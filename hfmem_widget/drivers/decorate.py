@@ -1,4 +1,4 @@
-"""Context managers as decorators of all that runs: functions, coroutines and generators."""
+"""Context managers that decorate functions, coroutine functions and generator functions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Decorates(ABC):
-    """A context manager that may also decorate, and is then open for as long as a call runs.
+    """A context manager that can also decorate, and is then open while a call runs.
 
-    `contextlib.ContextDecorator` would close it once a coroutine or a generator has been made.
+    `contextlib.ContextDecorator` would close it as soon as a coroutine or a generator is created.
     """
 
     def __call__(self, function: Decorated) -> Decorated:
         """Surround every call of a function, until its coroutine or generator has ended.
 
-        A generator begins at its first item. Raises `OptionError` for a class, and what cannot be called.
+        A generator begins at its first item. Raises `OptionError` for a class or an uncallable object.
         """
         if isinstance(function, (staticmethod, classmethod)):
             return cast("Decorated", type(function)(self(function.__func__)))
@@ -44,12 +44,12 @@ class Decorates(ABC):
 
     @abstractmethod
     def _another(self) -> AbstractContextManager[object]:
-        """Return another for one call: calls may nest, or come from many threads."""
+        """Return a new context manager for one call: calls may nest, or come from many threads."""
 
 
 def failure(error: BaseException | None) -> BaseException | None:
-    """Return what a ``with`` block raised; that the generator it lies in was closed is no failure."""
-    # By its type alone: an exception may have a `__class__` that raises.
+    """Return the error of a ``with`` block; closing the generator around it is not an error."""
+    # By `type()`: an exception may have a `__class__` that raises.
     return None if issubclass(type(error), GeneratorExit) else error
 
 
@@ -126,11 +126,11 @@ _KINDS: tuple[tuple[Callable[[object], bool], Callable[[MakeScope, Any], Any]], 
 
 
 def _may_be_awaited(function: object) -> bool:
-    """Return whether `types.coroutine` has made a generator function one whose generators may be awaited."""
+    """Return whether `types.coroutine` has marked a generator function: its generators can be awaited."""
     code = getattr(function, "__code__", None)
     return code is not None and bool(code.co_flags & inspect.CO_ITERABLE_COROUTINE)
 
 
 def _is(kind: Callable[[object], bool], function: object) -> bool:
-    """Return whether a function is of a kind, or an object whose call is."""
+    """Return whether a function, or the ``__call__`` of an object, is of a kind."""
     return kind(function) or kind(getattr(type(function), "__call__", None))  # noqa: B004  (the method itself)

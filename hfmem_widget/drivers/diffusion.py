@@ -1,7 +1,7 @@
-"""Pipelines of diffusers: what is encoded first, each denoising step, and the decoding.
+"""Pipelines of diffusers: the encoding, each denoising step, and the decoding.
 
-All register their parts with one method and show progress with one. A denoising step begins with
-the first pass of a model that denoises and ends with the scheduler's `step`; short ones are one group.
+All pipelines register their parts by one method and show progress by another. A denoising step begins with
+the first pass of a denoising model and ends with the scheduler's `step`; short steps form groups.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hfmem_widget.session import NO_STEP, Session
 from hfmem_widget.session.steps import FIGURES
 
 DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
-"""How the names of the parts begin that are called at each denoising step."""
+"""The beginnings of the names of the parts that are called at each denoising step."""
 
 OF_EVENTS = 2e-4
-"""Seconds that a step's events take before they come here: the guard's."""
+"""Seconds that a step's events take before they reach this code: those of the guard."""
 
 _NOTHING = nullcontext()
 _DENOISING = "denoise"
@@ -37,7 +37,7 @@ _PARENT = FIGURES.index("parent")
 
 
 class PipelineContext(threading.local):
-    """The call of a pipeline that a thread is in."""
+    """The pipeline call that a thread is in."""
 
     call: Diffusion | None = None
 
@@ -49,7 +49,7 @@ class Diffusion:
         self.pipeline = id(pipeline)
         self._monitor = monitor
         self._session = session
-        # As they lie there: asked by name, it warns of what is a setting.
+        # Read from the dict: reading settings by attribute makes the pipeline warn.
         self._parts = dict(vars(pipeline))
         self._hooks: list[ModelHooks | None] = []
         self._around: Diffusion | None = None
@@ -57,7 +57,7 @@ class Diffusion:
         self._name = ""
         self._number = self._first = 0
         self._budget, self._until = Budget(time.perf_counter()), 0.0
-        # Beside the steps of a training, as where it makes a picture now and then, these are only counted.
+        # Within a training, which may make a picture now and then, the steps are only counted.
         others = {span.id for span in session.coarse_spans if span.label != _DENOISING}
         is_alone = others.isdisjoint(session.steps.table[:, _PARENT].tolist())
         self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
@@ -103,21 +103,21 @@ class Diffusion:
             self._monitor.close_span(self._session, self._block, outcome_of(error))
 
     def loop_begins(self) -> None:
-        """Begin to denoise, as far as that has not begun."""
+        """Begin the denoising phase, unless it has begun."""
         if self._name != _DENOISING and self._monitor.is_open(self._session, self._block):
             self._close()
             self._number = 0
             self._turn(_DENOISING)
 
     def counts(self) -> bool:
-        """Count a step of a group that goes on, and return whether that is all there is to do."""
+        """Count a step of the current group, and return whether nothing else is to be done."""
         if not self._step or time.perf_counter() >= self._until:
             return False
         self._number += 1
         return True
 
     def stepped(self) -> None:
-        """End a denoising step, or a group of them: the scheduler has made it."""
+        """End a denoising step or a group of them, after the scheduler's `step`."""
         if self._name != _DENOISING:
             return
         began = time.perf_counter()
@@ -127,7 +127,7 @@ class Diffusion:
         self._budget.spend(time.perf_counter() - began + OF_EVENTS)
 
     def decoding_begins(self) -> None:
-        """Begin to decode; what is decoded within a step is part of it."""
+        """Begin the decoding phase; decoding within a step belongs to the step."""
         is_open = self._monitor.is_open(self._session, self._block)
         is_in_step = self._step > 0 and self._number < self._first
         if is_open and not is_in_step and self._name != "decode":
@@ -135,7 +135,7 @@ class Diffusion:
             self._turn("decode")
 
     def _changes_nothing(self) -> bool:
-        """Return whether a forward pass says nothing new."""
+        """Return whether a forward pass can be ignored."""
         return bool(self._step) or (self._name == _DENOISING and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:
@@ -161,7 +161,7 @@ class Diffusion:
 
     def _close(self, outcome: str = "done") -> None:
         if self._step:
-            # What no scheduler has ended is none, but in a group.
+            # Without the scheduler's `step` it is not a step, except in a group.
             is_none = outcome == "done" and self._number < self._first
             self._end_step(NO_STEP if is_none else outcome)
         counts = {"steps": float(self._number)} if self._name == _DENOISING else {}
@@ -169,7 +169,7 @@ class Diffusion:
 
 
 def follow_pipelines(module: ModuleType) -> None:
-    """Follow the pipelines that there are, and those made from now on; doing so again does nothing."""
+    """Follow the existing pipelines, and those created from now on; a second call does nothing."""
     base = getattr(module, "DiffusionPipeline", None)
     if not isinstance(base, type):
         return
@@ -183,7 +183,7 @@ def follow_pipelines(module: ModuleType) -> None:
 
 
 def leave_pipelines(_module: object = None) -> None:
-    """Follow them no longer."""
+    """Stop following pipelines."""
     restore_with(_registering, _calling, _looping, _decoding, _stepping)
 
 
@@ -193,14 +193,14 @@ def _follow(
     around: Callable[..., AbstractContextManager[object]],
     unless: Callable[[], bool] = bool,
 ) -> None:
-    """Surround a method in the class that has it."""
+    """Patch a method in the class that defines it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is not None:
         surround(owner, name, around, unless=unless)
 
 
 def _registering(pipeline: object) -> AbstractContextManager[object]:
-    # All of them do, when they are made: their classes are imported late.
+    # Every pipeline calls it when it is created; the classes themselves are imported late.
     _follow(type(pipeline), "__call__", _calling)
     return _NOTHING
 

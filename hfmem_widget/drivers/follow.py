@@ -1,7 +1,7 @@
-"""A rank follows itself: its watch begins when torch.distributed has, and ends when the process does.
+"""A rank watches itself, from the start of torch.distributed to the end of the process.
 
-Where `HFMEM_RUN` names the directory of a run, whoever returns from ``init_process_group`` is a rank of it;
-with `follow` a process says so itself. The watch is an ordinary quiet one, recorded into the directory.
+If `HFMEM_RUN` names the directory of a run, a process that returns from ``init_process_group`` is one of its
+ranks; `follow` makes a process a rank explicitly. The watch is a quiet one, recorded into the directory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hfmem_widget.session.rank_records import Rank
 
 BEFORE_OTHERS = 100
-"""The priority of our end among what multiprocessing ends: before it waits for the process' children."""
+"""The priority of our finalizer in multiprocessing: before it waits for the children of the process."""
 
 _BY = "pid-"
 
@@ -51,12 +51,12 @@ _LAUNCHERS = frozenset(
         *("deepspeed.launcher.launch", "deepspeed.launcher.runner", "ray"),
     ]
 )
-"""What stands in the command of a process that starts the ranks."""
+"""Words in the command line of a process that starts ranks."""
 
 
 @dataclass(slots=True)
 class OwnRank(Part):
-    """What this process is as a rank."""
+    """The state of this process as a rank."""
 
     watch: Watch | None = None
     member: Member | None = None
@@ -67,7 +67,7 @@ class OwnRank(Part):
 
     @property
     def is_followed(self) -> bool:
-        """Whether it is followed, and no child of one that is."""
+        """Whether this process itself is followed, not only its parent."""
         return self.watch is not None and self.pid == os.getpid()
 
 
@@ -86,18 +86,18 @@ def _outermost() -> FrameType:
 
 
 def _exit_code() -> int:
-    """Return the code that the script has left with by `sys.exit`; 0 where that was caught."""
+    """Return the exit code if the script has left by `sys.exit`; 0 if that was caught."""
     frame, code = process_state(OwnRank).exit or (None, 0)
     if frame is None or frame is _outermost():
         return 0
-    # A frame that has returned stays at that instruction, and one that an error has ended does not.
+    # A frame that has returned stays at that instruction; one that ended by an error does not.
     last = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
     return 0 if last.startswith("RETURN") else code
 
 
 @entry()
 def joined() -> None:
-    """Begin where this process is in a group of torch.distributed, and a run is to be followed."""
+    """Begin if this process is in a group of torch.distributed and belongs to a run."""
     directory = os.environ.get(RUN) or directory_here()
     if directory and not lends():
         begin(directory)
@@ -105,7 +105,7 @@ def joined() -> None:
 
 @entry()
 def begin_alone() -> None:
-    """Begin where ``hfmem run`` has started a script without a launcher: torch has been imported."""
+    """Begin if ``hfmem run`` has started a script without a launcher; called once torch is imported."""
     directory = os.environ.get(RUN)
     rank = rank_of_process(os.environ)
     is_rank = rank is not None and rank.world > 1
@@ -116,16 +116,16 @@ def begin_alone() -> None:
 
 @entry(otherwise=lambda *_args, **_options: False, undo=lambda *_args, **_options: _leave())
 def begin(directory: str | Path, rank: Rank | None = None) -> bool:
-    """Begin to follow this process as a rank, and return whether that was done: not twice, nor below a rank.
+    """Begin to follow this process as a rank, and return True; not a second time, nor in a child of a rank.
 
-    `directory` is the run's. Which rank it is, torch.distributed says by default, or else its environment.
+    `directory` is that of the run. The rank comes from torch.distributed, or else from the environment.
     """
     own, group, launcher = process_state(OwnRank), rank_in_group(), _alone_around()
     is_in_group = group is not None and group[1] > 1
     if own.member is not None and own.is_followed:
         if own.member.rank.engine != ALONE or not is_in_group:
             return False
-        end()  # it is not alone after all
+        end()  # it is not the only process after all
     elif launcher and not is_in_group:
         return False
     if os.environ.get(CLAIMED, str(os.getpid())) != str(os.getpid()):
@@ -134,40 +134,40 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         rank = rank_of_process(os.environ, group) or only_rank()
     own.member = member = Member(Path(directory).absolute(), rank, launcher)
     own.watch, own.pid = _watch_of(member), os.getpid()
-    # Before it begins: no child is to take itself for this rank.
+    # Set before the watch begins: no child may take itself for this rank.
     if rank.engine == ALONE:
         os.environ[SOLO] = f"{_BY}{rank.pid}"
     else:
         os.environ[CLAIMED] = str(rank.pid)
-    # Its Trainer too, and the group that it may join later: then it knows better which rank it is.
+    # Also its Trainer, and the group that it may join later, which knows its rank better.
     attach()
     from hfmem_widget.monitor.shared import shared_monitor
 
-    # In a context of its own: it is no watch of the user's code, and takes no spans from one that is.
+    # In a context of its own: it is not a watch of the user's, and takes no spans from one.
     session = Context().run(own.watch.start)
     if session.running:
-        # Whatever else is watched here, the rank has its steps, too.
+        # The rank gets the steps of every other watch in this process, too.
         shared_monitor().register.echo_in(session)
-        # At the end of a script nothing tells any more how it has left.
+        # At the end of a script there is no other way to learn how it has left.
         surround(sys, "exit", _noting_exit)
     _end_at_exit(own)
     return True
 
 
 def is_of_rank(session: Session) -> bool:
-    """Return whether a session is that of this process as a rank, and no watch that the user asked for."""
+    """Return whether a session is that of this process as a rank, not of a watch of the user's."""
     watch = process_state(OwnRank).watch
     return watch is not None and watch.shows(session)
 
 
 def directory_here() -> Path | None:
-    """Return the directory of the run of which this process is a rank; None where it is none."""
+    """Return the directory of the run that this process is a rank of; None if it is not a rank."""
     own = process_state(OwnRank)
     return own.member.directory if own.member is not None and own.is_followed else None
 
 
 def _alone_around() -> int:
-    """Return the process that is followed as the only one: this one or one around it; 0 where none is."""
+    """Return the process that is followed as the only one, this one or a parent; 0 if there is none."""
     number = os.environ.get(SOLO, "").removeprefix(_BY)
     return int(number) if number != os.environ.get(SOLO) and number.isdecimal() else 0
 
@@ -223,19 +223,19 @@ def _leave(error: BaseException | None = None) -> None:
     for name, value in ((CLAIMED, str(own.pid)), (SOLO, f"{_BY}{own.pid}")):
         if os.environ.get(name) == value:
             del os.environ[name]
-    own.watch = None  # at last: what a fault interrupts is done again
+    own.watch = None  # last, so that an interrupted end is repeated
 
 
 @entry(undo=_leave)
 def end(error: BaseException | None = None) -> None:
-    """End the watch of this process as a rank; ending it again does nothing, nor in a forked child."""
+    """End the watch of this process as a rank; does nothing a second time, or in a forked child."""
     _leave(error)
 
 
 class Followed:
     """A function whose calls are followed as a rank of a run, in whatever process they happen.
 
-    The run's directory is by default what `HFMEM_RUN` says where it is called.
+    By default the run's directory is the value of `HFMEM_RUN` in the process that calls it.
     """
 
     def __init__(self, function: Callable[..., Any], run: str = "") -> None:
@@ -245,7 +245,7 @@ class Followed:
 
     @unseen
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
+        """Call the function, followed as a rank."""
         directory = self._run or os.environ.get(RUN, "")
         began = bool(directory) and begin(directory)
         try:
@@ -259,7 +259,7 @@ class Followed:
         name = getattr(self._function, "__qualname__", "")
         home: Any = sys.modules.get(getattr(self._function, "__module__", ""))
         if getattr(home, name, None) is self:
-            # As a decorator it stands where the function would be looked for.
+            # As a decorator it is found under the function's own name.
             self._function.__qualname__ = f"{name}.__wrapped__"
         return Followed, (self._function, self._run)
 
@@ -296,7 +296,7 @@ def follow(
     """
     directory = os.fspath(expanded(path_text(run, "run", "a folder"))) if run else ""
     if callable(subject):
-        # Workers of a cluster do not inherit what the watched cell has set.
+        # Workers of a cluster do not inherit the variables that the watched cell has set.
         return Followed(subject, directory or os.environ.get(RUN, ""))
     if subject is not None:
         if run:

@@ -1,8 +1,8 @@
 """``generate`` as a span with its prefill and its decode, and the KV caches of whatever decodes.
 
-Every way in which ``generate`` decodes tells its model what a forward pass has returned by one method, once a
-step and outside of what torch.compile compiles; the first time is the end of the prefill. Where gradients are
-off, the call of the model itself is followed: only the outermost of the models within one another.
+In every decoding method, ``generate`` passes the result of a forward pass to one method of the model, once a
+step and outside of compiled code; the first call is the end of the prefill. Without gradients, calls of the
+model itself are followed, too: of nested models only the outermost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hfmem_widget.sources.caches import growth_of, is_cache
 from hfmem_widget.sources.heap.frames import variables_of
 
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
-"""What models call what they keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
+"""The names of what models keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
 _NOTHING = nullcontext()
 
@@ -37,11 +37,11 @@ RESHAPING = (
 """Options that make ``generate`` change the scores that a model returns."""
 
 STEP = "_update_model_kwargs_for_generation"
-"""The method that is told what a forward pass of ``generate`` has returned."""
+"""The method that gets the result of each forward pass of ``generate``."""
 
 
 class GenerateContext(threading.local):
-    """What a thread is in."""
+    """The generation, call and step that a thread is in."""
 
     generation: Generation | None = None
     in_call = False
@@ -49,7 +49,7 @@ class GenerateContext(threading.local):
 
 
 class Generation:
-    """One call of ``generate``: a context manager that is told of every step."""
+    """One call of ``generate``: a context manager that is notified of every step."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Generation:
         self._monitor.close_span(self._session, self._block, outcome_of(error))
 
     def stepped(self, caches: Collection[object], rows: float, new: float) -> None:
-        """Take note of a step that made `new` tokens for each of some rows; NaN if that is not known."""
+        """Note a step that made `new` tokens in each of `rows`; NaN if that is not known."""
         if not self._phase or not self._monitor.is_open(self._session, self._phase):
             return
         self._steps += 1
@@ -103,7 +103,7 @@ class Generation:
             self._end_prefill(next(growths, None), rows)
             return
         if self._steps == 2:
-            # The device may still be at the prefill where that ends for the host; here it is not.
+            # When the prefill ends on the host the device may still be busy with it; by now it is not.
             self._began = now
         else:
             self._new_tokens += new
@@ -140,7 +140,7 @@ class Generation:
 
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
-    """Return what surrounds a call of ``generate``; nothing within another, such as an assistant's."""
+    """Return the context of a call of ``generate``; an empty one within another, such as an assistant's."""
     watch, here = current_watch(), process_state(GenerateContext)
     if watch is None or here.generation is not None:
         return _NOTHING
@@ -167,7 +167,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
 def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return how long rows may become, how many each prompt has, and if tokens are drawn; {} if unusual."""
+    """Return the options that decide how much a generation takes; {} where its cache is unusual."""
     own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
     def asked(name: str) -> Any:
@@ -204,7 +204,7 @@ def _has_encoder(model: object) -> bool:
 def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
 ) -> AbstractContextManager[object]:
-    """Take note of a step of ``generate``: what the forward pass has returned is complete."""
+    """Note a step of ``generate``, whose forward pass has just returned."""
     monitor, here = running_monitor(), process_state(GenerateContext)
     if monitor is not None and not here.in_step:
         caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
@@ -219,7 +219,7 @@ def stepping(
 
 @contextmanager
 def _in_step() -> Iterator[None]:
-    """Tell a step once, though a model's own method may call the usual one."""
+    """Count a step only once, although a model's own method may call the inherited one."""
     here = process_state(GenerateContext)
     here.in_step = True
     try:
@@ -229,11 +229,11 @@ def _in_step() -> Iterator[None]:
 
 
 def is_let_alone() -> bool:
-    """Return whether a call of a model is not followed: in a training, for a start, which needs no guard."""
+    """Return whether a call of a model is not followed; with gradients that is decided without a guard."""
     return sys.modules["torch"].is_grad_enabled() or _is_within_or_unwatched()
 
 
-# Signals wait only where something is watched: most calls in a process are not.
+# Signals are only deferred while something is watched, which most calls are not.
 @entry(otherwise=lambda: True, defers=False)
 def _is_within_or_unwatched() -> bool:
     here = process_state(GenerateContext)
@@ -241,7 +241,7 @@ def _is_within_or_unwatched() -> bool:
 
 
 class ModelCall:
-    """One call of a model where gradients are off: a context manager that sees what it has returned."""
+    """One call of a model without gradients: a context manager that gets the result."""
 
     def __init__(self, model: object, *args: Any, **kwargs: Any) -> None:
         if (monitor := running_monitor()) is not None:
@@ -256,16 +256,16 @@ class ModelCall:
         process_state(GenerateContext).in_call = False
 
     def returned(self, result: Any) -> None:
-        """Count the caches in it."""
+        """Count the caches in the result."""
         monitor, caches = running_monitor(), _caches_in(result)
         if monitor is not None and caches:
             monitor.cache_grew(*caches)
 
 
 def _caches_in(outputs: Any) -> list[object]:
-    """Return the caches among what a model has returned, as an output, a dict or a tuple."""
+    """Return the caches in the result of a model: an output, a dict or a tuple."""
     if isinstance(outputs, Mapping):
-        # Not asked by name: transformers 5 warns of its former ones, once, which is for the user to be told.
+        # Not read by attribute: transformers 5 warns of old names once, and that warning belongs to the user.
         return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     if type(outputs) is tuple:
         return list(filter(is_cache, outputs))
@@ -273,7 +273,7 @@ def _caches_in(outputs: Any) -> list[object]:
 
 
 def _number(count: Any) -> float:
-    """Return a number that the host knows; NaN for one that would have to be waited for."""
+    """Return a number that is on the host; NaN for one that would have to be waited for."""
     place = getattr(getattr(count, "device", None), "type", "cpu")
     return float(count) if place == "cpu" else math.nan
 
