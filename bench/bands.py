@@ -139,7 +139,9 @@ def in_a_process(name: str) -> dict[str, Any]:
     command = [sys.executable, __file__, "--in-this-process", name]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     if done.returncode:
-        return {"error": (done.stderr.strip().splitlines() or ["ended without a word"])[-1]}
+        return {
+            "error": (done.stderr.strip().splitlines() or ["ended without an error message"])[-1]
+        }
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 

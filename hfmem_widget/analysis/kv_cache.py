@@ -26,9 +26,10 @@ def kv_cache(session: Session, span: Span | None = None) -> KVCache | None:
         if spans:
             decode = max(spans, key=lambda span: span.peaks[key].value)
             held, end = f"{device.key}/kv_cache", end_of(session, decode)
-            # Samples have the caches of earlier calls as well.
-            sampled = known_values(session, held, decode.start, end)
-            size = decode.counts.get(held, 0.0) or max(sampled, default=0.0)
+            if "steps" in decode.counts:  # of a call of `generate`, which counts its own cache
+                size = decode.counts.get(held, 0.0)
+            else:
+                size = max(known_values(session, held, decode.start, end), default=0.0)
             caches.append((size, device, decode))
     if not any(held > 0 for held, *_ in caches):
         return None

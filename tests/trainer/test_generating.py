@@ -37,8 +37,13 @@ NEW = 12
 IDS = torch.randint(3, WORDS, (3, 12), generator=torch.Generator().manual_seed(0))
 
 
-SMALL = SIZES | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-                 "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+SMALL = SIZES | {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 llama = partial(tiny.made, "LlamaForCausalLM", **SMALL)
 mistral = partial(tiny.made, "MistralForCausalLM", **SMALL, sliding_window=8)
@@ -47,16 +52,34 @@ mamba = partial(
     tiny.made, "MambaForCausalLM", **SIZES, hidden_size=32, state_size=8, num_hidden_layers=2
 )
 t5 = partial(
-    tiny.made, "T5ForConditionalGeneration", **SIZES, d_model=32, d_kv=8, d_ff=64, num_layers=2,
-    num_heads=4, decoder_start_token_id=0,
-)  # fmt: skip
-SIDES = {f"{side}_{name}": size for side in ("encoder", "decoder")
-         for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))}  # fmt: skip
+    tiny.made,
+    "T5ForConditionalGeneration",
+    **SIZES,
+    d_model=32,
+    d_kv=8,
+    d_ff=64,
+    num_layers=2,
+    num_heads=4,
+    decoder_start_token_id=0,
+)
+SIDES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
+}
 whisper = partial(
-    tiny.made, "WhisperForConditionalGeneration", **SIZES, **SIDES, d_model=16, num_mel_bins=8,
-    max_source_positions=20, max_target_positions=40, decoder_start_token_id=2, suppress_tokens=None,
+    tiny.made,
+    "WhisperForConditionalGeneration",
+    **SIZES,
+    **SIDES,
+    d_model=16,
+    num_mel_bins=8,
+    max_source_positions=20,
+    max_target_positions=40,
+    decoder_start_token_id=2,
+    suppress_tokens=None,
     begin_suppress_tokens=None,
-)  # fmt: skip
+)
 """It has a `generate` of its own, which calls the usual one for each piece of a sound."""
 
 
@@ -237,6 +260,18 @@ def test_an_earlier_cache_that_is_kept_does_not_count_for_a_call() -> None:
     assert session.latest("cpu/kv_cache") == owned(kept.past_key_values)
     assert cache is not None
     assert cache.bytes == cache.token_bytes * cache.length
+
+
+def test_a_call_without_a_cache_has_none_of_an_earlier_one() -> None:
+    """Nothing is said of a cache where the call had none."""
+    model = made(llama)
+    with hfmem_widget.watch(quiet=True):
+        kept = model.generate(IDS, max_new_tokens=NEW, return_dict_in_generate=True)
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(IDS[:1], max_new_tokens=4, use_cache=False)
+
+    assert session.latest("cpu/kv_cache") == owned(kept.past_key_values)
+    assert session.kv_cache() is None
 
 
 def test_a_cache_that_was_never_seen_at_work_is_found_in_a_variable(

@@ -235,7 +235,7 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
             training = training_of(session, headroom=0.0)
             dry = DryRuns(training, until)
             moves = moves_of(training, dry)
-            session.what_if = None if training.others else what_if(training, dry)
+            session.what_if = what_if(training, dry)
             return moves
     return []
 
@@ -265,7 +265,7 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
     does_not = forecast.interval[0] > room + training.spare
     is_sure = training.fits(forecast) and not training.others
     verdict = Verdict(there, 0, is_sure or (False if does_not else None), rows)
-    session.what_if = None if training.others else what_if(training, dry)
+    session.what_if = what_if(training, dry)
     moves, is_here = tuple(session.moves), session.is_of_here
     stored, sliders, text = "" if is_here else OF_THEN, session.what_if, training.calibration.text
     if others := training.others:

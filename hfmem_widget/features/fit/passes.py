@@ -356,43 +356,57 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
         cost = "other random draws" if passes.is_sampled else ""
         yield _move(passes, passes.generation(rows, passes.whole), rows, name, options, cost=cost)
     prompt, made = passes.answer or passes.seen.length, partial(passes.generation, passes.rows)
-
-    def fewer(
-        most: int, need: Callable[[int], Need], name: str, cost: str, *calls: Change
-    ) -> Iterator[Move]:
-        size = _most(passes, need, most)
-        if LEAST_SIZE * most <= size < most and passes.base + need(size)[0] <= passes.room:
-            name = name.format(format_count(size), format_count(most))
-            call = calls[passes.is_of_trainer : passes.is_of_trainer + 1]
-            changes = tuple(replace(one, value=str(int(one.value) + size)) for one in call)
-            yield replace(
-                _move(passes, need(size), passes.rows, name, {}, cost=cost), changes=changes
-            )
-
-    yield from fewer(
+    in_trainer = passes.is_of_trainer
+    yield from _fewer(
+        passes,
         passes.whole - prompt,
         lambda size: made(prompt + size),
-        "at most {} new tokens instead of {}",
-        "longer answers lose their end",
-        Change("generate", "max_new_tokens", "0"),
-        Change("arguments", "generation_max_length", str(prompt)),
+        name="at most {} new tokens instead of {}",
+        cost="longer answers lose their end",
+        change=lambda size: (
+            Change("arguments", "generation_max_length", str(prompt + size))
+            if in_trainer
+            else Change("generate", "max_new_tokens", str(size))
+        ),
     )
     if passes.beams == passes.each > 1:
-        yield from fewer(
+        yield from _fewer(
+            passes,
             passes.beams,
             lambda size: made(passes.whole, each=size),
-            "beams: {} instead of {}",
-            "other answers",
-            Change("generate", "num_beams", "0"),
-            Change("arguments", "generation_num_beams", "0"),
+            name="beams: {} instead of {}",
+            cost="other answers",
+            change=lambda size: (
+                Change("arguments", "generation_num_beams", str(size))
+                if in_trainer
+                else Change("generate", "num_beams", str(size))
+            ),
         )
     if passes.answer and passes.seen.length:
-        yield from fewer(
+        yield from _fewer(
+            passes,
             passes.seen.length,
             lambda size: made(passes.whole, source=size),
-            "sources of at most {} tokens instead of {}",
-            "longer sources lose their end",
+            name="sources of at most {} tokens instead of {}",
+            cost="longer sources lose their end",
         )
+
+
+def _fewer(
+    passes: Passes,
+    most: int,
+    need: Callable[[int], Need],
+    *,
+    name: str,
+    cost: str,
+    change: Callable[[int], Change] | None = None,
+) -> Iterator[Move]:
+    """Yield the move to the largest size that fits, if it is below `most` and still worth advising."""
+    size = _most(passes, need, most)
+    if LEAST_SIZE * most <= size < most and passes.base + need(size)[0] <= passes.room:
+        name = name.format(format_count(size), format_count(most))
+        move = _move(passes, need(size), passes.rows, name, {}, cost=cost)
+        yield replace(move, changes=() if change is None else (change(size),))
 
 
 def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:

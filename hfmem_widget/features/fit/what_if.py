@@ -40,10 +40,11 @@ Size = tuple[int, int]
 def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | None:
     """Return what a training would take at other sizes, by `dry` runs.
 
-    None without tokens, or where time is short. An interrupt ends the dry runs, and nothing else.
+    None without tokens, beside other models, or where time is short. An interrupt ends the dry runs, and
+    nothing else.
     """
     setting, seen = training.setting, training.seen
-    if setting.length < LEAST or (seen is not None and not seen.length):
+    if training.others or setting.length < LEAST or (seen is not None and not seen.length):
         return None
     config = getattr(training.model, "config", None)
     sizes, checks = _sizes(setting, positions_of(config))

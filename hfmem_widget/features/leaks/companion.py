@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 from hfmem_widget.analysis.facts import QUICK, findings_of
 from hfmem_widget.analysis.history import Cell
@@ -127,6 +128,7 @@ class Leaks(Companion):
             if "holder" in finding.evidence:
                 named_already.add(device)
         last = process_state(LastSearch)
+        thoroughly = cache(partial(search, *bounds, is_thorough=True))  # once, for all devices
         for left in (each for each in much if each.device not in named_already):
             before = known
             if known.held.bound:
@@ -134,7 +136,7 @@ class Leaks(Companion):
                 before = replace(known, held=last.held_before(left), unnoted=unnoted)
             found = named(left, holders, before, span.id, raised=self._raised)
             if found is None:
-                found = unnamed(left, search(*bounds, is_thorough=True), span.id)
+                found = unnamed(left, thoroughly(), span.id)
             session.findings += [found] if found else []
         if not holders.bound:
             last.held, last.names = holders, NotedNames(*names_now())
