@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.others import children_words, kept_text
 from hfmem_widget.analysis.parts import (
     LABELS,
@@ -167,6 +168,11 @@ class _OnDevice:
         """Return the parts of the row of the timeline where most was allocated, raised to a known peak."""
         last = self._session.last_sample
         low, high = highest_row(self._session, self._device, start, stop) or (last, last)
+        # Models are looked for at a span's end, too: where that has as much, its parts are the newest count.
+        end = None if span is None else span.after
+        highest = self._level(high) if peak is None else peak.value
+        if end is not None and self._level(end) >= highest - NEXT_TO_NOTHING:
+            low = high = end
         read = self._read(high)
         figures, made = held_throughout(self._read(low), read)
         notes = []
@@ -217,6 +223,9 @@ class _OnDevice:
         """Return the worst span of each kind, which are kept however many there were."""
         phases = (phase for root in roots for phase in self._session.phases(root))
         return [phase.highest[self.key] for phase in phases if self.key in phase.highest]
+
+    def _level(self, sample: Sample) -> float:
+        return self._session.value(sample, self.key)
 
     def _read(self, sample: Sample) -> Read:
         return reader(self._session, self._device, sample)
