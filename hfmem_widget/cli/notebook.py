@@ -58,7 +58,7 @@ def run_notebook(arguments: Namespace) -> int:
     return NO if failure or judgement.is_over else FINE
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """What a comparison with a baseline came to.
 
