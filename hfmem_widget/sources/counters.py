@@ -23,16 +23,16 @@ _METRICS: Final = {
     "ooms": "out-of-memory errors (count)",
     "private_pools": "reserved in private pools",
 }
-"""The first of a `Reading`'s fields, which are metrics, and their labels."""
+"""The first fields of a `Reading`, as metrics with their labels."""
 
-_IDLE = (0.0,) * len(_METRICS)
+_UNOPENED = (0.0,) * len(_METRICS)
 """The values of a device that this process has not opened."""
 
 _ALLOCATED, _RESERVED, _REQUESTED, _INACTIVE_SPLIT = 0, 1, 4, 5
 
 
 class AllocatorSource(Source):
-    """The counters of every device once it is initialised; other sources read the types of `others`."""
+    """The counters of every initialised device; other sources read the types of device in `others`."""
 
     name = "torch"
 
@@ -43,13 +43,14 @@ class AllocatorSource(Source):
         self._other_accelerator: str | None = None
 
     def uuids(self) -> tuple[str, ...] | None:
-        """Return the devices' UUIDs in the allocator's order, None until they are up and have been read."""
+        """Return the devices' UUIDs in the allocator's order; None until the devices have been read."""
         return tuple(device.uuid for device in self.devices) or None
 
     def shares(self, uuid: str) -> bool | None:
-        """Return whether a device has its memory from the machine's; None until the devices are up."""
-        shares = [bool(device.shared) for device in self.devices if device.uuid == uuid]
-        return any(shares) if self.devices else None
+        """Return whether a device shares the machine's memory; None until the devices have been read."""
+        if not self.devices:
+            return None
+        return any(device.shared for device in self.devices if device.uuid == uuid)
 
     def reserved(self, uuid: str) -> float:
         """Return the bytes that are reserved on a device now; NaN if unknown, 0 on an unknown device."""
@@ -63,39 +64,38 @@ class AllocatorSource(Source):
         try:
             indices = self.allocator.devices()
             if len(indices) > len(self.devices):
-                self._adopt(indices)
+                self._describe(indices)
             elif not indices and self._other_accelerator is None:
                 self._look_for_other_accelerator()
             opened = self.allocator.opened()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._note(f"GPU memory cannot be read from torch ({plain(error)}); update torch.")
             indices, opened = range(0), ()
-        rows = [self._read_device(index) if index in opened else _IDLE for index in indices]
+        rows = [self._read_device(index) if index in opened else _UNOPENED for index in indices]
         return self._padded([value for row in rows for value in row])
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return the values where the counters have been read; None where there was no device to read."""
-        if instant.allocator is not self.allocator:
+        """Return the values of this allocator's readings at an instant; None if there are none."""
+        readings = instant.readings
+        if instant.allocator is not self.allocator or not readings:
             return None
-        values: list[float] = []
-        # Until they are adopted, the number of values shows that there are devices to adopt.
-        for index in range(len(self.devices) or max(instant.readings, default=-1) + 1):
-            reading = instant.readings.get(index)
-            values += _IDLE if reading is None else values_of(reading)
-        return values if instant.readings else None
+        # Before the devices are described, the number of values shows that there are devices to describe.
+        indices = range(len(self.devices) or max(readings) + 1)
+        rows = (values_of(readings[at]) if at in readings else _UNOPENED for at in indices)
+        return [value for row in rows for value in row]
 
     def _read_device(self, index: int) -> Sequence[float]:
         try:
             return values_of(reading_of(self.allocator.stats(index)))
         except Exception as error:  # noqa: BLE001  (pluggable allocators raise what they like)
             self._note(
-                f"The allocator of {self._key(index)} reports no figures ({plain(error)}); other devices "
-                "are not affected. PyTorch's own CUDA allocator reports them."
+                f"The allocator of {self.allocator.key(index)} reports no figures ({plain(error)}); other "
+                "devices are not affected. PyTorch's own CUDA allocator reports them."
             )
             return (NOT_AVAILABLE,) * len(_METRICS)
 
-    def _adopt(self, indices: range) -> None:
-        devices = tuple(self._device(index) for index in indices)
+    def _describe(self, indices: range) -> None:
+        devices = tuple(map(self._device, indices))
         # Assigned whole, series first: the poller and the user's thread may come here at the same time.
         self.series = tuple(
             Series(device.key, metric, label)
@@ -108,17 +108,13 @@ class AllocatorSource(Source):
         try:
             return self.allocator.device(index)
         except Exception as error:  # noqa: BLE001  (a device off the bus must not hide others)
-            self._note(f"torch cannot describe {self._key(index)} ({plain(error)}).")
-            return Device(self._key(index), "")
-
-    def _key(self, index: int) -> str:
-        return f"{self.allocator.device_type}:{index}"
+            self._note(f"torch cannot describe {self.allocator.key(index)} ({plain(error)}).")
+            return Device(self.allocator.key(index), "")
 
     def _look_for_other_accelerator(self) -> None:
         self._other_accelerator = other = self.allocator.other_accelerator()
-        # A torch that is not built for these devices never will be.
         if other is not None and not self.allocator.supported():
-            self.due = math.inf
+            self.due = math.inf  # this torch is not built for these devices
         if other and other not in self._others:
             self._note(
                 f"This torch is built for {plain(other)}, whose memory is not supported yet: "
@@ -127,13 +123,13 @@ class AllocatorSource(Source):
 
 
 def values_of(reading: Reading) -> Sequence[float]:
-    """Return the values of one device's series; NaN for what is no figure."""
+    """Return the values of one device's series; NaN where a value is not a number."""
     try:
         values = [*map(float, reading[: len(_METRICS)])]
     except (TypeError, ValueError):
         return (NOT_AVAILABLE,) * len(_METRICS)
     if values[_REQUESTED] == 0.0 < values[_ALLOCATED]:
-        # backend:cudaMallocAsync keeps neither of the two and says 0.
+        # backend:cudaMallocAsync keeps neither of the two and reports 0.
         values[_REQUESTED] = values[_INACTIVE_SPLIT] = NOT_AVAILABLE
     if min(values) >= 0.0 and max(values) < math.inf:
         return values

@@ -1,6 +1,6 @@
-"""The bytes of models' and optimizers' tensors as series: `monitor.attribution` counts them.
+"""The bytes of models' and optimizers' tensors as series.
 
-A training changes these tensors, so they are counted on the user's own thread, at edges of its steps.
+`monitor.attribution` counts them on the user's thread, at the edges of steps: training changes them.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ class TensorSource(Source):
     def __init__(self) -> None:
         super().__init__()
         self.latest: Sequence[float] = ()
-        """The values of `series`, never changed in place: what was true at an instant can be kept."""
+        """The values of `series`; a new sequence at each count, so that those of an instant can be kept."""
         self.counted: Mapping[str, Held] = {}
-        """What was counted last, by device key."""
+        """The newest count, by device key."""
         self.before_reading: Callable[[], None] = lambda: None
-        """Leaves out what is known to be gone; called on any thread."""
+        """Removes freed tensors from the count; called on any thread."""
 
     def count(self, held: Mapping[str, Held]) -> None:
-        """Take over a new count; a device that is not in it has no such tensors any more."""
+        """Replace the count; a known device that is missing in it has no such tensors now."""
         if held == self.counted:
             return
         described = {(series.device, series.metric) for series in self.series}
-        devices = dict.fromkeys((*self.counted, *held))
-        self.counted = {key: held.get(key, {}) for key in devices}
+        self.counted = {**{key: {} for key in self.counted}, **held}
         # The series come first: a reader in between finds too few values, never too many.
         self.series += tuple(
             Series(key, metric)
@@ -46,7 +45,7 @@ class TensorSource(Source):
             if (metric not in HELD or metric in USUAL or metric in parts)
             and (key, metric) not in described
         )
-        # A session fills in what is not attributed: it knows when its steps began.
+        # A session computes the unattributed bytes: it knows when its steps began.
         self.latest = tuple(
             self.counted[series.device].get(series.metric, 0.0)
             if series.metric in HELD
@@ -60,5 +59,5 @@ class TensorSource(Source):
         return self._padded(self.latest)
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return what was counted then."""
+        """Return the count of an instant."""
         return instant.held

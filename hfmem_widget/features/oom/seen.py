@@ -18,11 +18,16 @@ from hfmem_widget.features.oom.model import Cache, OtherModels, Seen
 from hfmem_widget.monitor.subjects import Subjects, main_variables
 from hfmem_widget.sources.caches import growth_of, is_cache, storages_in
 from hfmem_widget.sources.heap import roots, tensors
-from hfmem_widget.sources.heap.frames import in_frame, outwards, variables_of
+from hfmem_widget.sources.heap.kept import OF_AN_ERROR
 from hfmem_widget.sources.heap.model import Holder
 from hfmem_widget.sources.heap.paths import ARROW
-from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of
-from hfmem_widget.sources.heap.remedy import OF_AN_ERROR
+from hfmem_widget.sources.heap.referents import (
+    CONTAINERS,
+    fields_of,
+    in_frame,
+    outwards,
+    variables_of,
+)
 from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.sources.storages import storages_of
 from hfmem_widget.text import format_count, plain

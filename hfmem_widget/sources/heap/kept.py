@@ -1,4 +1,4 @@
-"""Where Python and IPython keep errors and outputs by themselves, so that these can be freed."""
+"""Where Python and IPython keep errors and outputs, and how to free what a name keeps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.paths import OPEN_FIGURES, UNNAMED
 from hfmem_widget.sources.heap.referents import fields_of
 
 GONE = object()
@@ -84,3 +86,38 @@ def outputs_without_variable(shell: Any = None) -> Iterator[Slot]:
         namesake = "_" if slot.key == "result" else slot.key
         if not is_variable and shell.user_ns.get(namesake) is not slot.value():
             yield slot
+
+
+OF_AN_ERROR = re.compile(
+    r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
+)
+_OUTPUT = re.compile(rf"Out\b|(?:IPython's )?(?:{LAST_OUTPUTS.pattern})(?!\w)")
+
+_BEYOND_NAMES = {
+    OPEN_FIGURES: "plt.close(figure) closes one of them, plt.close('all') all.",
+    UNNAMED: "They may wait for the garbage collector: %memholders --free garbage collects them then.",
+}
+
+
+def beyond_names(row: Holder) -> str:
+    """Return how to free what no name of the notebook leads to, as a sentence; empty where one does."""
+    return next((remedy for path, remedy in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
+
+
+def remedy(row: Holder) -> str:
+    """Return how to free what a row keeps, as a sentence; empty where its name says enough."""
+    if OF_AN_ERROR.match(row.path):
+        return "%memholders --free errors frees the error and what it holds."
+    if row.path.startswith("IPython's last result"):
+        return "%memholders --free all frees the last result, whether error or output."
+    if _OUTPUT.match(row.path):
+        return "%memholders --free outputs frees it; a semicolon at the end of the line prevents the output."
+    if row.kind == "gradients":
+        return f"zero_grad() frees the gradients in {row.path}."
+    if row.is_of_graphs:
+        what = "a detached tensor" if row.graphs == 1 else "detached tensors"
+        return (
+            f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "
+            "a tensor with a graph holds everything that its backward pass needs."
+        )
+    return beyond_names(row)

@@ -16,10 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap.frames import is_users_function, running_frames
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
 from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
-from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.heap.referents import fields_of, is_users_function, running_frames
 from hfmem_widget.sources.heap.tensors import type_in
 
 
