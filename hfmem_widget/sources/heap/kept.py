@@ -29,20 +29,19 @@ class Slot(NamedTuple):
     fields: dict[Any, Any]
     key: Any
     empty: object = GONE
-    """What stands there when nothing is kept; `GONE` where the key is not there then."""
+    """The value of an empty slot; `GONE` if an empty slot has no key."""
 
     def value(self) -> Any:
-        """Return what is kept, or None."""
+        """Return the kept object, or None."""
         return self.fields.get(self.key)
 
     def is_empty(self) -> bool:
         """Return whether nothing is kept."""
-        value = self.fields.get(self.key)
-        return value is None or value is self.empty
+        return self.value() is None or self.value() is self.empty
 
 
 def errors_kept(shell: Any = None) -> list[Slot]:
-    """Return where the last error is kept: by Python, by IPython's shell, and by its debugger."""
+    """Return the slots that keep the last error: Python's, the IPython shell's, and its debugger's."""
     traceback, syntax, result = (
         fields_of(getattr(shell, name, None))
         for name in ("InteractiveTB", "SyntaxTB", "last_execution_result")
@@ -59,7 +58,7 @@ def errors_kept(shell: Any = None) -> list[Slot]:
 
 
 def outputs_kept(shell: Any = None) -> list[Slot]:
-    """Return where outputs are kept: ``Out``, ``_12``, ``_`` if it is not the user's, IPython's copies."""
+    """Return the slots that keep outputs: ``Out``, ``_12``, ``_`` unless the user's, IPython's copies."""
     if shell is None:
         return []
     history = shell.user_ns.get("_oh")
@@ -80,7 +79,7 @@ def outputs_kept(shell: Any = None) -> list[Slot]:
 
 
 def outputs_without_variable(shell: Any = None) -> Iterator[Slot]:
-    """Yield where an output is kept that no variable of the same name holds."""
+    """Yield the slots of outputs that no variable of the same name holds."""
     for slot in outputs_kept(shell):
         is_variable = slot.fields is shell.user_ns or slot.name.startswith("Out[")
         namesake = "_" if slot.key == "result" else slot.key

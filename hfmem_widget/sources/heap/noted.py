@@ -1,4 +1,4 @@
-"""What there was at a moment, in names and figures alone: so it is seen later what is new, and what grew."""
+"""The names of a moment, in texts and figures alone, so that new names and growth are found later."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def first_name(path: str) -> str:
 
 
 def joined(path: str, rows: Sequence[Holder]) -> Holder:
-    """Return rows as one, with their sums."""
+    """Return one row with the sums of some rows."""
     fields = ("bytes", "tensors", "graph_bytes", "graphs")
     sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
     return replace(rows[0], path=path, **sums)
 
 
 def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
-    """Return how many items each list has that a variable names."""
+    """Return the length of each list and deque that a variable names."""
     # In C, as in `_bound`.
     are_lists = map({list, deque}.__contains__, map(type, namespace.values()))
     pairs: Iterator[tuple[str, Any]] = zip(namespace, namespace.values(), strict=False)
-    return {name: len(each) for name, each in list(compress(pairs, are_lists))}
+    return {name: len(items) for name, items in list(compress(pairs, are_lists))}
 
 
 class NotedNames:
-    """Which names there were, each with the object it named: eight bytes for each.
+    """The names of a moment, each with the object it named, as a hash of 8 bytes.
 
-    Names that hold nothing are left out: in a notebook with a hundred thousand names that is most of them.
+    Names of numbers and the like are left out: in a notebook with 100,000 names these are most of them.
     """
 
     def __init__(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> None:
@@ -52,13 +52,10 @@ class NotedNames:
         return len(self._hashes)
 
     def new(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> set[str]:
-        """Return the names that were not there, or named another object, as far as an address can tell."""
+        """Return the names that are new, or name another object, as far as an address can tell."""
         hashes = set(self._hashes)
-        return {
-            binding[0]
-            for binding in list(_bindings(namespace, others))
-            if hash(binding) not in hashes
-        }
+        bindings = list(_bindings(namespace, others))
+        return {binding[0] for binding in bindings if hash(binding) not in hashes}
 
 
 def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterator[tuple[str, int]]:
@@ -67,12 +64,12 @@ def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterat
     numbered = list(_bound(outputs)) if type(outputs) is dict else []
     return chain(
         _bound(namespace),
-        [(f"Out[{number}]", at) for number, at in numbered],
+        [(f"Out[{number}]", address) for number, address in numbered],
         [(root.name, id(root.value)) for root in others],
     )
 
 
 def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
     # In C from end to end: nothing is copied, and no other thread comes in between.
-    holds = map(not_, map((ATOMS - TEXTS).__contains__, map(type, names.values())))
-    return compress(zip(names, map(id, names.values()), strict=False), holds)
+    may_hold = map(not_, map((ATOMS - TEXTS).__contains__, map(type, names.values())))
+    return compress(zip(names, map(id, names.values()), strict=False), may_hold)

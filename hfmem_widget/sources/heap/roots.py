@@ -1,4 +1,4 @@
-"""The roots of a search: names that a person knows, in the order in which they are blamed."""
+"""The roots of a search: names that a person knows, in the order of `Precedence`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hfmem_widget.sources.heap.tensors import type_in
 
 
 class Precedence(IntEnum):
-    """The order in which a name is chosen among several that reach the same bytes: the lowest first."""
+    """The kinds of names; of several names that reach the same bytes, the lowest is shown."""
 
     MODEL = 0
     VARIABLE = 1
@@ -49,8 +49,6 @@ _OF_THE_SHELL = re.compile(
     r"In|_i{1,3}|_i\d+|_[ido]h|_exit_code|exit|quit|open|get_ipython|__\w+__"
 )
 
-_NOT_THE_USERS = {"__main__", "__mp_main__", "hfmem_widget"}
-
 _AT_A_TIME = 10_000
 
 
@@ -68,7 +66,7 @@ def variables(namespace: Mapping[str, object]) -> Iterator[Root]:
 
 
 def kernel_roots(shell: Any = None) -> list[Root]:
-    """Return what is kept without a variable: errors, outputs, open figures, what functions that run hold."""
+    """Return the roots besides variables: errors, outputs, open figures, and functions that run."""
     cells = cells_of(shell)
     return [
         Root(error_name(value, cells) or slot.name, value, Precedence.ERROR)
@@ -78,14 +76,14 @@ def kernel_roots(shell: Any = None) -> list[Root]:
 
 
 def running() -> Iterator[Root]:
-    """Yield the functions of the user's that run, in any thread, and hold their variables."""
+    """Yield the user's functions that run in any thread, which hold their variables."""
     for frame in running_frames():
         if is_users_function(frame) and not frame.f_code.co_filename.startswith(_installed()):
             yield Root(f"the running {frame.f_code.co_name}()", frame, Precedence.RUNNING)
 
 
 def open_figures() -> Iterator[Root]:
-    """Yield the figures that pyplot holds until it is told to let them go."""
+    """Yield the figures that pyplot holds until they are closed."""
     manager = type_in("matplotlib._pylab_helpers", "Gcf")
     figures = None if manager is None else vars(manager).get("figs")
     if isinstance(figures, dict) and figures:
@@ -93,20 +91,20 @@ def open_figures() -> Iterator[Root]:
 
 
 def modules_of_libraries() -> dict[str, ModuleType]:
-    """Return all modules but Jupyter's and ours, of which `user_modules` were looked into before."""
+    """Return all modules except the notebook itself, Jupyter's and ours."""
     return {
         name: module
         for name, module in list(sys.modules.items())
         if issubclass(type(module), ModuleType)
-        and name not in _NOT_THE_USERS
+        and name not in {"__main__", "__mp_main__"}
         and not is_of_jupyter(name)
     }
 
 
 def known_to_the_collector() -> Iterator[list[Any]]:
-    """Yield the objects that the garbage collector knows, and what they refer to, many at a time.
+    """Yield the objects that the garbage collector knows, and their referents, many at a time.
 
-    Modules are not asked: their fields are known anyway, and up to CPython 3.12.5 asyncio's hands out objects
+    Modules are left out: their fields are known anyway, and up to CPython 3.12.5 asyncio's returns objects
     that it has freed, which ends the process or fills its memory (python/cpython#122695).
     """
     objects = [held for held in gc.get_objects() if not issubclass(type(held), ModuleType)]
@@ -117,14 +115,12 @@ def known_to_the_collector() -> Iterator[list[Any]]:
 
 def user_modules() -> dict[str, ModuleType]:
     """Return the modules that were imported from outside of the standard library and site-packages."""
-    modules = {}
-    for name, module in list(sys.modules.items()):
-        if not issubclass(type(module), ModuleType) or name.partition(".")[0] in _NOT_THE_USERS:
-            continue
-        file = fields_of(module).get("__file__")
-        if type(file) is str and not file.startswith(_installed()):
-            modules[name] = module
-    return modules
+    return {
+        name: module
+        for name, module in modules_of_libraries().items()
+        if type(file := fields_of(module).get("__file__")) is str
+        and not file.startswith(_installed())
+    }
 
 
 @lru_cache(1)
@@ -139,12 +135,12 @@ def _installed() -> tuple[str, ...]:
 
 
 def is_dunder(name: object) -> bool:
-    """Return whether a name is one such as ``__builtins__``, which a module has of itself."""
+    """Return whether a name such as ``__builtins__`` is Python's; also true of what is not a text."""
     return type(name) is not str or (name.startswith("__") and name.endswith("__"))
 
 
 def cells_of(shell: Any) -> Mapping[str, int]:
-    """Return the numbers of cells by the file names that their code has."""
+    """Return the numbers of cells by the file names of their code."""
     cells = getattr(getattr(shell, "compile", None), "_filename_map", None)
     return cells if type(cells) is dict else {}
 

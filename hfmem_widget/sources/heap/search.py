@@ -1,11 +1,10 @@
-"""Shared by both searches of the heap: how objects of a type are followed, and the bounds of a search."""
+"""The base of both searches of the heap: how objects of a type are followed, and the bounds of a search."""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
 Key = tuple[int, str]
-"""What memory is known by: its address, or that of the object whose own it is, and the device."""
+"""Identifies memory: its address, or that of the object that owns it, and the device."""
 
 MOST_OBJECTS = 3_000_000
 MOST_SECONDS = 10.0
@@ -28,15 +27,15 @@ _BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _LEVELS = 3
 _NOTHING = ATOMS | {type}
 _FEW_REFERENTS = 16
-"""A small object is looked through at once: an instance, its dict, a list of numbers in that."""
+"""The most referents of an object that is looked through at once: an instance, its dict, a list in that."""
 
 
 class SearchEnded(BaseException):
-    """A bound was reached. No error: it ends all loops of a search, through every ``except Exception``."""
+    """A bound was reached. It is not an `Exception`, so that it ends all loops of a search."""
 
 
 class Traits(NamedTuple):
-    """How the objects of one type are followed; `look` is None where they hold nothing of interest."""
+    """How the objects of one type are followed; `look` is None if they hold nothing of interest."""
 
     look: Look | None
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
@@ -46,15 +45,14 @@ class Traits(NamedTuple):
 
 
 class TraitsOfTypes(dict[type, Traits]):
-    """The `Traits` of each type, worked out once. It refers to no search, which would keep itself."""
+    """The `Traits` of each type, computed once. It refers to no search, which would keep itself."""
 
     def __init__(self, modules: Collection[str]) -> None:
         super().__init__()
         self.user_modules = {"__main__", *modules}
 
     def __missing__(self, type_: type) -> Traits:
-        """Work out how objects of a type are followed."""
-        tensor, module, optimizer = tensors.kinds() or ((), (), ())
+        tensor, module, optimizer = tensors.kinds()
         look = look_into(type_, self.user_modules)
         if issubclass(type_, tensor):
             traits = Traits(tensors.in_tensor, "tensor")
@@ -62,10 +60,8 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(unnamed(tensors.in_node))
         elif type_ is tensors.type_in("torch", "_C._autograd.SavedTensor"):
             traits = Traits(unnamed(tensors.in_saved))
-        elif (role_and_kind := arrays.role_of(type_))[0]:
-            traits = Traits(
-                arrays.LOOKS.get(role_and_kind[0]), role_and_kind[0], held=role_and_kind[1]
-            )
+        elif role := (role_and_kind := arrays.role_of(type_))[0]:
+            traits = Traits(arrays.LOOKS.get(role), role, held=role_and_kind[1])
         elif issubclass(type_, module):
             traits = Traits(look, "module")
         elif issubclass(type_, optimizer):
@@ -80,7 +76,7 @@ class TraitsOfTypes(dict[type, Traits]):
 
 
 class Search(Scales):
-    """The bounds and the known types of one search; all it refers to is freed with it."""
+    """The bounds and the known types of one search; everything it refers to is freed with it."""
 
     def __init__(self, most_objects: int, most_seconds: float) -> None:
         super().__init__()
@@ -89,27 +85,15 @@ class Search(Scales):
         self.objects = 0
         """Objects counted so far."""
         self.bound = ""
-        """Which bound was reached, as a sentence; empty if none was."""
+        """The bound that was reached, as a sentence; empty if none was."""
         self.where: dict[Key, tuple[int, int]] = {}
-        """The beginning and the end of memory that other objects may share, by its key."""
+        """The addresses of the beginning and the end of memory that other objects may share."""
         self._mapped = MappedFiles()
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
 
-    @staticmethod
-    @contextmanager
-    def undisturbed() -> Iterator[None]:
-        """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
-
     def count(self) -> None:
-        """Count an object; raise `SearchEnded` if there are too many of them, or time is up."""
+        """Count an object; raise `SearchEnded` if there are too many, or time is up."""
         self.objects += 1
         if self.objects >= self._most_objects:
             self.bound = f"the search ended early, after {self.objects:,} objects"
@@ -119,12 +103,11 @@ class Search(Scales):
             raise SearchEnded
 
     def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.HeapMemory]]:
-        """Yield what a tensor, an array that is no view, a table or an image has."""
+        """Yield the memory of a tensor, a table, an image, or an array that is not a view."""
         traits = self.kinds[type(value)]
         if traits.role == "tensor":
             for number, device, size, dtype in storages_of(value):
-                on_the_host = device == "cpu"
-                start, is_shared = arrays.lent_or_shared(value) if on_the_host else (0, False)
+                start, is_shared = arrays.lent_or_shared(value) if device == "cpu" else (0, False)
                 memory = arrays.HeapMemory(number, size, (), dtype, start)
                 yield self._keyed(memory, MANAGED if is_shared else device)
             return
@@ -141,9 +124,9 @@ class Search(Scales):
         return key, memory
 
     def overlapping(self, keys: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
-        """Yield what is a part of other memory, such as a tensor that was made of an array.
+        """Yield memory that overlaps other memory, such as a tensor that was made of an array.
 
-        First comes the memory that begins first, then the part, then the bytes of all until there.
+        Yields the memory that begins first, the part, and the bytes from the beginning to the part's end.
         """
         first, end = (0, ""), 0
         spans = [item for item in self.where.items() if item[0] in keys]
@@ -155,10 +138,10 @@ class Search(Scales):
                 yield first, key, end - self.where[first][0]
 
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
-        """Return whether an object that may be empty holds numbers and text alone, as most do.
+        """Return whether a plain object holds only numbers and text, as most do.
 
-        The garbage collector knows everything that such an object holds, without creating its ``__dict__``.
-        At most `deeper` levels are looked through, and only where each holds little.
+        The garbage collector knows everything that it holds, without creating its ``__dict__``. At most
+        `deeper` levels are looked through, and only objects with few referents.
         """
         referents = gc.get_referents(value)
         if _NOTHING.issuperset(map(type, referents)):  # one pass in C
