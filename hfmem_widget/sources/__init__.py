@@ -9,12 +9,11 @@ from typing import Any
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.children import ChildSource, find_processes
-from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
 from hfmem_widget.sources.host import HostSource, find_memory
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.source import Source
-from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.sources.torch_mps import MpsAllocator
 from hfmem_widget.sources.torch_xpu import XpuAllocator

@@ -1,7 +1,7 @@
-"""The tensors of a KV cache, and how it grows, by reading the objects that own them.
+"""The tensors of a KV cache, and its growth, read from the objects that own them.
 
-transformers' caches have layers, whose fields are tensors: of keys and values, packed ones with their scales,
-convolutions' and recurrent states. Older models, and other libraries, pass tuples of tuples.
+transformers' caches have layers with tensors as fields: keys and values, packed ones with their scales, and
+states of convolutions and recurrences. Older models, and other libraries, pass tuples of tuples.
 """
 
 from __future__ import annotations
@@ -14,40 +14,41 @@ from hfmem_widget.sources.storages import Storage, storages_of, tensors_in
 
 
 def storages_in(cache: object) -> tuple[Storage, ...]:
-    """Return the storages of a cache, each once; none of them where it cannot be read."""
+    """Return the storages of a cache, each once; () if it cannot be read."""
     try:
-        return tuple(
-            {one[0]: one for tensor in tensors_in(cache) for one in storages_of(tensor)}.values()
-        )
-    except Exception:  # noqa: BLE001  (a cache may be of the user's own, and raise what it likes)
+        storages = (storage for tensor in tensors_in(cache) for storage in storages_of(tensor))
+        return tuple({storage[0]: storage for storage in storages}.values())
+    except Exception:  # noqa: BLE001  (a cache may be of the user's own, and raise anything)
         return ()
 
 
 def is_cache(value: object) -> bool:
-    """Return whether something is a cache of transformers, by its type alone."""
+    """Return whether an object is a cache of transformers, by its type alone."""
     kind = cache_kind()
     return kind is not None and issubclass(type(value), kind)
 
 
 def cache_kind() -> type | None:
-    """Return transformers' class of caches; None where it is not imported, or has none."""
+    """Return transformers' class of caches; None if it is not imported, or has none."""
     kind = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
     return kind if isinstance(kind, type) else None
 
 
 @dataclass(frozen=True, slots=True)
 class CacheGrowth:
-    """How a cache grows with each further token, over all layers and all sequences of the batch."""
+    """The growth of a cache with each further token, over all layers and all sequences of the batch."""
 
-    token_bytes: float = 0.0  # that each token adds; in a static cache, takes of what is allocated
-    window_bytes: float = 0.0  # that it adds besides as long as there are fewer than `window`
-    window: int = 0  # the longest sliding window, in tokens; 0 where there is none
-    limit: int = 0  # the most tokens that it can hold; 0 where it has no bound
-    length: int = 0  # the tokens that it holds; 0 where the device would have to be waited for
+    token_bytes: float = (
+        0.0  # added by each token; in a static cache, taken from its allocated bytes
+    )
+    window_bytes: float = 0.0  # added besides as long as there are fewer tokens than `window`
+    window: int = 0  # the longest sliding window, in tokens; 0 if there is none
+    limit: int = 0  # the most tokens that it can hold; 0 if it has no bound
+    length: int = 0  # the tokens that it holds; 0 if reading them would wait for the device
 
 
 def growth_of(cache: object) -> CacheGrowth | None:
-    """Return how a cache grows; None where that cannot be read from it."""
+    """Return a cache's growth; None if it cannot be read."""
     try:
         return _growth(cache)
     except Exception:  # noqa: BLE001  (as above)
@@ -55,7 +56,7 @@ def growth_of(cache: object) -> CacheGrowth | None:
 
 
 def _growth(cache: Any) -> CacheGrowth | None:
-    # What an encoder has put into it stays as it is.
+    # The encoder's part does not grow.
     cache = getattr(cache, "self_attention_cache", cache)
     layers = getattr(cache, "layers", cache)
     if not isinstance(layers, (list, tuple)):
@@ -69,7 +70,7 @@ def _growth(cache: Any) -> CacheGrowth | None:
         cumulative = _of(layer, "cumulative_length")
         held = cumulative if type(cumulative) is int else 0
         if held and _of(layer, "_quantized_keys") is not None:
-            # As it is now: the newest tokens are not packed yet.
+            # The average so far: the newest tokens are not packed yet.
             token_bytes += sum(size for _, _, size, _ in storages_in(layer)) / held
             length = max(length, held)
             continue
@@ -85,9 +86,8 @@ def _growth(cache: Any) -> CacheGrowth | None:
             token_bytes += a_token
             limit = max(limit, most or 0)
             length = length if most else max(length, sizes[0][-2])
-    if not token_bytes and not window_bytes:
-        return None
-    return CacheGrowth(token_bytes, window_bytes, int(window), int(limit), length)
+    growth = CacheGrowth(token_bytes, window_bytes, int(window), int(limit), length)
+    return growth if token_bytes or window_bytes else None
 
 
 def _of(layer: object, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The memory limit of this process' control group, which is a container's or a batch job's machine.
+"""The memory limit of this process' control group, which a container or a batch job has for a machine.
 
 Both versions of the interface, as the kernel documents them: admin-guide/cgroup-v2 and cgroup-v1/memory.
 """
@@ -14,8 +14,7 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 class _Version(NamedTuple):
     limit: str
     usage: str
-    prefix: str
-    """Of the fields of ``memory.stat`` that count the groups below too."""
+    prefix: str  # of the fields of ``memory.stat`` that include the groups below
 
 
 _V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
@@ -25,8 +24,8 @@ _V2 = _Version("memory.max", "memory.current", "")
 class Machine(NamedTuple):
     """The memory of a machine, or of a control group that limits it; bytes, NaN if unknown.
 
-    `in_use` is without `page_cache`, which the kernel gives back when memory is needed, and with `shared`,
-    which it cannot give back: ``/dev/shm``, tmpfs, segments of shared memory.
+    `in_use` is without `page_cache`, which the kernel frees when memory is needed, and with `shared`, which
+    it cannot free: ``/dev/shm``, tmpfs, segments of shared memory.
     """
 
     in_use: float
@@ -36,10 +35,10 @@ class Machine(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The machine's memory as CPU and GPU share it, in bytes; `in_use` is without page cache.
+    """The machine's memory if CPU and GPU share it, in bytes; `in_use` is without page cache.
 
-    `own` is what this process has beside its GPU memory, and with `is_all` both, as on macOS. A group's limit
-    does not count what CUDA allocates: 12 GiB added 0.4 to ``memory.current`` (model-serving-minefield#57).
+    `own` is this process' memory without its GPU memory; if `is_all` with it, as on macOS. A group's limit
+    does not include CUDA's memory: 12 GiB added 0.4 to ``memory.current`` (model-serving-minefield#57).
     """
 
     total: float
@@ -56,7 +55,7 @@ class Cgroup(NamedTuple):
     version: _Version
 
     def now(self) -> Machine:
-        """Return what it has now; all file cache counts as page cache, as the kernel's MemAvailable does."""
+        """Return its memory now; all file cache counts as page cache, as in the kernel's MemAvailable."""
         usage = _number(self.folder / self.version.usage)
         try:
             lines = _text(self.folder / "memory.stat").splitlines()
@@ -92,7 +91,7 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
             root, version = mount / "memory", _V1
         else:
             continue
-        # In a container the path may be the host's, or begin with "/.."; the root then is our own group.
+        # In a container the path may be the host's, or begin with "/.."; then the root is our own group.
         parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
         for depth in range(len(parts), -1, -1):
             folder = root.joinpath(*parts[:depth])
@@ -103,7 +102,7 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
 
 
 def _text(path: Path) -> str:
-    # `Path.read_text` takes longer than the reading itself, and this is read while a model trains.
+    # `Path.read_text` takes longer than the reading itself, and this runs while a model trains.
     with path.open("rb", buffering=0) as file:
         return file.read().decode()
 
@@ -111,5 +110,5 @@ def _text(path: Path) -> str:
 def _number(path: Path) -> float:
     try:
         return float(_text(path))
-    except (OSError, ValueError):  # "max" is no number: no limit
+    except (OSError, ValueError):  # "max" is not a number: no limit
         return NOT_AVAILABLE

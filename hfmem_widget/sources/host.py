@@ -1,7 +1,7 @@
 """The process' own memory on any machine: its private memory, its resident set, and the machine's memory.
 
-Private memory has what every allocator took from the system: malloc's tensors and arrays, Python's own
-objects, Arrow, polars, shared memory. What malloc and Python have free is not in it (docs/host.md).
+Private memory includes all memory that allocators took from the system: malloc's tensors and arrays, Python's
+own objects, Arrow, polars, shared memory. Memory that malloc and Python have free is left out (docs/host.md).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
 SOON, IDLE_SHARE = 2.0, 0.0005
-"""Seconds after which an allocator is read again although private memory is the same, and the share of the
+"""Seconds after which an allocator is read again although private memory is unchanged, and the share of the
 time that this may take beside a GPU: 5.6 ms for a heap of 0.7 GiB and the 1,757 mappings of CUDA."""
 
 
 class PsutilMemory:
-    """What psutil knows, for Windows and macOS; bytes, NaN if unknown."""
+    """psutil's figures, for Windows and macOS; bytes, NaN if unknown."""
 
     what = "resident"
 
@@ -52,7 +52,7 @@ class PsutilMemory:
         self.machine_total = float(self._machine().total)
 
     def own(self, *, whole: bool = True) -> Own:
-        """Return what this process has; Windows alone has its peak."""
+        """Return this process' memory; only Windows has its peak."""
         memory_info = self._process.memory_info()
         resident = float(memory_info.rss)
         peak = float(getattr(memory_info, "peak_wset", NOT_AVAILABLE))
@@ -64,17 +64,17 @@ class PsutilMemory:
         return Machine(float(machine.total - machine.available))
 
     def pool(self) -> Pool:
-        """Return the memory that a GPU without its own has in common with this process."""
+        """Return the memory that an integrated GPU shares with this process."""
         return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
     def close(self) -> None:
-        """Give nothing back."""
+        """Close nothing."""
 
 
 class DarwinMemory(PsutilMemory):
-    """What macOS knows besides: the physical footprint, the memory of a process in its Activity Monitor.
+    """macOS' figures: the physical footprint, which is the memory of a process in its Activity Monitor.
 
-    Tensors on Apple's GPU count in it, and so does what was compressed; in the resident set they do not.
+    It includes tensors on Apple's GPU and compressed memory; the resident set does not.
     """
 
     what = "footprint"
@@ -89,11 +89,11 @@ class DarwinMemory(PsutilMemory):
         return own._replace(peak=max(self._word(30), footprint), private=footprint)
 
     def pool(self) -> Pool:
-        """Return the memory that a GPU without its own has in common with this process."""
+        """Return the memory that an integrated GPU shares with this process."""
         return super().pool()._replace(own=self._word(9), is_all=True)
 
     def pressure(self) -> str:
-        """Return how short memory is on the machine, in macOS' words; empty where it is not, or unknown."""
+        """Return how short memory is on the machine, in macOS' words; empty if it is not, or if unknown."""
         level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
         name = b"kern.memorystatus_vm_pressure_level"
         out = ctypes.byref(level), ctypes.byref(size)
@@ -110,7 +110,7 @@ class DarwinMemory(PsutilMemory):
 
 
 def find_memory() -> LinuxMemory | PsutilMemory:
-    """Return how to read this process' memory on this system."""
+    """Return the reader of this process' memory for this system."""
     if is_linux():
         return LinuxMemory()
     return DarwinMemory() if sys.platform == "darwin" else PsutilMemory()
@@ -131,17 +131,17 @@ BESIDE: Mapping[str, str] = {
     "machine_swap": "swap in use",
     "stalled": "waiting for memory (%)",
 }
-"""Metrics that are there from when there is any. In private memory are those in use in malloc, by Python's
-objects and in Arrow's pool, and the pages of *shared*. *Untouched* is the least that malloc has handed out
-and nobody has written, which takes no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and
-offloading. *Shared memory* is the machine's, without what is resident in this process."""
+"""Metrics whose series begin with the first value above 0. Private memory includes malloc's, Python's
+objects, Arrow's pool and *shared*. *Untouched* is a lower bound of the allocated bytes that have not been
+written, and so take no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and offloading. *Shared
+memory* is the machine's, without the part that is resident in this process."""
 
 
 class HostSource(Source):
-    """The roles of the device "cpu".
+    """The series of the device "cpu".
 
-    `memory` is that of this system by default. `find_heap` returns how to read the C heap, and `find_python`
-    Python's arenas, or None where that cannot be known; `pinned` and `arrow` return bytes.
+    `memory` is by default that of this system. `find_heap` returns a reader of the C heap, and `find_python`
+    one of Python's arenas, or None if they cannot be read; `pinned` and `arrow` return bytes.
     """
 
     name = "host"
@@ -163,7 +163,7 @@ class HostSource(Source):
         self._python = find_python() if label == LinuxMemory.what else None
         try:
             private = self._memory.own().private
-        except Exception:  # noqa: BLE001  (`read` says so)
+        except Exception:  # noqa: BLE001  (`read` reports it)
             private = NOT_AVAILABLE
         if math.isnan(private) and self._heap is not None:
             label = "heap in use"
@@ -240,11 +240,11 @@ class HostSource(Source):
                 self.series += (Series("cpu", metric, BESIDE[metric]),)
 
     def _private(self, own: Own, now: float) -> float:
-        """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
+        """Return private memory without free memory of malloc and Python; if unknown, the heap in use."""
         used, kept = self._read_heap(now)
         python, free = self._read_arenas(own, now)
         rest = own.private - used - kept - python - free
-        kept -= min(kept, self._lacking_of(kept, rest, now))
+        kept -= min(kept, self._read_lacking(kept, rest, now))
         self._put(malloc=used, cached=kept, python=python, python_free=free)
         self._put(arrow=self._read_arrow(), shared=own.shared)
         if math.isnan(own.private):
@@ -278,10 +278,10 @@ class HostSource(Source):
             self._arena_looks.took(now, own.private, time.perf_counter() - began, self._idle_share)
         return self._arenas
 
-    def _lacking_of(self, kept: float, rest: float, now: float) -> float:
-        """Return what malloc keeps beside memory; `rest` is private memory less malloc's and Python's."""
+    def _read_lacking(self, kept: float, rest: float, now: float) -> float:
+        """Return malloc's free bytes outside memory; `rest` is private memory less malloc's and Python's."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
-        # What malloc has handed out of it since, while private memory grew as much, has come into memory.
+        # Free bytes that malloc has allocated since, while private memory grew as much, take memory now.
         taken, grown = self._kept - kept, rest - self._rest
         self._kept, self._rest = kept, rest
         self._lacking -= max(0.0, min(taken, grown, self._lacking))

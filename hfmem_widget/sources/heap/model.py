@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -17,6 +18,7 @@ Kind = Literal[
 GRAPHS_SHARE = 0.25
 """The least share of a row's bytes that graphs alone keep, for detached tensors to be advised."""
 
+_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -47,6 +49,19 @@ class Holder:
     def is_of_graphs(self) -> bool:
         """Whether graphs alone keep so much of the bytes that storing detached tensors helps."""
         return GRAPHS_SHARE * self.bytes <= self.graph_bytes > 0
+
+
+def first_name(path: str) -> str:
+    """Return the name that a path begins with, such as ``losses`` or ``Out[7]``; else the path."""
+    match = _FIRST_NAME.match(path)
+    return path if match is None else match[0]
+
+
+def joined(path: str, rows: Sequence[Holder]) -> Holder:
+    """Return one row with the sums of some rows."""
+    fields = ("bytes", "tensors", "graph_bytes", "graphs")
+    sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
+    return replace(rows[0], path=path, **sums)
 
 
 @dataclass(frozen=True, slots=True)

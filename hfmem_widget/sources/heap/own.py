@@ -1,4 +1,4 @@
-"""The bytes of Python's own objects: of lists, dicts, texts, numbers, and of instances and their fields.
+"""The bytes of Python's own objects: lists, dicts, texts, numbers, and instances with their fields.
 
 Python's own types report them; no ``__sizeof__`` of a user's class runs.
 """
@@ -19,30 +19,32 @@ from hfmem_widget.sources.heap.arrays import objects_in
 from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
 from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, in_object
 
-LEAST = 2**20  # bytes that a name has a row for
-_MOST = 2**14  # objects that are weighed for one name; of more, as many are taken at random
-_SPREAD = 2 / 3  # the exponent that splits them between a container's items and what is in each
-_DEEPEST = 8  # containers in one another
+LEAST = 2**20  # bytes from which on a name has a row
+_MOST = 2**14  # objects that are weighed for one name; of more, a random sample of this size
+_SPREAD = (
+    2 / 3
+)  # the exponent that splits the sample between a container's items and their contents
+_DEEPEST = 8  # nested containers
 _STEP, _SMALL, _WORD = 16, 512, 8
-"""CPython rounds small objects up to `_STEP`, which is the size of its collector's header too."""
+"""CPython rounds small objects up to `_STEP`, which is also the size of its collector's header."""
 _IS_COLLECTED = 1 << 14  # the flag of a type whose objects have that header
 
 _OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
 
 
 def own_type(kind: type) -> type:
-    """Return which of Python's own types with contents a type is or derives from; `object` for others."""
+    """Return the first of Python's own types with contents among a type's bases; else `object`."""
     return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
 
 
 def items_of(value: Any) -> int:
-    """Return how many items a container has; 1 of anything else."""
+    """Return the number of items of a container; 1 for another object."""
     base: Any = own_type(type(value))
     return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
 
 
-def names_what_it_holds(value: Any) -> bool:
-    """Return whether what an object holds has names: those of fields, or few keys."""
+def has_named_contents(value: Any) -> bool:
+    """Return whether the contents of an object have names: those of fields, or of few keys."""
     kind = own_type(type(value))
     return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
 
@@ -58,12 +60,12 @@ def _rounded(size: int) -> int:
 
 _basic, _dict_at = (vars(type)[name].__get__ for name in ("__basicsize__", "__dictoffset__"))
 _plain = type("Plain", (), {})()
-_TELLS_FIELDS = object.__sizeof__(_plain) > _basic(type(_plain))
-"""Whether Python counts an object's fields with it, as newer ones do."""
+_COUNTS_FIELDS = object.__sizeof__(_plain) > _basic(type(_plain))
+"""Whether Python's size of an object includes its fields, as in newer versions."""
 
 
 def basic_size(value: object) -> int:
-    """Return the bytes of an object itself, and none that it has elsewhere."""
+    """Return the bytes of an object itself, without memory that it has elsewhere."""
     return _rounded(_basic(type(value)))
 
 
@@ -79,7 +81,7 @@ _OURS = next(_counted([object()]))[1]
 
 
 class Scales:
-    """Weighs objects for a search; what several refer to counts with an equal share for each."""
+    """Weighs objects for a search; an object with several referrers counts with an equal share for each."""
 
     kinds: Mapping[type, Any]
     count: Callable[[], None]
@@ -88,12 +90,12 @@ class Scales:
         self._random = random.Random(0)  # noqa: S311  (a sample, by a generator of its own)
         self._above: set[int] = set()
         self.apart: set[int] = set()
-        """The addresses of objects that are weighed by themselves, and not with what holds them."""
+        """The addresses of objects that are weighed by themselves, and not with their holders."""
         self.is_estimate = False
-        """Whether only a sample of what the last object holds was weighed."""
+        """Whether only a sample of the last object's contents was weighed."""
 
     def weigh(self, value: Any, *, below: bool) -> int:
-        """Return the bytes of an object and of its texts and numbers; with `below`, of all it holds."""
+        """Return the bytes of an object and of its texts and numbers; with `below`, of all its contents."""
         self.is_estimate = False
         if self.kinds[type(value)].role == "array":
             return round(self._inside(objects_in(value), _DEEPEST, _MOST, of_fields=False))
@@ -103,11 +105,11 @@ class Scales:
         kind = type(value)
         traits = self.kinds[kind]
         size: int = traits.size_of(value)
-        if not traits.is_plain:  # an atom, or what has rows of another kind
+        if not traits.is_plain:  # an atom, or memory with rows of another kind
             return size
         self.count()
         items, of_fields = gc.get_referents(value), traits.look is in_object
-        if of_fields and _dict_at(kind) and not _TELLS_FIELDS:
+        if of_fields and _dict_at(kind) and not _COUNTS_FIELDS:
             size += _rounded(_WORD * len(items))
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)

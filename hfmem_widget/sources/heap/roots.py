@@ -1,4 +1,4 @@
-"""The roots of a search: names that a person knows, in the order of `Precedence`."""
+"""The roots of a search: names that a person knows, and which of them are new since a moment."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from array import array
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import chain, compress
+from operator import not_
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hfmem_widget.sources.heap.kept import LAST_OUTPUTS, errors_kept, outputs_without_variable
-from hfmem_widget.sources.heap.paths import OPEN_FIGURES, is_of_jupyter
+from hfmem_widget.sources.heap.paths import ATOMS, OPEN_FIGURES, TEXTS, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of, is_users_function, running_frames
 from hfmem_widget.sources.heap.tensors import type_in
 
@@ -155,3 +159,47 @@ def error_name(value: Any, cells: Mapping[str, int]) -> str:
             return f"the error of cell [{number}]"
         value = value.tb_next
     return ""
+
+
+def lengths_of(namespace: Mapping[str, object]) -> dict[str, int]:
+    """Return the length of each list and deque that a variable names."""
+    # In C, as in `_bound`.
+    are_lists = map({list, deque}.__contains__, map(type, namespace.values()))
+    pairs: Iterator[tuple[str, Any]] = zip(namespace, namespace.values(), strict=False)
+    return {name: len(items) for name, items in list(compress(pairs, are_lists))}
+
+
+class NotedNames:
+    """The names of a moment, each with the object it named, as a hash of 8 bytes.
+
+    Names of numbers and the like are left out: in a notebook with 100,000 names these are most of them.
+    """
+
+    def __init__(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> None:
+        self._hashes = array("q", map(hash, _bindings(namespace, others)))
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def new(self, namespace: Mapping[str, object], others: Iterable[Root] = ()) -> set[str]:
+        """Return the names that are new, or name another object, as far as an address can tell."""
+        hashes = set(self._hashes)
+        bindings = list(_bindings(namespace, others))
+        return {binding[0] for binding in bindings if hash(binding) not in hashes}
+
+
+def _bindings(namespace: Mapping[str, object], others: Iterable[Root]) -> Iterator[tuple[str, int]]:
+    """Return the names that a path can begin with, each with the address of its object."""
+    outputs = namespace.get("Out")
+    numbered = list(_bound(outputs)) if type(outputs) is dict else []
+    return chain(
+        _bound(namespace),
+        [(f"Out[{number}]", address) for number, address in numbered],
+        [(root.name, id(root.value)) for root in others],
+    )
+
+
+def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
+    # In C from end to end: nothing is copied, and no other thread comes in between.
+    may_hold = map(not_, map((ATOMS - TEXTS).__contains__, map(type, names.values())))
+    return compress(zip(names, map(id, names.values()), strict=False), may_hold)

@@ -201,12 +201,12 @@ class _SearchForPaths(Search):
             before.append(arrival)
 
     def _note_own(self, node: PathNode, value: Any) -> None:
-        """Note the bytes of an object of Python's own: with everything below it if nothing there has a name."""
+        """Note the bytes of one of Python's own objects, with all that is below it unless that has names."""
         traits = self.kinds[type(value)]
         is_own = traits.is_plain or traits.role == "array" or type(value) in ATOMS
         if node.is_weighed or not is_own:
             return
-        below = not node.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
+        below = not node.is_whole and (not own.has_named_contents(value) or self.is_empty(value))
         size = self.weigh(value, below=below)
         node.is_weighed = below
         if known := self._own.get(node):
