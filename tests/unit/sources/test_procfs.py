@@ -51,6 +51,17 @@ def test_children_of_children_count(proc: Path, name: str) -> None:
     assert Descendants(proc).among([rank], ids_are_ours=True) == {rank}
 
 
+def test_the_first_process_of_a_container_has_children(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id is 1, that of the process which elsewhere adopts everybody's."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    worker = add(proc, 70, 1)
+    entered = add(proc, 80, 0)
+
+    assert Descendants(proc).among([worker, entered], ids_are_ours=True) == {worker}
+
+
 def test_who_was_a_child_stays_one(proc: Path) -> None:
     """An agent may end before its ranks, who are then nobody's."""
     agent = add(proc, 60, os.getpid())
