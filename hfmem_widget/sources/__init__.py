@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
-from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.children import ChildSource, find_processes
 from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
@@ -44,13 +43,10 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
     memory = cache(find_memory)  # not the host's, which another thread reads at the same time
-
-    def pool() -> Pool:
-        return memory().pool()
-
+    pool: dict[str, Any] = {"pool": lambda: memory().pool()}
     of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
-    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
-    driver = DeviceMemorySource(allocators, pool=pool, nvml=nvml)
+    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, **pool)
+    driver = DeviceMemorySource(allocators, nvml=nvml, **pool)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, nvml, driver, *host, TensorSource())

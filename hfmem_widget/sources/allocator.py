@@ -106,14 +106,6 @@ RAW: Final = "__hfmem_raw__"
 """The attribute by which a wrapped entry point gives the original."""
 
 
-class _EntryPoint(NamedTuple):
-    """A wrapped attribute of `torch._C`."""
-
-    before: Callable[..., Any]  # what the wrapper replaced
-    raw: Callable[..., Any]  # torch's own
-    wrapper: Callable[..., Any]
-
-
 class Allocator:
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
@@ -148,7 +140,8 @@ class Allocator:
         self._reset = f"_{self.device_type}_resetPeakMemoryStats"
         self.installed = False
         """Whether this object has wrapped the entry points for peaks, as far as torch has them."""
-        self._wrapped: dict[str, _EntryPoint] = {}
+        # By entry point: the function that was there before, and the wrapper.
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._indices = range(0)
         self._up_in = -1
 
@@ -298,9 +291,9 @@ class Allocator:
         for name in ("stats", "reset_peak"):
             vars(self).pop(name, None)
         wrapped, self._wrapped = self._wrapped, {}
-        for name, entry in wrapped.items():
-            if getattr(extension, name, None) is entry.wrapper:
-                setattr(extension, name, entry.before)
+        for name, (before, wrapper) in wrapped.items():
+            if getattr(extension, name, None) is wrapper:
+                setattr(extension, name, before)
 
     def _module(self) -> Any:
         return getattr(self._modules["torch"], self.device_type)
@@ -309,9 +302,9 @@ class Allocator:
         return getattr(self._modules.get("torch"), "_C", None)
 
     def _raw(self, name: str) -> Any:
-        if name in self._wrapped:
-            return self._wrapped[name].raw
-        entry = getattr(self._extension(), name)
+        entry = (
+            self._wrapped[name][1] if name in self._wrapped else getattr(self._extension(), name)
+        )
         return getattr(entry, RAW, entry)
 
     def _is_the_accelerator(self) -> bool:
@@ -331,8 +324,7 @@ class Allocator:
         raw: Callable[..., Any] = getattr(before, RAW, before)
 
         def chosen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-            ours = self._wrapped.get(name)
-            if ours is None or ours.wrapper is not wrapper or kwargs or len(args) != 1:
+            if self._wrapped.get(name) != (before, wrapper) or kwargs or len(args) != 1:
                 return before
             if type(args[0]) is not int or args[0] not in self.devices() or not applies():
                 return raw
@@ -348,7 +340,7 @@ class Allocator:
         wrapper.__name__ = wrapper.__qualname__ = name
         wrapper.__doc__ = before.__doc__
         setattr(wrapper, RAW, raw)
-        self._wrapped[name] = _EntryPoint(before, raw, wrapper)
+        self._wrapped[name] = before, wrapper
         setattr(extension, name, wrapper)
 
 

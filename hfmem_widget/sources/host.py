@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hfmem_widget.session import Device, Series
@@ -295,9 +296,7 @@ class HostSource(Source):
 
 
 def _cpu_name() -> str:
-    try:
-        with (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            name = re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE)
-    except OSError:
-        name = None
-    return plain(name[1]) if name else "CPU"
+    with suppress(OSError), (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        if name := re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE):
+            return plain(name[1])
+    return "CPU"

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hfmem_widget.sources.heap.tensors import type_in
 from hfmem_widget.sources.storages import Storage, storages_of
 from hfmem_widget.sources.torch_cuda import only_device
 
@@ -62,7 +63,7 @@ class FirstBuckets:
 
     def see(self, modules: Iterable[Any]) -> None:
         """Add the buckets that gradients are views of, until a module has made other buckets."""
-        for module in _of_class(modules, _DDP):
+        for module in filter(has_buckets, modules):
             if module.gradient_as_bucket_view and not _has_rebuilt(module):
                 for parameter in module.parameters():
                     for key, device, size, _ in storages_of(parameter.grad):
@@ -83,17 +84,17 @@ class FirstBuckets:
 
 def wrapped_now() -> Any:
     """Return the DDP module whose forward pass this thread is in; None if there is none."""
-    return getattr(_class(_DDP), "_active_ddp_module", None)
+    return getattr(type_in(*_DDP), "_active_ddp_module", None)
 
 
 def has_buckets(module: Any) -> bool:
     """Return whether a module is DDP's."""
-    return issubclass(type(module), _class(_DDP))
+    return issubclass(type(module), type_in(*_DDP) or ())
 
 
 def buckets_of(modules: Iterable[Any]) -> Iterator[tuple[str, int, bool]]:
     """Yield the device and the bytes of DDP's gradient buckets, and whether gradients are views of them."""
-    for module in _of_class(modules, _DDP):
+    for module in filter(has_buckets, modules):
         with suppress(Exception):  # another version of torch
             # Buckets of mixed precision have another type than the parameters, whose bytes are reported.
             if module.mixed_precision is None and not module.is_multi_device_module:
@@ -111,7 +112,7 @@ def sharded_in(modules: Sequence[Any]) -> tuple[list[tuple[str, tuple[Storage, .
     gathered: list[tuple[str, Any]] = []
     shards: list[Any] = []
     with suppress(Exception):  # another version of torch
-        for module in _within(modules, (_class(_FSDP1), _class(_FSDP2))):
+        for module in _within(modules, (type_in(*_FSDP1) or (), type_in(*_FSDP2) or ())):
             if hasattr(module, "_get_fsdp_state"):
                 for group in _groups_of(module._get_fsdp_state()):
                     shards += [parameter.sharded_param for parameter in group.fsdp_params]
@@ -209,14 +210,3 @@ def _within(modules: Sequence[Any], kinds: tuple[Any, ...]) -> Iterator[Any]:
 def _has_rebuilt(module: Any) -> bool:
     # DDP makes its buckets anew at the second forward pass.
     return bool(getattr(module, "_has_rebuilt_buckets", False))
-
-
-def _of_class(modules: Iterable[Any], place: tuple[str, str]) -> Iterator[Any]:
-    kind = _class(place)
-    return (module for module in modules if issubclass(type(module), kind))
-
-
-def _class(place: tuple[str, str]) -> Any:
-    """Return a class for `issubclass`; () if its module is not imported."""
-    module, name = place
-    return getattr(sys.modules.get(module), name, ())

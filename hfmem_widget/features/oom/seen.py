@@ -16,7 +16,6 @@ from typing import Any
 from hfmem_widget.features.oom.errors import about_memory
 from hfmem_widget.features.oom.model import Cache, OtherModels, Seen
 from hfmem_widget.monitor.subjects import Subjects, main_variables
-from hfmem_widget.sources.caches import growth_of, is_cache, storages_in
 from hfmem_widget.sources.heap import roots, tensors
 from hfmem_widget.sources.heap.kept import OF_AN_ERROR
 from hfmem_widget.sources.heap.model import Holder
@@ -29,7 +28,7 @@ from hfmem_widget.sources.heap.referents import (
     variables_of,
 )
 from hfmem_widget.sources.heap.scan import scan
-from hfmem_widget.sources.storages import storages_of
+from hfmem_widget.sources.storages import growth_of, is_cache, storages_in, storages_of
 from hfmem_widget.text import format_count, plain
 from hfmem_widget.view.front_end import running_shell
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -209,7 +210,6 @@ def _keys_text(keys: set[Any]) -> str:
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in tensor.shape)
-    except Exception:  # noqa: BLE001  (nested tensors have none)
-        return ()
+    with suppress(Exception):  # nested tensors have none
+        return tuple(map(int, tensor.shape))
+    return ()

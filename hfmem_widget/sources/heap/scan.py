@@ -14,14 +14,23 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap import arrays, own, paths, roots, tensors
+from hfmem_widget.sources.heap import arrays, paths, roots, tensors
 from hfmem_widget.sources.heap.model import Holders, Remainder
-from hfmem_widget.sources.heap.own import LEAST
 from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Precedence, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, PathNode, rows_of, text_of
-from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
+from hfmem_widget.sources.heap.search import (
+    LEAST,
+    MOST_OBJECTS,
+    MOST_SECONDS,
+    Key,
+    Search,
+    SearchEnded,
+    has_named_contents,
+    items_of,
+    own_type,
+)
 from hfmem_widget.sources.procfs import shared_memory
 from hfmem_widget.sources.storages import MANAGED
 
@@ -206,15 +215,15 @@ class _SearchForPaths(Search):
         is_own = traits.is_plain or traits.role == "array" or type(value) in ATOMS
         if node.is_weighed or not is_own:
             return
-        below = not node.is_whole and (not own.has_named_contents(value) or self.is_empty(value))
+        below = not node.is_whole and (not has_named_contents(value) or self.is_empty(value))
         size = self.weigh(value, below=below)
         node.is_weighed = below
         if known := self._own.get(node):
             self._own[node] = replace(known, bytes=known.bytes + size)
             return
-        items = 1 if node.is_whole else own.items_of(value)
-        own_type = own.own_type(type(value))
-        name = "" if node.is_whole or own_type is object else own_type.__name__
+        items = 1 if node.is_whole else items_of(value)
+        kind = own_type(type(value))
+        name = "" if node.is_whole or kind is object else kind.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
         # The key of an array itself is its address.
