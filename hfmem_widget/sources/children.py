@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import PROC, Descendants, is_linux, kibibytes
+from hfmem_widget.sources.procfs import PROC, is_linux, kibibytes
 from hfmem_widget.sources.source import SLOWLY, Source
 from hfmem_widget.text import plain
 
@@ -22,6 +22,7 @@ FIRST_SHARE: Final = 0.1
 their page tables, which takes 1 ms for 100 MB and 35 ms for 10 GB."""
 
 MOST: Final = 64
+MOST_GENERATIONS: Final = 64
 
 WORKER: Final = "pt_data_worker"
 """PyTorch's name for the processes of a DataLoader."""
@@ -37,6 +38,50 @@ class Held(NamedTuple):
     shared: float = 0.0  # the part that is shared memory
     how: str = PSS  # it is counted
     name: str = ""
+
+
+class Descendants:
+    """The children of this process, and their children, among listed processes."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._own: frozenset[int] = frozenset()
+        self._foreign: frozenset[int] = frozenset()
+
+    def among(self, pids: Iterable[int], *, ids_are_ours: bool) -> frozenset[int]:
+        """Return the ids of descendants; these remain descendants if a process between them and us ends.
+
+        Unless `ids_are_ours`, of this process' namespace, an id may be another process' in our namespace:
+        then a descendant must also have opened the device as CUDA does.
+        """
+        listed = frozenset(pids)
+        new = listed - self._own - self._foreign
+        ours = {pid for pid in new if self._descends(pid)}
+        self._foreign = (self._foreign & listed) | (new - ours)
+        self._own = (self._own & listed) | {
+            pid for pid in ours if ids_are_ours or self._uses_cuda(pid)
+        }
+        return self._own
+
+    def _descends(self, pid: int) -> bool:
+        here = os.getpid()
+        with suppress(OSError, ValueError, IndexError):
+            for _ in range(MOST_GENERATIONS):
+                # proc(5): pid, (name), state, parent; a name may contain anything, brackets too.
+                stat = (self._proc / str(pid) / "stat").read_bytes()
+                pid = int(stat.rpartition(b")")[2].split()[1])
+                if pid <= 1 or pid == here:
+                    return pid == here
+        return False
+
+    def _uses_cuda(self, pid: int) -> bool:
+        with suppress(OSError):  # somebody else's, or it ends at this moment
+            for file in (self._proc / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    # Only CUDA opens this device file: NVML, which a fork inherits, does not.
+                    if str(file.readlink()).startswith("/dev/nvidia-uvm"):
+                        return True
+        return False
 
 
 class PsutilProcesses:

@@ -10,8 +10,7 @@ from typing import Final
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, reading_of
-from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.procfs import ProcessIds, process_ids
+from hfmem_widget.sources.procfs import Pool, ProcessIds, process_ids
 from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import plain
 

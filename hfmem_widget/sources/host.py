@@ -18,17 +18,8 @@ from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Machine, Pool
-from hfmem_widget.sources.malloc import (
-    Arenas,
-    ReadArenas,
-    ReadHeap,
-    arrow_pool,
-    find_arenas,
-    find_glibc_heap,
-    in_use,
-)
-from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own, is_linux
+from hfmem_widget.sources import malloc
+from hfmem_widget.sources.procfs import PROC, LinuxMemory, Machine, Own, Pool, is_linux
 from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import MIB, plain
 
@@ -151,10 +142,10 @@ class HostSource(Source):
     def __init__(
         self,
         memory: LinuxMemory | PsutilMemory | None = None,
-        find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
+        find_heap: Callable[[], malloc.ReadHeap | None] = malloc.find_glibc_heap,
         pinned: Callable[[], float] = lambda: 0.0,
-        find_python: Callable[[], ReadArenas | None] = find_arenas,
-        arrow: Callable[[], float] = arrow_pool,
+        find_python: Callable[[], malloc.ReadArenas | None] = malloc.find_arenas,
+        arrow: Callable[[], float] = malloc.arrow_pool,
     ) -> None:
         super().__init__()
         self._read_pinned, self._read_arrow = pinned, arrow
@@ -189,7 +180,7 @@ class HostSource(Source):
         self._heap_now = (0.0, 0.0)
         self._heap_due = self._slow_due = -math.inf
         self._machine = NOT_AVAILABLE
-        self._arenas, self._lacking, self._kept, self._rest = Arenas(0.0, 0.0), 0.0, 0.0, 0.0
+        self._arenas, self._lacking, self._kept, self._rest = malloc.Arenas(0.0, 0.0), 0.0, 0.0, 0.0
         self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
     def read(self, now: float) -> Sequence[float]:
@@ -262,7 +253,7 @@ class HostSource(Source):
     def _read_heap(self, now: float) -> tuple[float, float]:
         if self._heap is not None and now >= self._heap_due:
             info = self._heap()
-            self._heap_now = (float(in_use(info)), float(info.fordblks))
+            self._heap_now = (float(info.in_use), float(info.fordblks))
             # mallinfo2 walks every free piece with the heap locked: 2 ms for 100,000, 19 ms for a million.
             if info.ordblks > MANY_FREE_PIECES:
                 self._heap_due = now + info.ordblks * SECONDS_PER_FREE_PIECE
@@ -272,7 +263,7 @@ class HostSource(Source):
                 )
         return self._heap_now
 
-    def _read_arenas(self, own: Own, now: float) -> Arenas:
+    def _read_arenas(self, own: Own, now: float) -> malloc.Arenas:
         if self._python is not None and self._arena_looks.is_due(now, own.private):
             began = time.perf_counter()
             self._arenas = self._python()

@@ -26,6 +26,11 @@ class Mallinfo(ctypes.Structure):
         )
     )
 
+    @property
+    def in_use(self) -> int:
+        """Allocated bytes."""
+        return int(self.uordblks) + int(self.hblkhd)
+
 
 ReadHeap = Callable[[], Mallinfo]
 
@@ -48,18 +53,13 @@ def find_glibc_heap() -> ReadHeap | None:
     except (AttributeError, OSError):
         return None
     for _ in range(3):  # another thread may free as much in the same microsecond
-        before = in_use(read())
+        before = read().in_use
         block = program.malloc(_PROBE_BYTES)
-        after = in_use(read())
+        after = read().in_use
         program.free(block)
         if after - before >= _PROBE_BYTES:
             return read
     return None
-
-
-def in_use(heap: Mallinfo) -> int:
-    """Return the allocated bytes."""
-    return int(heap.uordblks) + int(heap.hblkhd)
 
 
 class HeapPages:

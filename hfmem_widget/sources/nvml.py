@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Pool
+from hfmem_widget.sources.children import Descendants
 from hfmem_widget.sources.nvml_gpu import METRICS, Fault, Gpu, code_of, why_closed, why_unread
-from hfmem_widget.sources.procfs import PROC, Descendants, ProcessIds, process_ids
+from hfmem_widget.sources.procfs import PROC, Pool, ProcessIds, process_ids
 from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 

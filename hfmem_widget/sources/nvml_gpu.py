@@ -10,8 +10,8 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.procfs import Descendants, ProcessIds
+from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.procfs import Pool, ProcessIds
 from hfmem_widget.sources.source import SLOWLY, Looks
 from hfmem_widget.text import plain
 
@@ -50,6 +50,10 @@ _CLOSED: dict[int | None, str] = {
         "No permission to query the NVIDIA driver, so device memory is not shown; all other figures are. "
         "Ask an administrator for access to /dev/nvidia*."
     ),
+    None: (
+        "The NVIDIA driver does not answer ({error}), so device memory is not shown; all other figures are. "
+        "Run nvidia-smi for details."
+    ),
 }
 _LOST = (
     "The driver lost {device} ({error}): its device memory ends here; "
@@ -65,6 +69,10 @@ _UNREAD: dict[int | None, str] = {
         "No permission to read the memory of {device}: device in use is not shown, only what torch "
         "allocates. Ask an administrator for access."
     ),
+    None: (
+        "The driver does not report the memory of {device} ({error}): device in use is not shown meanwhile, "
+        "only what torch allocates. Run nvidia-smi for details."
+    ),
 }
 
 
@@ -76,20 +84,13 @@ def code_of(error: Exception) -> int | None:
 
 def why_closed(error: Exception) -> str:
     """Return why NVML cannot be used at all, in one or two plain sentences with the remedy."""
-    unknown = (
-        f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all other "
-        "figures are. Run nvidia-smi for details."
-    )
-    return _CLOSED.get(code_of(error), unknown)
+    return _CLOSED.get(code_of(error), _CLOSED[None]).format(error=plain(error))
 
 
 def why_unread(device: str, error: Exception) -> str:
     """Return why one device's memory cannot be read, in one or two plain sentences with the remedy."""
-    unknown = (
-        "The driver does not report the memory of {device} ({error}): device in use is not shown "
-        "meanwhile, only what torch allocates. Run nvidia-smi for details."
-    )
-    return _UNREAD.get(code_of(error), unknown).format(device=device, error=plain(error))
+    sentence = _UNREAD.get(code_of(error), _UNREAD[None])
+    return sentence.format(device=device, error=plain(error))
 
 
 METRICS: Final = (

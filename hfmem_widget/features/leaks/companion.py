@@ -34,9 +34,8 @@ from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
-from hfmem_widget.sources.heap.kept import remedy
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.roots import NotedNames, lengths_of
+from hfmem_widget.sources.heap.roots import NotedNames, lengths_of, remedy
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
 from hfmem_widget.view.front_end import running_cell

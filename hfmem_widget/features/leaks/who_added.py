@@ -13,10 +13,8 @@ from hfmem_widget.analysis.left_behind import EXPECTED, LeftBehind
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
-from hfmem_widget.sources.heap.kept import beyond_names, remedy
-from hfmem_widget.sources.heap.model import Holder, Holders, first_name, joined
-from hfmem_widget.sources.heap.paths import UNNAMED
-from hfmem_widget.sources.heap.roots import NotedNames, Root, kernel_roots
+from hfmem_widget.sources.heap.model import UNNAMED, Holder, Holders, first_name, joined
+from hfmem_widget.sources.heap.roots import NotedNames, Root, beyond_names, kernel_roots, remedy
 from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
 

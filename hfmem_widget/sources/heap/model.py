@@ -1,4 +1,4 @@
-"""The results of a search of the heap: texts and figures alone, which keep nothing alive."""
+"""Paths through the heap, and the results of a search: texts and figures alone, which keep nothing alive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from types import CodeType
+from typing import Any, ClassVar, Final, Literal
 
 from hfmem_widget.display import Shown
 
@@ -15,11 +16,49 @@ Kind = Literal[
     "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects", "shared memory",
 ]  # fmt: skip
 
+ARROW = " \u2192 "
+
+Segment = str | tuple[int] | tuple[str, int]
+"""Text; or the index, or the key as text and hash, of an item of a container whose items share a row."""
+
+Held = tuple[Segment, Any]
+"""The next segment of a path, and the object it leads to."""
+
+OPEN_FIGURES = "pyplot's open figures"
+UNNAMED = "objects that no name leads to"
+LIBRARY = "the library "
+"""Begins the path of memory that a library holds: ``the library torch → torch._dynamo``."""
+
+GRAPH: Final = "<graph>"
+"""The step from a tensor to the graph that made it, as this very object; a graph has one path only."""
+
+TEXTS = frozenset({str, bytes, bytearray})
+BIG = 2**16
+"""The characters or bytes from which on a text has a row of its own."""
+
+NUMBERS = frozenset({int, float, complex, bool, range, slice, CodeType})
+NUMBERS |= {type(None), type(...), type(NotImplemented)}
+"""Numbers and other types whose objects hold no object that a person would call memory."""
+
+ATOMS = TEXTS | NUMBERS
+"""Types at whose objects every path ends."""
+
 GRAPHS_SHARE = 0.25
 """The least share of a row's bytes that graphs alone keep, for detached tensors to be advised."""
 
 _FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+
+
+def is_big(value: Any) -> bool:
+    """Return whether an object is a text with a row of its own."""
+    return type(value) in TEXTS and len(value) >= BIG
+
+
+def is_of_jupyter(module: object) -> bool:
+    """Return whether a module of this name runs the notebook and its event loop, or is ours."""
+    ours = {"IPython", "asyncio", "ipykernel", "hfmem_widget"}
+    return type(module) is str and module.partition(".")[0] in ours
 
 
 @dataclass(frozen=True, slots=True)

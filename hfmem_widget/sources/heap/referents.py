@@ -18,7 +18,7 @@ from itertools import chain, takewhile
 from traceback import walk_tb
 from typing import Any
 
-from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_big, is_of_jupyter
+from hfmem_widget.sources.heap.model import ARROW, ATOMS, Held, is_big, is_of_jupyter
 
 FEW_KEYS = 8
 """The most keys of a dict in which each is a name of its own, like an object's attributes."""

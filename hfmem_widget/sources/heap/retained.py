@@ -12,7 +12,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.model import ATOMS, NUMBERS, TEXTS
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
@@ -24,7 +24,6 @@ _EVERYTHING = 0
 _BYTES = TEXTS | {mmap}
 """Types whose objects hold only bytes; shared memory is an `mmap`."""
 
-_NUMBERS = ATOMS - TEXTS
 _OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
 
 _HOLDS_ONE = [object()]
@@ -195,15 +194,15 @@ class _SearchForRetained(Search):
         waiting: list[Any] = []
         try:
             while True:
-                if _NUMBERS.issuperset(map(type, referents)):  # millions cost two passes in C
+                if NUMBERS.issuperset(map(type, referents)):  # millions cost two passes in C
                     size += _OF_A_NUMBER * list(map(getrefcount, referents)).count(_HELD_ONCE)
                     referents = []
                 for count, held in zip(map(getrefcount, referents), referents, strict=True):
                     kind = type(held)
                     if count != _HELD_ONCE:
-                        if kind not in _NUMBERS and self._group_of.get(id(held)) != group:
+                        if kind not in NUMBERS and self._group_of.get(id(held)) != group:
                             self.arrive(group, held)
-                    elif kind in _NUMBERS:
+                    elif kind in NUMBERS:
                         size += _OF_A_NUMBER
                     elif kind in TEXTS:
                         size += self.kinds[kind].size_of(held)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hfmem_widget.sources.heap.model import Holder, Kind
-from hfmem_widget.sources.heap.paths import ARROW, GRAPH, Segment
+from hfmem_widget.sources.heap.model import ARROW, GRAPH, Holder, Kind, Segment
 from hfmem_widget.sources.heap.roots import Precedence
 
 MOST_ALSO = 4

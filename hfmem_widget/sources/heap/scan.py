@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import io
 import math
 import time
-from collections import deque
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -14,33 +16,23 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap import arrays, paths, roots, tensors
-from hfmem_widget.sources.heap.model import Holders, Remainder
-from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
-from hfmem_widget.sources.heap.referents import fields_of, kept_fields
+from hfmem_widget.sources.heap import arrays, model, roots, tensors
+from hfmem_widget.sources.heap.model import ATOMS, TEXTS, UNNAMED, Holders, Remainder, Segment
+from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Precedence, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, PathNode, rows_of, text_of
-from hfmem_widget.sources.heap.search import (
-    LEAST,
-    MOST_OBJECTS,
-    MOST_SECONDS,
-    Key,
-    Search,
-    SearchEnded,
-    has_named_contents,
-    items_of,
-    own_type,
-)
+from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
 from hfmem_widget.sources.procfs import shared_memory
 from hfmem_widget.sources.storages import MANAGED
 
+LEAST = 2**20  # bytes from which on a name has a row
 DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
 
 _OTHER_WAYS = 4
-_LEAST_SHARE = (
-    0.02  # of all bytes of Python's own objects, from which on a part of an object has a row
-)
+_LEAST_SHARE = 0.02  # of the bytes of Python's own objects, from which on a part of one has a row
+
+_OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
 
 
 def scan(
@@ -74,7 +66,7 @@ def scan(
         if subjects is not None:
             subjects += [(text_of([node.path()]), value) for node, value in search.subjects]
     # Small objects of libraries are not shown.
-    beyond = paths.LIBRARY, UNNAMED
+    beyond = model.LIBRARY, UNNAMED
     rows = tuple(row for row in rows if row.bytes >= LEAST or not row.path.startswith(beyond))
     explained = Holders(rows).explained()
     # Of shared memory, the part counts that is in this process's memory.
@@ -88,6 +80,23 @@ def scan(
     if search.is_too_deep and not bound:
         bound = f"objects more than {DEEPEST} references below a variable were not inspected"
     return Holders(rows, remainders, time.perf_counter() - began, search.objects, bound)
+
+
+def _own_type(kind: type) -> type:
+    """Return the first of Python's own types with contents among a type's bases; else `object`."""
+    return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
+
+
+def _items_of(value: Any) -> int:
+    """Return the number of items of a container; 1 for another object."""
+    base: Any = _own_type(type(value))
+    return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
+
+
+def _has_named_contents(value: Any) -> bool:
+    """Return whether the contents of an object have names: those of fields, or of few keys."""
+    kind = _own_type(type(value))
+    return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
 
 
 class _SearchForPaths(Search):
@@ -151,13 +160,13 @@ class _SearchForPaths(Search):
         for name, module in libraries.items():
             if self._unnamed < LEAST:
                 break
-            path = f"{paths.LIBRARY}{name.partition('.')[0]}{paths.ARROW}{name}"
+            path = f"{model.LIBRARY}{name.partition('.')[0]}{model.ARROW}{name}"
             self._look_into_all({path: module}, Precedence.LIBRARY)
 
     def arrive(self, before: PathNode, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
         traits = self.kinds[type(value)]
-        is_text = not before.is_weighed and paths.is_big(value)
+        is_text = not before.is_weighed and model.is_big(value)
         if traits.look is None and not traits.role and not is_text:
             return
         key = id(value)
@@ -215,14 +224,14 @@ class _SearchForPaths(Search):
         is_own = traits.is_plain or traits.role == "array" or type(value) in ATOMS
         if node.is_weighed or not is_own:
             return
-        below = not node.is_whole and (not has_named_contents(value) or self.is_empty(value))
+        below = not node.is_whole and (not _has_named_contents(value) or self.is_empty(value))
         size = self.weigh(value, below=below)
         node.is_weighed = below
         if known := self._own.get(node):
             self._own[node] = replace(known, bytes=known.bytes + size)
             return
-        items = 1 if node.is_whole else items_of(value)
-        kind = own_type(type(value))
+        items = 1 if node.is_whole else _items_of(value)
+        kind = _own_type(type(value))
         name = "" if node.is_whole or kind is object else kind.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))

@@ -6,28 +6,17 @@ The bytes of Python's own objects are those that their types report; no ``__size
 from __future__ import annotations
 
 import gc
-import io
 import random
 import sys
 import time
-from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from operator import itemgetter
 from types import MethodDescriptorType
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
-from hfmem_widget.sources.heap.referents import (
-    CONTAINERS,
-    FEW_KEYS,
-    Look,
-    in_object,
-    look_into,
-    unnamed,
-)
+from hfmem_widget.sources.heap.model import ATOMS, Kind
+from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
 from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, storages_of
@@ -44,35 +33,12 @@ _NOTHING = ATOMS | {type}
 _FEW_REFERENTS = 16
 """The most referents of an object that is looked through at once: an instance, its dict, a list in that."""
 
-
-LEAST = 2**20  # bytes from which on a name has a row
 _MOST = 2**14  # objects that are weighed for one name; of more, a random sample of this size
-_SPREAD = (
-    2 / 3
-)  # the exponent that splits the sample between a container's items and their contents
+_SPREAD = 2 / 3  # the exponent that splits the sample between items and their contents
 _DEEPEST = 8  # nested containers
 _STEP, _SMALL, _WORD = 16, 512, 8
 """CPython rounds small objects up to `_STEP`, which is also the size of its collector's header."""
 _IS_COLLECTED = 1 << 14  # the flag of a type whose objects have that header
-
-_OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
-
-
-def own_type(kind: type) -> type:
-    """Return the first of Python's own types with contents among a type's bases; else `object`."""
-    return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
-
-
-def items_of(value: Any) -> int:
-    """Return the number of items of a container; 1 for another object."""
-    base: Any = own_type(type(value))
-    return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
-
-
-def has_named_contents(value: Any) -> bool:
-    """Return whether the contents of an object have names: those of fields, or of few keys."""
-    kind = own_type(type(value))
-    return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
 
 
 def _counted(items: list[Any]) -> Iterator[tuple[Any, int]]:

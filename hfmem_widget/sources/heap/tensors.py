@@ -10,8 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from types import GetSetDescriptorType
 from typing import Any
 
-from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import ATOMS, GRAPH, Held
+from hfmem_widget.sources.heap.model import ATOMS, GRAPH, Held, Kind
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 
 PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})

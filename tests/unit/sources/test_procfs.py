@@ -9,7 +9,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from hfmem_widget.sources.procfs import Descendants, MappedFiles
+from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.procfs import MappedFiles
 from tests.fakes.nvml import GIB, FakeGpu
 from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
 from tests.scenes import FakeClock
