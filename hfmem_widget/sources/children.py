@@ -22,7 +22,6 @@ FIRST_SHARE: Final = 0.1
 their page tables, which takes 1 ms for 100 MB and 35 ms for 10 GB."""
 
 MOST: Final = 64
-MOST_GENERATIONS: Final = 64
 
 WORKER: Final = "pt_data_worker"
 """PyTorch's name for the processes of a DataLoader."""
@@ -66,7 +65,7 @@ class Descendants:
     def _descends(self, pid: int) -> bool:
         here = os.getpid()
         with suppress(OSError, ValueError, IndexError):
-            for _ in range(MOST_GENERATIONS):
+            for _ in range(64):  # generations: a circle of parents ends, too
                 # proc(5): pid, (name), state, parent; a name may contain anything, brackets too.
                 stat = (self._proc / str(pid) / "stat").read_bytes()
                 pid = int(stat.rpartition(b")")[2].split()[1])

@@ -114,7 +114,9 @@ def sharded_in(modules: Sequence[Any]) -> tuple[list[tuple[str, tuple[Storage, .
     with suppress(Exception):  # another version of torch
         for module in _within(modules, (type_in(*_FSDP1) or (), type_in(*_FSDP2) or ())):
             if hasattr(module, "_get_fsdp_state"):
-                for group in _groups_of(module._get_fsdp_state()):
+                state = module._get_fsdp_state()
+                groups = getattr(state, "_fsdp_param_groups", None)  # one group before torch 2.13
+                for group in groups or filter(None, [state._fsdp_param_group]):
                     shards += [parameter.sharded_param for parameter in group.fsdp_params]
                     gathered += _gathered_by(group)
             elif (handle := getattr(module, "_handle", None)) is not None:
@@ -177,11 +179,6 @@ def _library(path: Path) -> Any:
         return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except (OSError, AttributeError):
         return None
-
-
-def _groups_of(state: Any) -> Iterable[Any]:
-    # One group before torch 2.13.
-    return getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group])
 
 
 def _gathered_by(group: Any) -> Iterator[tuple[str, Any]]:

@@ -110,11 +110,13 @@ class Arenas(NamedTuple):
 
 ReadArenas = Callable[[], Arenas]
 
-_FIGURES = tuple(
-    re.compile(rb"# bytes in %b blocks += +([\d,]+)" % kind)
-    for kind in (b"allocated", b"available")
-)
-_POOLS = re.compile(rb"unused pools \* \d+ bytes += +([\d,]+)")
+_FIGURES = [
+    re.compile(rb"%b += +([\d,]+)" % name)
+    for name in (
+        *(b"# bytes in allocated blocks", b"# bytes in available blocks"),
+        rb"unused pools \* \d+ bytes",
+    )
+]
 
 
 def find_arenas() -> ReadArenas | None:
@@ -145,7 +147,7 @@ def find_arenas() -> ReadArenas | None:
             library.free(text)
         used, available, unused = (
             float(match[1].replace(b",", b"")) if (match := figure.search(figures)) else 0.0
-            for figure in (*_FIGURES, _POOLS)
+            for figure in _FIGURES
         )
         return Arenas(used, available + unused)
 

@@ -33,7 +33,6 @@ _PAIR = rb"K.K.\x86\x94"
 _TEXT = rb"\x8c(?:%s)\x94" % b"|".join(b"\\x%02x.{%d}" % (length, length) for length in range(16))
 _VALUE = re.compile(b"(%s)|(%s)|(%s)|(%s)|(%s)" % (_GET, _LIST, _PAIR, _TEXT, _NUMBER), re.DOTALL)
 _KINDS = (b"", _GET, _LIST, _PAIR, _TEXT, _NUMBER)
-_NEW = (_PAIR, _TEXT)  # values that are put into the memo
 _FIELDS = {"action": _GET, **dict.fromkeys(("addr", "size", "time_us"), _NUMBER)}
 _FIELDS["frames"] = b"%s|%s" % (_GET, _LIST)
 
@@ -159,7 +158,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
                 parts += [re.escape(get[0]), b"(%s)" % _FIELDS[name]]
             else:
                 parts += [re.escape(get[0]), b"(?:%s)" % kind]
-                new["frames" in seen] += kind in _NEW
+                new["frames" in seen] += kind in {_PAIR, _TEXT}  # which go into the memo
             at = value.end()
         if len(seen) < len(_FIELDS):
             return None

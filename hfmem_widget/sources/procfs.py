@@ -20,7 +20,6 @@ from hfmem_widget.sources.malloc import HeapPages
 from hfmem_widget.text import MIB
 
 PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def is_linux() -> bool:
@@ -78,16 +77,6 @@ class Own(NamedTuple):
     swap: float = NOT_AVAILABLE
 
 
-class _Version(NamedTuple):
-    limit: str
-    usage: str
-    prefix: str  # of the fields of ``memory.stat`` that include the groups below
-
-
-_V1 = _Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-_V2 = _Version("memory.max", "memory.current", "")
-
-
 class Machine(NamedTuple):
     """The memory of a machine, or of a control group that limits it; bytes, NaN if unknown.
 
@@ -119,16 +108,17 @@ class Cgroup(NamedTuple):
 
     folder: Path
     limit: float
-    version: _Version
+    usage: str
+    prefix: str
 
     def now(self) -> Machine:
         """Return its memory now; all file cache counts as page cache, as in the kernel's MemAvailable."""
-        usage = _number(self.folder / self.version.usage)
+        usage = _number(self.folder / self.usage)
         try:
             lines = _text(self.folder / "memory.stat").splitlines()
             stat = {name: value for name, _, value in (line.partition(" ") for line in lines)}
             idle, active, shared = (
-                float(stat.get(f"{self.version.prefix}{name}", 0))
+                float(stat.get(f"{self.prefix}{name}", 0))
                 for name in ("inactive_file", "active_file", "shmem")
             )
         except (OSError, ValueError):
@@ -136,6 +126,12 @@ class Cgroup(NamedTuple):
         # Version 1 reports swap in the same file, where the kernel counts it.
         swap = stat.get("total_swap") or _number(self.folder / "memory.swap.current")
         return Machine(max(usage - idle - active, 0.0), idle + active, shared, float(swap))
+
+
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2 = ("memory.max", "memory.current", "")
+"""By version, the files of a group's limit and of its bytes in use, and the prefix of the fields of
+``memory.stat`` that include the groups below."""
 
 
 def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
@@ -162,9 +158,9 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
         parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
         for depth in range(len(parts), -1, -1):
             folder = root.joinpath(*parts[:depth])
-            limit = _number(folder / version.limit)
+            limit = _number(folder / version[0])
             if 0 < limit < machine_total:
-                limited.append(Cgroup(folder, limit, version))
+                limited.append(Cgroup(folder, limit, *version[1:]))
     return min(limited, key=lambda group: group.limit, default=None)
 
 
@@ -193,7 +189,7 @@ class LinuxMemory:
 
     what = "private memory"
 
-    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(self, proc: Path = PROC, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._statm = ProcFile(proc / "self" / "statm", 128)
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")

@@ -41,8 +41,8 @@ _DEEPEST = 8
 
 _LEAF, _TENSOR, _VALUES, _MEMBERS, _FIELDS = range(5)
 
-_SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
-_CODE = (FunctionType, MethodType, ModuleType)
+_LEAVES: tuple[type, ...] = (str, bytes, int, float, complex, bool, type(None), type)
+_LEAVES += (FunctionType, MethodType, ModuleType)
 
 MOST_WITHIN, MOST_IN_ONE_ANOTHER = 4096, 6
 """The most values of a list or a dict that is searched: a KV cache has no more layers. And the most nested
@@ -234,7 +234,7 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
 def _role_of(kind: type) -> int:
     torch: Any = sys.modules["torch"]
     config = type_in("transformers.configuration_utils", "PretrainedConfig")
-    leaves = (*_SCALARS, *_CODE, torch.nn.Module, config or ())
+    leaves = (*_LEAVES, torch.nn.Module, config or ())
     if issubclass(kind, torch.Tensor):
         return _TENSOR
     if issubclass(kind, leaves):

@@ -141,8 +141,8 @@ class CudaAllocator(Allocator):
             # Before torch 2.13 a snapshot includes the traces, which takes seconds if there are any.
             is_recording = getattr(self._extension(), "_cuda_isHistoryEnabled", lambda: False)
             if quick and is_recording():
-                message = "this torch cannot list its segments without their history"
-                raise SourceUnavailable(message) from None
+                why = "this torch cannot list its segments without their history"
+                raise SourceUnavailable(why) from None
             segments = self._module().memory_snapshot()
         except RuntimeError as error:
             raise SourceUnavailable(plain(error)) from error

@@ -49,7 +49,6 @@ class MpsAllocator(Allocator):
 
     def stats(self, index: int) -> Stats:
         """Return the bytes of tensors, and those that Metal holds for this process; there are no peaks."""
-        del index
         module = self._module()
         return {
             "allocated_bytes": {"all": {"current": module.current_allocated_memory()}},
@@ -58,9 +57,7 @@ class MpsAllocator(Allocator):
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Raise `SourceUnavailable`: it lists no segments."""
-        del quick
-        message = "PyTorch lists no segments on MPS"
-        raise SourceUnavailable(message)
+        raise SourceUnavailable("PyTorch lists no segments on MPS")
 
     def _backend(self) -> Any:
         torch: Any = self._modules["torch"]

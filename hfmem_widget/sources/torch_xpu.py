@@ -34,6 +34,7 @@ class XpuAllocator(Allocator):
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of the device's runtime."""
         if quick and XpuHistory.active is not None:
-            message = "this torch lists its segments only together with their history"
-            raise SourceUnavailable(message)
+            raise SourceUnavailable(
+                "this torch lists its segments only together with their history"
+            )
         return super().snapshot()

@@ -31,7 +31,6 @@ _ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
     ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
 )
 
-_MOST_VIEWS = 64
 _BYTES_OF_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # of a pixel; all others have 4
 _name_of = lru_cache(256)(str)
 
@@ -74,7 +73,7 @@ LOOKS: Mapping[Role, Look] = {
 def owner_of(array: Any) -> Any:
     """Return the array or the tensor whose memory an array is a view of."""
     tensor, base_of = type_in("torch", "Tensor"), _of_numpy()["base"]
-    for _ in range(_MOST_VIEWS):
+    for _ in range(64):
         base = base_of.__get__(array)
         if tensor is not None and issubclass(type(base), tensor):
             return base

@@ -65,8 +65,6 @@ _OF_THE_SHELL = re.compile(
     r"In|_i{1,3}|_i\d+|_[ido]h|_exit_code|exit|quit|open|get_ipython|__\w+__"
 )
 
-_AT_A_TIME = 10_000
-
 
 class Slot(NamedTuple):
     """A field of a namespace or an object that keeps one object, with a name for people."""
@@ -189,8 +187,8 @@ def known_to_the_collector() -> Iterator[list[Any]]:
     that it has freed, which ends the process or fills its memory (python/cpython#122695).
     """
     objects = [held for held in gc.get_objects() if not issubclass(type(held), ModuleType)]
-    for start in range(0, len(objects), _AT_A_TIME):
-        some = objects[start : start + _AT_A_TIME]
+    for start in range(0, len(objects), 10_000):
+        some = objects[start : start + 10_000]
         yield some + gc.get_referents(*some)
 
 

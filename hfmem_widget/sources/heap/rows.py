@@ -43,9 +43,7 @@ class PathNode:
         self.is_whole: bool = self.is_graph or bool(self.part)
         self.is_whole |= precedence is Precedence.LIBRARY and self.depth > 1
         # Below a library, Python's own objects are not weighed.
-        self.is_weighed: bool = (
-            precedence is Precedence.LIBRARY if before is None else before.is_weighed
-        )
+        self.is_weighed: bool = before.is_weighed if before else precedence is Precedence.LIBRARY
         self.key = 0
 
     def to(self, segment: Segment) -> PathNode:

@@ -82,23 +82,6 @@ def scan(
     return Holders(rows, remainders, time.perf_counter() - began, search.objects, bound)
 
 
-def _own_type(kind: type) -> type:
-    """Return the first of Python's own types with contents among a type's bases; else `object`."""
-    return next((base for base in kind.__mro__ if base in _OWN_TYPES), object)
-
-
-def _items_of(value: Any) -> int:
-    """Return the number of items of a container; 1 for another object."""
-    base: Any = _own_type(type(value))
-    return base.__len__(value) if CONTAINERS & set(base.__mro__) else 1
-
-
-def _has_named_contents(value: Any) -> bool:
-    """Return whether the contents of an object have names: those of fields, or of few keys."""
-    kind = _own_type(type(value))
-    return kind is object or (issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS)
-
-
 class _SearchForPaths(Search):
     def __init__(self, most_objects: int, most_seconds: float) -> None:
         super().__init__(most_objects, most_seconds)
@@ -224,14 +207,17 @@ class _SearchForPaths(Search):
         is_own = traits.is_plain or traits.role == "array" or type(value) in ATOMS
         if node.is_weighed or not is_own:
             return
-        below = not node.is_whole and (not _has_named_contents(value) or self.is_empty(value))
+        kind: Any = next((base for base in type(value).__mro__ if base in _OWN_TYPES), object)
+        has_few_keys = issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS
+        has_names = kind is object or has_few_keys
+        below = not node.is_whole and (not has_names or self.is_empty(value))
         size = self.weigh(value, below=below)
         node.is_weighed = below
         if known := self._own.get(node):
             self._own[node] = replace(known, bytes=known.bytes + size)
             return
-        items = 1 if node.is_whole else _items_of(value)
-        kind = _own_type(type(value))
+        is_container = not node.is_whole and bool(CONTAINERS & {*kind.__mro__})
+        items = kind.__len__(value) if is_container else 1
         name = "" if node.is_whole or kind is object else kind.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
