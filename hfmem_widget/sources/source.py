@@ -53,6 +53,9 @@ class Source:
         """Return the values of `series` from the readings of an instant; None if they are not among these."""
         return None
 
+    def refresh(self) -> None:
+        """Have the next `read` read again whatever is usually a few seconds old."""
+
     def close(self) -> None:
         """Close what `read` has opened; called once, after the last `read`."""
 
@@ -85,6 +88,10 @@ class Looks:
         """Return whether to read again at monotonic second `now`, with `used` bytes in use."""
         has_changed = abs(used - self._used) > self._least
         return now >= (min(self._due, self._change_due) if has_changed else self._due)
+
+    def expire(self) -> None:
+        """Make the next look due, whatever the last one took."""
+        self._due = -math.inf
 
     def took(self, now: float, used: float, seconds: float, idle_share: float = SHARE) -> None:
         """Record a reading's duration; `idle_share` is the share of the time while nothing changes."""
