@@ -35,7 +35,7 @@ class Held(NamedTuple):
 
     bytes: float = NOT_AVAILABLE
     shared: float = 0.0  # the part that is shared memory
-    how: str = PSS  # it is counted
+    how: str = PSS  # the way of counting, for people
     name: str = ""
 
 

@@ -216,7 +216,7 @@ class XpuHistory(TorchHistory):
 
 
 def backend_of(torch: Any) -> str:
-    """Return the allocator's name, such as "native"; empty where it has none."""
+    """Return the allocator's name, such as "native"; empty if it has none."""
     try:
         return str(torch.cuda.get_allocator_backend())
     except Exception:  # noqa: BLE001  (an allocator of the user's own may not have a name)

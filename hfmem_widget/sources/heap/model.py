@@ -30,7 +30,7 @@ LIBRARY = "the library "
 """Begins the path of memory that a library holds: ``the library torch → torch._dynamo``."""
 
 GRAPH: Final = "<graph>"
-"""The step from a tensor to the graph that made it, as this very object; a graph has one path only."""
+"""The step from a tensor to the graph that made it, compared by identity; a graph has a single path."""
 
 TEXTS = frozenset({str, bytes, bytearray})
 BIG = 2**16

@@ -214,7 +214,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def is_dunder(name: object) -> bool:
-    """Return whether a name such as ``__builtins__`` is Python's; also true of what is not a text."""
+    """Return whether a name is Python's own, such as ``__builtins__``; also true of a name that is not a text."""
     return type(name) is not str or (name.startswith("__") and name.endswith("__"))
 
 
@@ -225,7 +225,7 @@ def cells_of(shell: Any) -> Mapping[str, int]:
 
 
 def error_name(value: Any, cells: Mapping[str, int]) -> str:
-    """Return "the error of cell [7]" where the error, or its traceback, went through a cell."""
+    """Return "the error of cell [7]" if the error, or its traceback, passed a cell; else ""."""
     if issubclass(type(value), BaseException):
         value = vars(BaseException)["__traceback__"].__get__(value)
     while value is not None and hasattr(type(value), "tb_frame"):
@@ -292,12 +292,12 @@ _BEYOND_NAMES = {
 
 
 def beyond_names(row: Holder) -> str:
-    """Return how to free what no name of the notebook leads to, as a sentence; empty where one does."""
+    """Return how to free memory that no name of the notebook leads to, as a sentence; empty for other rows."""
     return next((remedy for path, remedy in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
 
 
 def remedy(row: Holder) -> str:
-    """Return how to free what a row keeps, as a sentence; empty where its name says enough."""
+    """Return how to free a row's memory, as a sentence; empty if its name says enough."""
     if OF_AN_ERROR.match(row.path):
         return "%memholders --free errors frees the error and what it holds."
     if row.path.startswith("IPython's last result"):
