@@ -81,9 +81,10 @@ class AllocatorSource(Source):
         if instant.allocator is not self.allocator or not readings:
             return None
         # Before the devices are described, the number of values shows that there are devices to describe.
-        indices = range(len(self.devices) or max(readings) + 1)
-        rows = (values_of(readings[at]) if at in readings else _UNOPENED for at in indices)
-        return [value for row in rows for value in row]
+        values: list[float] = []
+        for index in range(len(self.devices) or max(readings) + 1):
+            values += values_of(readings[index]) if index in readings else _UNOPENED
+        return values
 
     def _read_device(self, index: int) -> Sequence[float]:
         try:

@@ -214,7 +214,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def is_dunder(name: object) -> bool:
-    """Return whether a name is Python's own, such as ``__builtins__``; also true of a name that is not a text."""
+    """Return whether a name is Python's own, such as ``__builtins__``, or not a text."""
     return type(name) is not str or (name.startswith("__") and name.endswith("__"))
 
 
@@ -292,7 +292,7 @@ _BEYOND_NAMES = {
 
 
 def beyond_names(row: Holder) -> str:
-    """Return how to free memory that no name of the notebook leads to, as a sentence; empty for other rows."""
+    """Return how to free memory that no name of the notebook leads to, as a sentence; else empty."""
     return next((remedy for path, remedy in _BEYOND_NAMES.items() if row.path.startswith(path)), "")
 
 
