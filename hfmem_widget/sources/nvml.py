@@ -76,14 +76,13 @@ class NvmlSource(Source):
         values: list[float] = []
         try:
             if self._is_ready(now) and self._gpus:
-                values.append(NOT_AVAILABLE)
                 opened = self._opened() if self._cuda_is_up and self._opened else None
                 for index, gpu in enumerate(self._gpus):
                     is_idle = opened is not None and index not in opened
                     values += gpu.read_rarely(now) if is_idle else gpu.read(now)
                 children = [gpu.children for gpu in self._gpus if gpu.children is not None]
-                if children:
-                    values[0] = float(len(frozenset[int]().union(*children)))
+                count = len(frozenset[int]().union(*children)) if children else NOT_AVAILABLE
+                values.insert(0, float(count))
                 self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)

@@ -41,8 +41,7 @@ _INSTRUCTIONS = frozenset(b"\x80\x95hjKMJ\x8aGN\x88\x89\x8cX\x8deasu)\x85\x86\x8
 
 _PYTHONS: Any = pickle._Unpickler  # noqa: SLF001  (only its instructions can be chosen)
 
-_FAULTS = (EOFError, AttributeError, LookupError, TypeError, ValueError)
-"""Errors of Python's unpickler in a damaged file, besides its own."""
+_FAULTS = (EOFError, AttributeError, LookupError, TypeError, ValueError, StructError)
 
 
 class NotPlainError(HFMemError, ValueError):
@@ -56,7 +55,7 @@ def load(data: bytes | mmap.mmap) -> Any:
         loaded = reader.load()
     except NotPlainError:
         raise
-    except (*_FAULTS, StructError, pickle.UnpicklingError):
+    except (*_FAULTS, pickle.UnpicklingError):
         raise NotPlainError(DAMAGED) from None
     if reader.stack:
         raise NotPlainError(DAMAGED)

@@ -151,8 +151,7 @@ class TorchHistory:
         finally:
             # Only if we began it: this call alone leaves hooks behind (pytorch#153571).
             self._module().memory._record_memory_history(enabled=None)
-        timing = self._began_at, seconds, per_stack
-        return Recorded(snapshot, *timing, self._most, self.device_type)
+        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, self.device_type)
 
     def _refuse(self, obstacle: str) -> None:
         with self._lock:
