@@ -45,7 +45,7 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.session import Session, SpanKind
-from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.counters import TensorSource
 
 AGAINST_OFF = "against no watch"
 AGAINST_BLIND = "against a watch that does not count"

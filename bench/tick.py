@@ -41,10 +41,9 @@ from hfmem_widget.monitor.ticker import Ticker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD
 from hfmem_widget.sources.children import ChildSource, find_processes
-from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
-from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.view.wire.publisher import Publisher
 

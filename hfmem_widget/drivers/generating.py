@@ -22,8 +22,8 @@ from hfmem_widget.monitor.patch import surround
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session
-from hfmem_widget.sources.caches import growth_of, is_cache
-from hfmem_widget.sources.heap.frames import variables_of
+from hfmem_widget.sources.heap.referents import variables_of
+from hfmem_widget.sources.storages import growth_of, is_cache
 
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names of what models keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""

@@ -20,11 +20,10 @@ from hfmem_widget.guard import seconds_of_an_event
 from hfmem_widget.monitor.holdings import ByDevice, count, count_gradients, states_in
 from hfmem_widget.monitor.subjects import Subjects, is_elsewhere
 from hfmem_widget.session import Contents, SpanKind
-from hfmem_widget.sources.caches import storages_in
+from hfmem_widget.sources.counters import TensorSource
 from hfmem_widget.sources.heap.tensors import unnoticed
 from hfmem_widget.sources.libraries import FirstBuckets, wrapped_now
-from hfmem_widget.sources.storages import MANAGED, Storage, tensors_in
-from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.storages import MANAGED, Storage, storages_in, tensors_in
 
 SHARE = 0.0005
 """Share of the time that counting may take at frequent edges. A pass over 10,000 parameters with AdamW's

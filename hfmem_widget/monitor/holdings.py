@@ -122,11 +122,11 @@ def count(
     counter = _Counter()
     with unnoticed():
         # First: a parameter that FSDP has gathered for now is a view of a buffer.
-        sharded = libraries.sharded_in(modules)
-        for owner, storages in sharded.buffers:
+        gathered, shards = libraries.sharded_in(modules)
+        for owner, storages in gathered:
             counter.add_gathered(owner, storages)
         of_modules = [each for module in modules for each in _all_of(module, "parameters")]
-        of_modules += sharded.shards
+        of_modules += shards
         weights = {id(each): each for each in (*of_modules, *_parameters_of(optimizers))}
         for parameter in weights.values():
             counter.add_weight(parameter)
@@ -170,12 +170,12 @@ def _count_buckets(
 ) -> dict[str, float]:
     """Count the buckets that are DDP's alone; return the bytes by device of those gradients may share."""
     shared: dict[str, float] = {}
-    for bucket in libraries.buckets_of(modules):
-        if bucket.is_shared:
-            shared[bucket.device] = shared.get(bucket.device, 0.0) + bucket.bytes
-            counter.own(libraries.SHARED_BUCKETS, bucket.bytes)
+    for device, size, is_shared in libraries.buckets_of(modules):
+        if is_shared:
+            shared[device] = shared.get(device, 0.0) + size
+            counter.own(libraries.SHARED_BUCKETS, size)
         else:
-            counter.add_buffer(libraries.BUCKETS, bucket.device, bucket.bytes)
+            counter.add_buffer(libraries.BUCKETS, device, size)
     if first is not None:
         first.see(modules)
         if left := sum(first.left().values()):

@@ -24,7 +24,7 @@ def shared_monitor() -> Monitor:
         if monitor is None or not monitor.in_this_process:
             forget_faults()
             from hfmem_widget.sources import open_allocators, open_sources
-            from hfmem_widget.sources.tensors import TensorSource
+            from hfmem_widget.sources.counters import TensorSource
 
             allocators = open_allocators()
             sources = open_sources(os.environ, allocators)

@@ -10,8 +10,8 @@ from itertools import filterfalse, islice
 from types import ModuleType
 from typing import Any, cast
 
-from hfmem_widget.sources.caches import cache_kind, is_cache
 from hfmem_widget.sources.heap.referents import fields_of
+from hfmem_widget.sources.storages import cache_kind, is_cache
 
 Namespace = Callable[[], Mapping[str, object]]
 

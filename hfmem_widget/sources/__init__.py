@@ -7,14 +7,12 @@ from functools import cache
 from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
-from hfmem_widget.sources.cgroup import Pool
 from hfmem_widget.sources.children import ChildSource, find_processes
-from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
 from hfmem_widget.sources.host import HostSource, find_memory
 from hfmem_widget.sources.nvml import NvmlSource
 from hfmem_widget.sources.source import Source
-from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.sources.torch_mps import MpsAllocator
 from hfmem_widget.sources.torch_xpu import XpuAllocator
@@ -37,21 +35,18 @@ def loaded_allocator() -> Allocator:
 
 
 def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) -> tuple[Source, ...]:
-    """Return one source of each kind, which open what they need at their first reading.
+    """Return one source of each kind, in the order of reading; each opens its files at its first reading.
 
-    They come in the order of reading: where two know a device, the earlier knows it better. The first of the
-    allocators is CUDA's, and `environ` has `CUDA_VISIBLE_DEVICES`.
+    If two know a device, the earlier is preferred. The first of the allocators is CUDA's, and `environ` has
+    `CUDA_VISIBLE_DEVICES`.
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
     memory = cache(find_memory)  # not the host's, which another thread reads at the same time
-
-    def pool() -> Pool:
-        return memory().pool()
-
+    pool: dict[str, Any] = {"pool": lambda: memory().pool()}
     of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
-    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
-    driver = DeviceMemorySource(allocators, pool=pool, nvml=nvml)
+    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, **pool)
+    driver = DeviceMemorySource(allocators, nvml=nvml, **pool)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, nvml, driver, *host, TensorSource())

@@ -1,4 +1,4 @@
-"""What PyTorch's caching allocators have in common, used without ever initialising a device.
+"""The interface to PyTorch's caching allocators, which never initialises a device.
 
 Reading takes 10 µs on an H200: host-side counters, no call of the device's runtime, no synchronisation.
 Nothing is called before the user's own code has initialised the device: most of `torch.cuda` would initialise
@@ -33,10 +33,10 @@ RanOut = Callable[[int, int, int, int], None]
 
 
 class Reading(NamedTuple):
-    """What one device's counters said at an instant, in bytes and counts; NaN where one is not kept.
+    """One device's counters at one instant, in bytes and counts; NaN for a counter that is not kept.
 
-    The `Stats` that it is taken from are dozens of dictionaries within one another. Kept until the poller
-    comes, they would make Python search for garbage twice as often, on the thread that trains.
+    `Stats` are dozens of nested dictionaries. Kept until the poller comes, they would make Python collect
+    garbage twice as often, on the training thread.
     """
 
     allocated: float
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     inactive_split: float
     alloc_retries: float
     ooms: float
-    private_pools: float  # reserved in them
+    private_pools: float  # reserved in private pools
     peak_reserved: float
     peak_active: float
     peak_requested: float
@@ -56,14 +56,13 @@ class Reading(NamedTuple):
 
 
 def reading_of(stats: Stats) -> Reading:
-    """Return what is kept of some counters; whatever is missing, as with another torch, is NaN."""
+    """Return the reading of some counters; NaN for a counter that this torch lacks."""
     pools = stats.get("reserved_bytes_by_private_pools")
+    private = NOT_AVAILABLE if pools is None else 0.0
     if pools:
         private = sum((_value(pool, "all", "current") for pool in pools.values()), 0.0)
-    else:
-        private = NOT_AVAILABLE if pools is None else 0.0
     try:
-        # Without a function for each: this is done at every edge, with cold caches.
+        # Written out, without a call for each field: this runs at every edge, with cold caches.
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         active, requested = stats["active_bytes"]["all"], stats["requested_bytes"]["all"]
         return Reading(
@@ -83,20 +82,15 @@ def reading_of(stats: Stats) -> Reading:
             reserved["peak"] > 0,
         )
     except (KeyError, TypeError):
-        return reading_of(_completed(stats))
+        counts = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
+        completed: Stats = {**stats, **counts}
+        for name in ("allocation", *map("{}_bytes".format, _POOLED)):
+            figures = ("current", "peak", "allocated")
+            completed[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
+        return reading_of(completed)
 
 
-def _completed(stats: Stats) -> Stats:
-    """Return counters with all that a `Reading` has, NaN for what is missing or no figure."""
-    pooled = (
-        *("allocated_bytes", "reserved_bytes", "active_bytes"),
-        *("requested_bytes", "inactive_split_bytes", "allocation"),
-    )
-    completed: Stats = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
-    for name in pooled:
-        figures = ("current", "peak", "allocated")
-        completed[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
-    return {**stats, **completed}
+_POOLED = ("allocated", "reserved", "active", "requested", "inactive_split")
 
 
 def _value(stats: Any, *path: str) -> float:
@@ -112,50 +106,42 @@ RAW: Final = "__hfmem_raw__"
 """The attribute by which a wrapped entry point gives the original."""
 
 
-class _EntryPoint(NamedTuple):
-    """A wrapped attribute of `torch._C`: the function before, the original, and the wrapper."""
-
-    before: Callable[..., Any]
-    raw: Callable[..., Any]
-    wrapper: Callable[..., Any]
-
-
 class Allocator:
     """The caching allocator of one type of device: the only object that calls its entry points in torch.
 
-    The methods here are torch's for a `device_type` that is named as CUDA is (ROCm is torch's "cuda"). A
-    further one must have:
+    The methods here fit any `device_type` whose functions in torch are named as CUDA's (ROCm is "cuda").
+    An allocator of another type must have:
 
     - `devices`, `device`, and `stats` with at least ``allocated_bytes`` and ``reserved_bytes`` (``all``:
       ``current``, ``peak``). A counter that is missing is shown as not available.
     - For exact peaks: `reset_peak`, which sets every ``peak`` to its ``current``; the count
-      ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. One that cannot reset
-      its peaks leaves the ``peak`` keys out.
+      ``allocation.all.allocated``, without which peaks are lower bounds; and `install`. An allocator that
+      cannot reset its peaks leaves the ``peak`` keys out.
 
     Every method may be called before torch is imported or the device is initialised, except those that take
     an index. None initialises a device, creates a context, synchronises, or allocates on it. `stats`,
     `reset_peak`, `devices` and `opened` run at every tick and every edge: at most some 10 µs each.
 
     The user's code reads and resets counters through attributes of `torch._C`, looked up at every call.
-    Once wrapped, calls before the device is initialised, or with anything but a device's index, reach
-    the original as they are. torch is found in `modules`. At most one allocator has devices.
+    Once these are wrapped, calls before the device is initialised, or with anything but a device's index,
+    reach the original unchanged. torch is found in `modules`. At most one allocator has devices.
     """
 
     device_type = ""
-    """As `torch.device.type`: what comes before the colon in a device's key."""
+    """As `torch.device.type`: the part of a device's key before the colon."""
     integrated = "is_integrated"
-    """The property of a device that says whether it is a part of the processor, without memory of its own."""
-
+    """The property of a device that is true if the device is a part of the processor, without own memory."""
     recording: ClassVar[type[TorchHistory] | None] = None
-    """What records its history, if torch can."""
+    """The class that records its history; None if torch cannot record it."""
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
         self._modules = modules
         self._stats = f"_{self.device_type}_memoryStats"
         self._reset = f"_{self.device_type}_resetPeakMemoryStats"
         self.installed = False
-        """Whether the entry points that there are for peaks are wrapped by this very object."""
-        self._wrapped: dict[str, _EntryPoint] = {}
+        """Whether this object has wrapped the entry points for peaks, as far as torch has them."""
+        # By entry point: the function that was there before, and the wrapper.
+        self._wrapped: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
         self._indices = range(0)
         self._up_in = -1
 
@@ -175,6 +161,10 @@ class Allocator:
         except (AttributeError, RuntimeError):  # a build for CPUs raises
             return ""
 
+    def key(self, index: int) -> str:
+        """Return a device's key, such as "cuda:0"."""
+        return f"{self.device_type}:{index}"
+
     def devices(self) -> range:
         """Return the indices of the devices; empty until the user's code initialises them, and in a fork."""
         # Once up, CUDA stays up in the process that initialised it; asking torch each time costs 10 µs.
@@ -191,32 +181,31 @@ class Allocator:
         return self._indices
 
     def opened(self) -> Sequence[int]:
-        """Return those of `devices`, in order, on which this process can have memory.
+        """Return the `devices` on which this process can have memory, in order: the only ones to read.
 
-        The others are not read: of eight devices that a process sees, it mostly uses one. By default all, as
-        where it is not known on which there is a context.
+        A process that sees eight devices mostly uses one. All, where it is unknown which have a context.
         """
         return self.devices()
 
     def device(self, index: int) -> Device:
-        """Return what an initialised device is, as the driver's library names it; raises what torch does."""
+        """Describe an initialised device, named as by the driver's library; raises what torch raises."""
         properties = self._module().get_device_properties(index)
         name, uuid = plain(properties.name), plain(getattr(properties, "uuid", ""))
         total = float(properties.total_memory)
         shared = self._shared(properties)
-        return Device(f"{self.device_type}:{index}", name, uuid, total, shared=shared)
+        return Device(self.key(index), name, uuid, total, shared=shared)
 
     def _shared(self, properties: Any) -> float:
-        """Return what a device may have of the machine's memory, in bytes; 0 where it has its own."""
+        """Return the bytes of the machine's memory that a device can have; 0 if it has its own memory."""
         is_integrated = getattr(properties, self.integrated, False)
         return float(properties.total_memory) if is_integrated else 0.0
 
     def capability(self, index: int) -> tuple[int, ...]:
-        """Return an initialised device's compute capability; empty where there is no such thing."""
+        """Return an initialised device's compute capability; empty for a type of device without one."""
         return ()
 
     def free_and_total(self, index: int) -> tuple[float, float] | None:
-        """Return the device's free and total bytes as its driver counts them, on any thread that may wait.
+        """Return the device's free and total bytes as its driver counts them; the call may block.
 
         None where another source reads them, and on a device that this process has not opened.
         """
@@ -224,18 +213,18 @@ class Allocator:
         return float(free), float(total)
 
     def processes(self, index: int) -> Mapping[int, float] | None:
-        """Return what each process has of such a device by its id, in bytes; as `free_and_total` otherwise.
+        """Return the bytes that each process has on a device, by process id; None as in `free_and_total`.
 
-        It may take milliseconds, and raise what the driver's library does.
+        The call may take milliseconds, and raise what the driver's library raises.
         """
         return None
 
     def busy(self, index: int) -> float:
-        """Return how busy such a device is, in percent; NaN where that is unknown."""
+        """Return a device's utilisation in percent; NaN if unknown."""
         return NOT_AVAILABLE
 
     def stats(self, index: int) -> Stats:
-        """Return an initialised device's counters, past any wrapper, for the caller to keep."""
+        """Return a new dictionary of an initialised device's counters, past any wrapper."""
         stats: Stats = self._raw(self._stats)(index)
         return stats
 
@@ -246,8 +235,8 @@ class Allocator:
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments of all initialised devices, as `torch.cuda.memory_snapshot` does.
 
-        Raises `SourceUnavailable` where the allocator keeps no list of segments, or refuses; with `quick`
-        also where torch would copy the recorded history along, which takes seconds.
+        Raises `SourceUnavailable` where the allocator keeps no list of segments, or does not return it; with
+        `quick` also where torch would copy the recorded history too, which takes seconds.
         """
         try:
             segments: Sequence[Mapping[str, Any]] = self._module().memory_snapshot()
@@ -256,10 +245,10 @@ class Allocator:
         return segments
 
     def observe(self, ran_out: RanOut) -> None:
-        """Have `ran_out` called before each out-of-memory error, for good: it cannot be undone.
+        """Have torch call `ran_out` before each out-of-memory error; torch cannot undo this.
 
-        It is called on the thread that asked for memory, and must not raise. `devices` must have some. Where
-        the allocator cannot be observed this has no effect, and the error's text remains.
+        `ran_out` is called on the thread that asked for memory, and must not raise. Without effect before the
+        devices are initialised, and where the allocator cannot be observed.
         """
         name = f"_{self.device_type}_attach_out_of_memory_observer"
         attach = getattr(self._extension(), name, None)
@@ -268,7 +257,7 @@ class Allocator:
                 attach(ran_out)
 
     def history(self, on_start: Callable[[], object]) -> TorchHistory | None:
-        """Return a recording that waits for its first `look`, or None; `on_start` is called as it begins."""
+        """Return a recording that a `look` begins, which calls `on_start`; None if torch cannot record."""
         return None if self.recording is None else self.recording(self._modules, on_start=on_start)
 
     def autocast(self) -> bool | None:
@@ -277,34 +266,34 @@ class Allocator:
         return bool(torch.is_autocast_enabled(self.device_type))
 
     def empty_cache(self) -> None:
-        """Return cached memory to the driver. This disturbs, so only `features.free.api` may call it."""
+        """Return cached memory to the driver. This slows the user's code: for `features.free.api` alone."""
         self._module().empty_cache()
 
     def install(
         self, read: Callable[[ReadStats, int], Stats], reset: Callable[[ResetPeak, int], None]
     ) -> None:
-        """Let the user's readings go through `read(raw, index)`, resets through `reset(raw, index)`."""
+        """Pass the user's readings through `read(raw, index)`, and resets through `reset(raw, index)`."""
         self.uninstall()
         if hasattr(self._extension(), self._stats):  # else there is no peak to read or reset
             self._wrap(self._stats, read)
             self._wrap(self._reset, reset)
             self._wrap("_accelerator_getDeviceStats", read, self._is_the_accelerator)
             self._wrap("_accelerator_resetPeakStats", reset, self._is_the_accelerator)
-            # Every step calls them three times, with cold caches: what they would call takes their places.
+            # Every step calls both three times, with cold caches: torch's functions replace our methods.
             vars(self).update(reset_peak=self._raw(self._reset))
             if type(self).stats is Allocator.stats:
                 vars(self).update(stats=self._raw(self._stats))
         self.installed = True
 
     def uninstall(self) -> None:
-        """Put the original entry points back; where somebody has since wrapped ours, it only passes on."""
+        """Restore the original entry points; a wrapper that others have wrapped only passes calls on."""
         extension, self.installed = self._extension(), False
         for name in ("stats", "reset_peak"):
             vars(self).pop(name, None)
         wrapped, self._wrapped = self._wrapped, {}
-        for name, entry in wrapped.items():
-            if getattr(extension, name, None) is entry.wrapper:
-                setattr(extension, name, entry.before)
+        for name, (before, wrapper) in wrapped.items():
+            if getattr(extension, name, None) is wrapper:
+                setattr(extension, name, before)
 
     def _module(self) -> Any:
         return getattr(self._modules["torch"], self.device_type)
@@ -313,9 +302,9 @@ class Allocator:
         return getattr(self._modules.get("torch"), "_C", None)
 
     def _raw(self, name: str) -> Any:
-        if name in self._wrapped:
-            return self._wrapped[name].raw
-        entry = getattr(self._extension(), name)
+        entry = (
+            self._wrapped[name][1] if name in self._wrapped else getattr(self._extension(), name)
+        )
         return getattr(entry, RAW, entry)
 
     def _is_the_accelerator(self) -> bool:
@@ -335,8 +324,7 @@ class Allocator:
         raw: Callable[..., Any] = getattr(before, RAW, before)
 
         def chosen(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
-            ours = self._wrapped.get(name)
-            if ours is None or ours.wrapper is not wrapper or kwargs or len(args) != 1:
+            if self._wrapped.get(name) != (before, wrapper) or kwargs or len(args) != 1:
                 return before
             if type(args[0]) is not int or args[0] not in self.devices() or not applies():
                 return raw
@@ -352,18 +340,13 @@ class Allocator:
         wrapper.__name__ = wrapper.__qualname__ = name
         wrapper.__doc__ = before.__doc__
         setattr(wrapper, RAW, raw)
-        self._wrapped[name] = _EntryPoint(before, raw, wrapper)
+        self._wrapped[name] = before, wrapper
         setattr(extension, name, wrapper)
-
-
-def keys_of(allocator: Allocator) -> tuple[str, ...]:
-    """Return the keys of the initialised devices, in the order of their indices."""
-    return tuple(f"{allocator.device_type}:{index}" for index in allocator.devices())
 
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """Readings of one instant, which a sample of that instant need not repeat."""
+    """Readings taken at one instant, so that a sample of that instant need not read again."""
 
     allocator: Allocator | None
     readings: Mapping[int, Reading]  # of the opened devices, in the order of their indices

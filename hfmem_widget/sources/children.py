@@ -1,73 +1,111 @@
-"""What the processes hold on the host that this one has started, such as a DataLoader's workers."""
+"""The host memory of the processes that this one has started, such as a DataLoader's workers."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from hfmem_widget.session import Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.procfs import PROC, Descendants, is_linux, kibibytes
+from hfmem_widget.sources.procfs import PROC, is_linux, kibibytes
 from hfmem_widget.sources.source import SLOWLY, Source
 from hfmem_widget.text import plain
 
 SHARE: Final = 0.01
 FIRST_SHARE: Final = 0.1
-"""The share of the time that reading them may take, and as long as some have not been read yet: the kernel
-walks their page tables, which takes 1 ms for 100 MB and 35 for 10 GB."""
+"""The shares of the time that reading them may take, and until all have been read once: the kernel walks
+their page tables, which takes 1 ms for 100 MB and 35 ms for 10 GB."""
 
 MOST: Final = 64
 
 WORKER: Final = "pt_data_worker"
-"""What PyTorch calls the processes of a DataLoader."""
-
+"""PyTorch's name for the processes of a DataLoader."""
 
 PSS: Final = "PSS"
+"""Counts proportionally: pages that several processes have are divided among them."""
 
 
 class Held(NamedTuple):
-    """The memory of one process, and how much of it is shared memory, in bytes; NaN once it has ended.
-
-    `how` it is counted: proportionally (PSS) pages that processes have in common are divided among them.
-    """
+    """The memory of one process, in bytes; NaN once it has ended."""
 
     bytes: float = NOT_AVAILABLE
-    shared: float = 0.0
-    how: str = PSS
+    shared: float = 0.0  # the part that is shared memory
+    how: str = PSS  # the way of counting, for people
     name: str = ""
 
 
+class Descendants:
+    """The children of this process, and their children, among listed processes."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._own: frozenset[int] = frozenset()
+        self._foreign: frozenset[int] = frozenset()
+
+    def among(self, pids: Iterable[int], *, ids_are_ours: bool) -> frozenset[int]:
+        """Return the ids of descendants; these remain descendants if a process between them and us ends.
+
+        Unless `ids_are_ours`, of this process' namespace, an id may be another process' in our namespace:
+        then a descendant must also have opened the device as CUDA does.
+        """
+        listed = frozenset(pids)
+        new = listed - self._own - self._foreign
+        ours = {pid for pid in new if self._descends(pid)}
+        self._foreign = (self._foreign & listed) | (new - ours)
+        self._own = (self._own & listed) | {
+            pid for pid in ours if ids_are_ours or self._uses_cuda(pid)
+        }
+        return self._own
+
+    def _descends(self, pid: int) -> bool:
+        here = os.getpid()
+        with suppress(OSError, ValueError, IndexError):
+            for _ in range(64):  # generations: a circle of parents ends, too
+                # proc(5): pid, (name), state, parent; a name may contain anything, brackets too.
+                stat = (self._proc / str(pid) / "stat").read_bytes()
+                pid = int(stat.rpartition(b")")[2].split()[1])
+                if pid <= 1 or pid == here:
+                    return pid == here
+        return False
+
+    def _uses_cuda(self, pid: int) -> bool:
+        with suppress(OSError):  # somebody else's, or it ends at this moment
+            for file in (self._proc / str(pid) / "fd").iterdir():
+                with suppress(OSError):
+                    # Only CUDA opens this device file: NVML, which a fork inherits, does not.
+                    if str(file.readlink()).startswith("/dev/nvidia-uvm"):
+                        return True
+        return False
+
+
 class PsutilProcesses:
-    """The descendants of this process, for macOS and Windows, by what is resident."""
+    """The descendants of this process and their resident memory, for macOS and Windows."""
 
     def __init__(self) -> None:
         import psutil
 
-        self._process = psutil.Process
-        self._gone = psutil.Error
-        self._exists = psutil.pid_exists
+        self._psutil = psutil
 
     def pids(self) -> Collection[int]:
-        """Return the ids of those that live."""
-        return [each.pid for each in self._process().children(recursive=True)]
+        """Return the ids of the living descendants."""
+        return [process.pid for process in self._psutil.Process().children(recursive=True)]
 
     def lives(self, pid: int) -> bool:
-        """Return whether there is still a process of this id."""
-        return bool(self._exists(pid))
+        """Return whether a process has this id."""
+        return bool(self._psutil.pid_exists(pid))
 
     def held(self, pid: int) -> Held:
-        """Return what is resident."""
-        try:
-            process = self._process(pid)
+        """Return a process' resident memory."""
+        with suppress(self._psutil.Error):
+            process = self._psutil.Process(pid)
             resident = float(process.memory_info().rss)
-            if resident:  # else it has ended, and was not waited for
+            if resident:  # else it has ended, and nobody has waited for it
                 return Held(resident, how="resident", name=plain(process.name()))
-        except self._gone:
-            pass
         return Held()
 
 
@@ -80,9 +118,9 @@ class LinuxProcesses(PsutilProcesses):
         self._page = os.sysconf("SC_PAGE_SIZE")
 
     def pids(self) -> Collection[int]:
-        """Return the ids of those that live; 1 µs where this process has no child."""
+        """Return the ids of the living descendants, in 1 µs if this process has no child."""
         try:
-            # It leaves those that have ended to whoever waits for them.
+            # WNOWAIT: other code may still wait for children that have ended.
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return ()
@@ -90,39 +128,35 @@ class LinuxProcesses(PsutilProcesses):
         return self._descendants.among(listed, ids_are_ours=True)
 
     def lives(self, pid: int) -> bool:
-        """Return whether there is still a process of this id, in some µs."""
+        """Return whether a process has this id, in some µs."""
         return (self._proc / str(pid)).exists()
 
     def held(self, pid: int) -> Held:
-        """Return its proportional share; where that cannot be read, what is resident without shared files."""
+        """Return a process' proportional share; if unreadable, its resident memory without shared files."""
         folder = self._proc / str(pid)
-        try:
+        with suppress(OSError, ValueError):
             name = plain((folder / "comm").read_text(errors="replace").strip())
-            try:
+            with suppress(OSError):  # somebody else's, or an old kernel
                 text = (folder / "smaps_rollup").read_bytes()
-            except OSError:  # somebody else's, or an old kernel
-                text = b""
-            if (size := kibibytes(text, b"\nPss:")) >= 0:
-                shared = kibibytes(text, b"\nPss_Shmem:")
-                return Held(size, shared if shared > 0 else 0.0, name=name)
+                if (size := kibibytes(text, b"\nPss:")) >= 0:
+                    shared = kibibytes(text, b"\nPss_Shmem:")
+                    return Held(size, shared if shared > 0 else 0.0, name=name)
             _, resident, common, *_ = map(int, (folder / "statm").read_text().split())
-        except (OSError, ValueError):
-            return Held()
-        if not resident:  # it has ended, and was not waited for
-            return Held()
-        how = "resident, less what is shared"
-        return Held(float((resident - common) * self._page), how=how, name=name)
+            if resident:  # else it has ended, and nobody has waited for it
+                size = float((resident - common) * self._page)
+                return Held(size, how="resident, less what is shared", name=name)
+        return Held()
 
 
 def find_processes() -> PsutilProcesses:
-    """Return how to find this process' descendants on this system."""
+    """Return the reader of this process' descendants for this system."""
     return LinuxProcesses() if is_linux() else PsutilProcesses()
 
 
 class ChildSource(Source):
-    """Child processes on the host: their bytes, how many there are, workers among them, shared memory.
+    """Child processes on the host: their bytes, their number, the workers among them, and shared memory.
 
-    Its series are there once there is a child. `cpu` returns the CPU seconds of the calling thread.
+    The series begin with the first child. `cpu` returns the CPU seconds of the calling thread.
     """
 
     name = "child processes"
@@ -135,15 +169,14 @@ class ChildSource(Source):
         super().__init__()
         self._processes = processes
         self._cpu = cpu
-        self._held: dict[int, tuple[Held, float]] = {}  # and when it is due again
+        self._held: dict[int, tuple[Held, float]] = {}  # with the second at which it is due again
         self._pids: list[int] = []
-        self._nothing: tuple[float, ...] = ()
         self._look_due = self._read_due = -math.inf
 
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series`; the bytes once all processes have been read."""
         if now < self._look_due and not self._pids:
-            return self._nothing
+            return (0.0,) * len(self.series)
         try:
             if now >= self._look_due:
                 began = self._cpu()
@@ -154,7 +187,7 @@ class ChildSource(Source):
                 if len(pids) > MOST:
                     self._note(f"Of {len(pids)} child processes, {MOST} are counted on the host.")
             else:
-                # Between two looks some may end: a cell has no workers of the one before it.
+                # Between two looks some may end: a cell must not count the workers of the cell before it.
                 self._pids = [pid for pid in self._pids if self._processes.lives(pid)]
             self._held = {pid: self._held[pid] for pid in self._pids if pid in self._held}
             if now >= self._read_due:
@@ -174,7 +207,7 @@ class ChildSource(Source):
         )
 
     def _read_some(self, now: float) -> None:
-        """Read those that are due, the new ones first, as long as there is time."""
+        """Read the processes that are due, the new ones first, as long as there is time."""
         due = [pid for pid in self._pids if pid not in self._held or self._held[pid][1] <= now]
         began = self._cpu()
         for pid in sorted(due, key=self._held.__contains__):
@@ -183,12 +216,12 @@ class ChildSource(Source):
             ended = self._cpu()
             cost = (ended - started) * len(self._pids)
             self._held[pid] = held, now + max(SLOWLY, cost / SHARE)
-            self._tell(held)
+            self._describe(held)
             self._read_due = now + (ended - began) / (FIRST_SHARE if is_new else SHARE)
             if self._read_due > now + SLOWLY / 10:
                 return
 
-    def _tell(self, held: Held) -> None:
+    def _describe(self, held: Held) -> None:
         if not held.bytes > 0:
             return
         if not self.series:
@@ -198,8 +231,7 @@ class ChildSource(Source):
                 "data_workers": "DataLoader workers",
                 "children_shared": "shared memory of child processes",
             }
-            self.series = tuple(Series("cpu", *each) for each in labels.items())
-            self._nothing = (0.0,) * len(self.series)
+            self.series = tuple(Series("cpu", *metric) for metric in labels.items())
         if held.how != PSS:
             self._note(
                 "The proportional share (PSS) of some child processes cannot be read, so these are counted "

@@ -1,4 +1,4 @@
-"""What is in use on a device, and by which processes, where NVML does not report it."""
+"""The memory in use on a device, and by which processes, where NVML does not report it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Final
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.allocator import Allocator, reading_of
-from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.procfs import ProcessIds, process_ids
+from hfmem_widget.sources.procfs import Pool, ProcessIds, process_ids
 from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import plain
 
@@ -26,10 +25,9 @@ SHARES: Final = (
 class DeviceMemorySource(Source):
     """Memory in use on AMD's and Intel's GPUs, as their driver reports it to PyTorch.
 
-    On AMD's also whose it is and how busy they are, where AMD SMI is installed. A device is read once this
-    process uses it: to ask before that would open it.
-
-    What is in use of a GPU without memory but the machine's is read by `pool`; not of those `beside`, NVML's.
+    For AMD's also each process' share and the utilisation, if AMD SMI is installed. A device is read once
+    this process uses it: reading it before would open it. `pool` reads the memory in use of GPUs that share
+    the machine's memory, unless `nvml` has devices.
     """
 
     name = "driver"
@@ -69,12 +67,12 @@ class DeviceMemorySource(Source):
             if not any(memory_info):  # as on NVIDIA's, which NVML reads
                 self.due = now + SLOWLY
                 return ()
-            keys = [f"{allocator.device_type}:{index}" for index in range(len(memory_info))]
+            keys = [*map(allocator.key, range(len(memory_info)))]
             self.series = tuple(Series(key, "device_used") for key in keys)
             if self._pool is not None:
                 total = self._pool.total
                 self.devices = tuple(Device(keys[at], "", total=total) for at in self._pooled)
-            if self._pool is not None or self._tells_shares(allocator):
+            if self._pool is not None or self._has_shares(allocator):
                 self.series += tuple(Series(key, *share) for key in keys for share in SHARES)
                 self._looks = [Looks() for _ in keys]
                 self._shares = [[NOT_AVAILABLE] * len(SHARES) for _ in keys]
@@ -91,15 +89,15 @@ class DeviceMemorySource(Source):
             pooled = dict.fromkeys(self._pooled, (pool.total - pool.in_use, pool.total))
         return [pooled.get(at) or allocator.free_and_total(at) for at in indices]
 
-    def _tells_shares(self, allocator: Allocator) -> bool:
+    def _has_shares(self, allocator: Allocator) -> bool:
         try:
             return any(allocator.processes(at) is not None for at in allocator.devices())
-        except Exception as error:  # noqa: BLE001  (AMD SMI may raise what it likes)
-            self._is_left(error)
+        except Exception as error:  # noqa: BLE001  (AMD SMI may raise anything)
+            self._give_up_shares(error)
             return False
 
     def _look(self, allocator: Allocator, used: Sequence[float], now: float) -> None:
-        # Those that this process does not use yet are not asked for.
+        # Devices that this process does not use yet are left out.
         opened = [at for at in range(len(self._looks)) if not math.isnan(used[at])]
         try:
             for at in opened:
@@ -108,7 +106,7 @@ class DeviceMemorySource(Source):
                     self._shares[at][:3] = self._shares_of(allocator, at, used[at])
                     self._looks[at].took(now, used[at], time.thread_time() - started)
         except Exception as error:  # noqa: BLE001
-            self._is_left(error)
+            self._give_up_shares(error)
         if now >= self._busy_due and self._looks:
             self._busy_due = now + SLOWLY
             try:
@@ -128,7 +126,7 @@ class DeviceMemorySource(Source):
         process = self._pids().bytes_in(allocator.processes(at) or {})
         return [process, max(used - process, 0.0), max(process - reserved, 0.0)]
 
-    def _is_left(self, error: Exception) -> None:
+    def _give_up_shares(self, error: Exception) -> None:
         self._looks, self._shares = [], []
         self._note(
             f"AMD SMI did not tell whose memory is in use on the devices ({plain(error)}); "

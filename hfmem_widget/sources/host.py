@@ -1,7 +1,7 @@
 """The process' own memory on any machine: its private memory, its resident set, and the machine's memory.
 
-Private memory has what every allocator took from the system: malloc's tensors and arrays, Python's own
-objects, Arrow, polars, shared memory. What malloc and Python have free is not in it (docs/host.md).
+Private memory includes all memory that allocators took from the system: malloc's tensors and arrays, Python's
+own objects, Arrow, polars, shared memory. Memory that malloc and Python have free is left out (docs/host.md).
 """
 
 from __future__ import annotations
@@ -13,21 +13,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Machine, Pool
-from hfmem_widget.sources.malloc import (
-    Arenas,
-    ReadArenas,
-    ReadHeap,
-    arrow_pool,
-    find_arenas,
-    find_glibc_heap,
-    in_use,
-)
-from hfmem_widget.sources.procfs import PROC, LinuxMemory, Own, is_linux
+from hfmem_widget.sources import malloc
+from hfmem_widget.sources.procfs import PROC, LinuxMemory, Machine, Own, Pool, is_linux
 from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import MIB, plain
 
@@ -35,12 +27,12 @@ MANY_FREE_PIECES = 50_000
 SECONDS_PER_FREE_PIECE = 1e-6
 
 SOON, IDLE_SHARE = 2.0, 0.0005
-"""Seconds after which an allocator is read again although private memory is the same, and the share of the
+"""Seconds after which an allocator is read again although private memory is unchanged, and the share of the
 time that this may take beside a GPU: 5.6 ms for a heap of 0.7 GiB and the 1,757 mappings of CUDA."""
 
 
 class PsutilMemory:
-    """What psutil knows, for Windows and macOS; bytes, NaN if unknown."""
+    """psutil's figures, for Windows and macOS; bytes, NaN if unknown."""
 
     what = "resident"
 
@@ -52,7 +44,7 @@ class PsutilMemory:
         self.machine_total = float(self._machine().total)
 
     def own(self, *, whole: bool = True) -> Own:
-        """Return what this process has; Windows alone has its peak."""
+        """Return this process' memory; only Windows has its peak."""
         memory_info = self._process.memory_info()
         resident = float(memory_info.rss)
         peak = float(getattr(memory_info, "peak_wset", NOT_AVAILABLE))
@@ -64,17 +56,17 @@ class PsutilMemory:
         return Machine(float(machine.total - machine.available))
 
     def pool(self) -> Pool:
-        """Return the memory that a GPU without its own has in common with this process."""
+        """Return the memory that an integrated GPU shares with this process."""
         return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
     def close(self) -> None:
-        """Give nothing back."""
+        """Close nothing."""
 
 
 class DarwinMemory(PsutilMemory):
-    """What macOS knows besides: the physical footprint, the memory of a process in its Activity Monitor.
+    """macOS' figures: the physical footprint, which is the memory of a process in its Activity Monitor.
 
-    Tensors on Apple's GPU count in it, and so does what was compressed; in the resident set they do not.
+    It includes tensors on Apple's GPU and compressed memory; the resident set does not.
     """
 
     what = "footprint"
@@ -89,11 +81,11 @@ class DarwinMemory(PsutilMemory):
         return own._replace(peak=max(self._word(30), footprint), private=footprint)
 
     def pool(self) -> Pool:
-        """Return the memory that a GPU without its own has in common with this process."""
+        """Return the memory that an integrated GPU shares with this process."""
         return super().pool()._replace(own=self._word(9), is_all=True)
 
     def pressure(self) -> str:
-        """Return how short memory is on the machine, in macOS' words; empty where it is not, or unknown."""
+        """Return how short memory is on the machine, in macOS' words; empty if it is not, or if unknown."""
         level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
         name = b"kern.memorystatus_vm_pressure_level"
         out = ctypes.byref(level), ctypes.byref(size)
@@ -110,7 +102,7 @@ class DarwinMemory(PsutilMemory):
 
 
 def find_memory() -> LinuxMemory | PsutilMemory:
-    """Return how to read this process' memory on this system."""
+    """Return the reader of this process' memory for this system."""
     if is_linux():
         return LinuxMemory()
     return DarwinMemory() if sys.platform == "darwin" else PsutilMemory()
@@ -131,17 +123,17 @@ BESIDE: Mapping[str, str] = {
     "machine_swap": "swap in use",
     "stalled": "waiting for memory (%)",
 }
-"""Metrics that are there from when there is any. In private memory are those in use in malloc, by Python's
-objects and in Arrow's pool, and the pages of *shared*. *Untouched* is the least that malloc has handed out
-and nobody has written, which takes no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and
-offloading. *Shared memory* is the machine's, without what is resident in this process."""
+"""Metrics whose series begin with the first value above 0. Private memory includes malloc's, Python's
+objects, Arrow's pool and *shared*. *Untouched* is a lower bound of the allocated bytes that have not been
+written, and so take no memory yet. Pinned memory is PyTorch's own: for ``pin_memory`` and offloading. *Shared
+memory* is the machine's, without the part that is resident in this process."""
 
 
 class HostSource(Source):
-    """The roles of the device "cpu".
+    """The series of the device "cpu".
 
-    `memory` is that of this system by default. `find_heap` returns how to read the C heap, and `find_python`
-    Python's arenas, or None where that cannot be known; `pinned` and `arrow` return bytes.
+    `memory` is by default that of this system. `find_heap` returns a reader of the C heap, and `find_python`
+    one of Python's arenas, or None if they cannot be read; `pinned` and `arrow` return bytes.
     """
 
     name = "host"
@@ -150,10 +142,10 @@ class HostSource(Source):
     def __init__(
         self,
         memory: LinuxMemory | PsutilMemory | None = None,
-        find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
+        find_heap: Callable[[], malloc.ReadHeap | None] = malloc.find_glibc_heap,
         pinned: Callable[[], float] = lambda: 0.0,
-        find_python: Callable[[], ReadArenas | None] = find_arenas,
-        arrow: Callable[[], float] = arrow_pool,
+        find_python: Callable[[], malloc.ReadArenas | None] = malloc.find_arenas,
+        arrow: Callable[[], float] = malloc.arrow_pool,
     ) -> None:
         super().__init__()
         self._read_pinned, self._read_arrow = pinned, arrow
@@ -163,7 +155,7 @@ class HostSource(Source):
         self._python = find_python() if label == LinuxMemory.what else None
         try:
             private = self._memory.own().private
-        except Exception:  # noqa: BLE001  (`read` says so)
+        except Exception:  # noqa: BLE001  (`read` reports it)
             private = NOT_AVAILABLE
         if math.isnan(private) and self._heap is not None:
             label = "heap in use"
@@ -188,7 +180,7 @@ class HostSource(Source):
         self._heap_now = (0.0, 0.0)
         self._heap_due = self._slow_due = -math.inf
         self._machine = NOT_AVAILABLE
-        self._arenas, self._lacking, self._kept, self._rest = Arenas(0.0, 0.0), 0.0, 0.0, 0.0
+        self._arenas, self._lacking, self._kept, self._rest = malloc.Arenas(0.0, 0.0), 0.0, 0.0, 0.0
         self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
     def read(self, now: float) -> Sequence[float]:
@@ -244,11 +236,11 @@ class HostSource(Source):
                 self.series += (Series("cpu", metric, BESIDE[metric]),)
 
     def _private(self, own: Own, now: float) -> float:
-        """Return private memory without what malloc and Python have free; where it is unknown, the heap."""
+        """Return private memory without free memory of malloc and Python; if unknown, the heap in use."""
         used, kept = self._read_heap(now)
         python, free = self._read_arenas(own, now)
         rest = own.private - used - kept - python - free
-        kept -= min(kept, self._lacking_of(kept, rest, now))
+        kept -= min(kept, self._read_lacking(kept, rest, now))
         self._put(malloc=used, cached=kept, python=python, python_free=free)
         self._put(arrow=self._read_arrow(), shared=own.shared)
         if math.isnan(own.private):
@@ -265,7 +257,7 @@ class HostSource(Source):
     def _read_heap(self, now: float) -> tuple[float, float]:
         if self._heap is not None and now >= self._heap_due:
             info = self._heap()
-            self._heap_now = (float(in_use(info)), float(info.fordblks))
+            self._heap_now = (float(info.in_use), float(info.fordblks))
             # mallinfo2 walks every free piece with the heap locked: 2 ms for 100,000, 19 ms for a million.
             if info.ordblks > MANY_FREE_PIECES:
                 self._heap_due = now + info.ordblks * SECONDS_PER_FREE_PIECE
@@ -275,17 +267,17 @@ class HostSource(Source):
                 )
         return self._heap_now
 
-    def _read_arenas(self, own: Own, now: float) -> Arenas:
+    def _read_arenas(self, own: Own, now: float) -> malloc.Arenas:
         if self._python is not None and self._arena_looks.is_due(now, own.private):
             began = time.perf_counter()
             self._arenas = self._python()
             self._arena_looks.took(now, own.private, time.perf_counter() - began, self._idle_share)
         return self._arenas
 
-    def _lacking_of(self, kept: float, rest: float, now: float) -> float:
-        """Return what malloc keeps beside memory; `rest` is private memory less malloc's and Python's."""
+    def _read_lacking(self, kept: float, rest: float, now: float) -> float:
+        """Return malloc's free bytes outside memory; `rest` is private memory less malloc's and Python's."""
         lacking = getattr(self._memory, "lacking_in_heap", None)
-        # What malloc has handed out of it since, while private memory grew as much, has come into memory.
+        # Free bytes that malloc has allocated since, while private memory grew as much, take memory now.
         taken, grown = self._kept - kept, rest - self._rest
         self._kept, self._rest = kept, rest
         self._lacking -= max(0.0, min(taken, grown, self._lacking))
@@ -299,9 +291,7 @@ class HostSource(Source):
 
 
 def _cpu_name() -> str:
-    try:
-        with (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            name = re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE)
-    except OSError:
-        name = None
-    return plain(name[1]) if name else "CPU"
+    with suppress(OSError), (PROC / "cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        if name := re.search(r"^model name\s*:(.*)", file.read(2048), re.MULTILINE):
+            return plain(name[1])
+    return "CPU"

@@ -1,4 +1,4 @@
-"""What glibc's malloc, Python's own allocator and Arrow have in use and free, and what is not in memory."""
+"""The bytes in use and free in glibc's malloc, Python's own allocator and Arrow, and those not in memory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 _PROBE_BYTES = 8 * 2**20
 
 _OF_A_THREAD = 64 * 2**20
-"""Bytes that a heap of a thread other than the first reserves, and at a multiple of which it begins."""
-
-_ANONYMOUS = b" 00000000 00:00 0"
-"""The part of a line of ``/proc/self/maps`` that marks memory of no file."""
+"""Bytes that the heap of a thread other than the first reserves; it begins at a multiple of this."""
 
 
 class Mallinfo(ctypes.Structure):
@@ -29,6 +26,11 @@ class Mallinfo(ctypes.Structure):
         )
     )
 
+    @property
+    def in_use(self) -> int:
+        """Allocated bytes."""
+        return int(self.uordblks) + int(self.hblkhd)
+
 
 ReadHeap = Callable[[], Mallinfo]
 
@@ -36,7 +38,7 @@ ReadHeap = Callable[[], Mallinfo]
 def find_glibc_heap() -> ReadHeap | None:
     """Return glibc's `mallinfo2` (since 2.33) if it counts this process' allocations, else None.
 
-    Where jemalloc or tcmalloc is preloaded it describes an unused heap, so one allocation is tried.
+    If jemalloc or tcmalloc is preloaded, it describes an unused heap, so one allocation is tried.
     """
     if not sys.platform.startswith("linux"):
         return None
@@ -51,25 +53,20 @@ def find_glibc_heap() -> ReadHeap | None:
     except (AttributeError, OSError):
         return None
     for _ in range(3):  # another thread may free as much in the same microsecond
-        before = in_use(read())
+        before = read().in_use
         block = program.malloc(_PROBE_BYTES)
-        after = in_use(read())
+        after = read().in_use
         program.free(block)
         if after - before >= _PROBE_BYTES:
             return read
     return None
 
 
-def in_use(heap: Mallinfo) -> int:
-    """Return the bytes that are handed out."""
-    return int(heap.uordblks) + int(heap.hblkhd)
-
-
 class HeapPages:
-    """The pages of malloc's heaps, for what is counted as free and takes no memory.
+    """The pages of malloc's heaps that count as free and take no memory.
 
-    Nobody has written such pages yet, or ``malloc_trim`` has given them back from between others. What malloc
-    maps by itself is never free.
+    They have not been written yet, or ``malloc_trim`` has released them from between others. A block with a
+    mapping of its own is never free.
     """
 
     def __init__(self, proc: Path, page: int) -> None:
@@ -79,51 +76,51 @@ class HeapPages:
     def absent(self) -> float:
         """Return the bytes that are not in memory (0.1 ms, and 1 ms more for a GiB); 0 if unknown."""
         try:
-            return float(sum(self._absent_of(*each) for each in self._heaps()))
+            return float(sum(self._absent_of(*heap) for heap in self._heaps()))
         except OSError:
             return 0.0
 
     def _heaps(self) -> Iterator[tuple[int, int]]:
         last = (0, 0)
         for line in self._maps.read_bytes().splitlines():
-            if _ANONYMOUS not in line:
+            if b" 00000000 00:00 0" not in line:  # memory of a file
                 continue
-            first, end = (int(each, 16) for each in line.partition(b" ")[0].split(b"-"))
+            first, end = (int(address, 16) for address in line.partition(b" ")[0].split(b"-"))
             if line.endswith(b"[heap]"):
                 yield first, end
-            # What a thread's heap has not taken yet follows it, and is reserved.
+            # The rest of a thread's heap follows it, and is reserved.
             elif b" ---p " in line and first == last[1] and end - last[0] == _OF_A_THREAD:
                 yield last
             last = (first, end) if b" rw-p " in line and not first % _OF_A_THREAD else (0, 0)
 
     def _absent_of(self, start: int, stop: int) -> int:
-        pages = (stop - start) // self._page
-        there = ctypes.create_string_buffer(pages)
-        if self._mincore is None or self._mincore(
-            ctypes.c_void_p(start), ctypes.c_size_t(stop - start), there
-        ):
-            return 0  # it has shrunk since
-        return there.raw.count(b"\0") * self._page
+        size, are_resident = stop - start, ctypes.create_string_buffer((stop - start) // self._page)
+        arguments = ctypes.c_void_p(start), ctypes.c_size_t(size), are_resident
+        if self._mincore is None or self._mincore(*arguments):
+            return 0  # the heap has shrunk since
+        return are_resident.raw.count(b"\0") * self._page
 
 
 class Arenas(NamedTuple):
-    """What CPython's allocator of objects up to 512 bytes has, in bytes."""
+    """The memory of CPython's allocator of objects up to 512 bytes, in bytes."""
 
     used: float
-    free: float  # in arenas of which some object lives, so that they are not given back
+    free: float  # in arenas in which an object lives, so that they are not freed
 
 
 ReadArenas = Callable[[], Arenas]
 
-_FIGURES = tuple(
-    re.compile(rb"# bytes in %b blocks += +([\d,]+)" % kind)
-    for kind in (b"allocated", b"available")
-)
-_POOLS = re.compile(rb"unused pools \* \d+ bytes += +([\d,]+)")
+_FIGURES = [
+    re.compile(rb"%b += +([\d,]+)" % name)
+    for name in (
+        *(b"# bytes in allocated blocks", b"# bytes in available blocks"),
+        rb"unused pools \* \d+ bytes",
+    )
+]
 
 
 def find_arenas() -> ReadArenas | None:
-    """Return how to read CPython's arenas, or None where that is unknown or malloc has Python's objects.
+    """Return a reader of CPython's arenas; None if there is none, or if malloc has Python's objects.
 
     The reading is that of ``sys._debugmallocstats``, into memory instead of to stderr. It takes 20 µs, and
     0.6 µs more for each MiB of objects (docs/host.md).
@@ -150,7 +147,7 @@ def find_arenas() -> ReadArenas | None:
             library.free(text)
         used, available, unused = (
             float(match[1].replace(b",", b"")) if (match := figure.search(figures)) else 0.0
-            for figure in (*_FIGURES, _POOLS)
+            for figure in _FIGURES
         )
         return Arenas(used, available + unused)
 
@@ -158,7 +155,7 @@ def find_arenas() -> ReadArenas | None:
 
 
 def arrow_pool() -> float:
-    """Return the bytes in Arrow's default pool, 0 where nobody has imported pyarrow."""
+    """Return the bytes in Arrow's default pool; 0 if pyarrow is not imported."""
     arrow: Any = sys.modules.get("pyarrow")
     try:
         return 0.0 if arrow is None else float(arrow.total_allocated_bytes())

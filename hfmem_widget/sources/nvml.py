@@ -1,7 +1,7 @@
-"""Device memory as NVIDIA's driver counts it, for every GPU this process can see, whoever uses it.
+"""Device memory as NVIDIA's driver counts it, of all processes, for every GPU that this process can see.
 
-NVML creates no context and initialises no CUDA. It is opened at the first reading and stays open:
-drivers have had trouble with being opened again and again (go-nvml#152).
+NVML creates no context and does not initialise CUDA. It is opened at the first reading and stays open:
+opening it again and again has caused faults of drivers (go-nvml#152).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Pool
+from hfmem_widget.sources.children import Descendants
 from hfmem_widget.sources.nvml_gpu import METRICS, Fault, Gpu, code_of, why_closed, why_unread
-from hfmem_widget.sources.procfs import PROC, Descendants, ProcessIds, process_ids
+from hfmem_widget.sources.procfs import PROC, Pool, ProcessIds, process_ids
 from hfmem_widget.sources.source import Source
 from hfmem_widget.text import plain
 
 RETRY_INTERVAL: Final = 30.0
-"""Seconds before NVML is tried again."""
+"""Seconds after a fault before NVML is opened again."""
 
 CHILDREN: Final = Series("cpu", "gpu_children", "child processes on GPUs")
-"""The number of descendants of this process that use any GPU; it comes before the series of GPUs."""
+"""The number of descendants of this process that use any GPU; the first series, before those of GPUs."""
 
 
 class NvmlSource(Source):
-    """Device memory, the driver's reserve, this process' share, and how busy each GPU is.
+    """Device memory, the driver's reserve, this process' share, and the utilisation of each GPU.
 
     `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
     `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `opened`
-    returns on which of CUDA's devices this process can have memory. The others are read once a second.
-    `reserved`, `shares` and `pool` are as `Gpu` says.
+    returns CUDA's devices on which this process can have memory. The others are read once a second.
+    `reserved`, `shares` and `pool` are described at `Gpu`.
     """
 
     name = "nvml"
@@ -76,14 +76,13 @@ class NvmlSource(Source):
         values: list[float] = []
         try:
             if self._is_ready(now) and self._gpus:
-                values.append(NOT_AVAILABLE)
                 opened = self._opened() if self._cuda_is_up and self._opened else None
                 for index, gpu in enumerate(self._gpus):
                     is_idle = opened is not None and index not in opened
                     values += gpu.read_rarely(now) if is_idle else gpu.read(now)
                 children = [gpu.children for gpu in self._gpus if gpu.children is not None]
-                if children:
-                    values[0] = float(len(frozenset[int]().union(*children)))
+                count = len(frozenset[int]().union(*children)) if children else NOT_AVAILABLE
+                values.insert(0, float(count))
                 self._explain_process_ids()
         except Exception as error:  # noqa: BLE001  (a source never raises from `read`)
             self._give_up(error, now)
@@ -91,11 +90,11 @@ class NvmlSource(Source):
         return self._padded(values)
 
     def driver(self) -> str:
-        """Return the driver's version; empty where NVML is not open."""
+        """Return the driver's version; empty if NVML is not open."""
         return "" if self._nvml is None else str(self._nvml.nvmlSystemGetDriverVersion())
 
     def close(self) -> None:
-        """Shut NVML down; never while another thread is inside `read`, which crashes (nvitop#222)."""
+        """Shut NVML down; doing so while another thread is inside `read` crashes (nvitop#222)."""
         if self._nvml is not None and self._pid == os.getpid():
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlShutdown()
@@ -104,14 +103,13 @@ class NvmlSource(Source):
 
     def _is_ready(self, now: float) -> bool:
         if self._nvml is not None and self._pid != os.getpid():
-            self._nvml = None  # a forked child: the parent's handles are not ours, nor ours to shut
+            self._nvml = None  # a forked child: it may neither use nor close the parent's handles
         if self._nvml is None:
             if now < self._retry_at:
                 return False
             nvml = self._load()
             nvml.nvmlInit()
-            self._nvml = nvml
-            self._pid = os.getpid()
+            self._nvml, self._pid = nvml, os.getpid()
             self._pids = process_ids(self._proc)
             self._found_by = ()
             self._cuda_is_up = False
@@ -122,7 +120,7 @@ class NvmlSource(Source):
     def _give_up(self, error: Exception, now: float) -> None:
         self._nvml = None
         if code_of(error) == Fault.UNINITIALIZED and not self._reopened:
-            # Somebody shut NVML down more often than they opened it; we may be the last to notice.
+            # Other code has shut NVML down more often than it opened it.
             self._reopened = True
             return
         self._retry_at = now + RETRY_INTERVAL
@@ -154,7 +152,7 @@ class NvmlSource(Source):
         )
         for device, gpu in zip(self.devices, self._gpus, strict=True):
             gpu.label = f"{device.key} ({device.name})"
-        # The devices count from cuda:0 without a gap, so those that are new come at the end.
+        # The devices count from cuda:0 without a gap, so new ones come at the end.
         described = len(self.series) // len(METRICS)
         if self.devices:
             self.series = self.series or (CHILDREN,)
@@ -166,9 +164,9 @@ class NvmlSource(Source):
         cards = self._cards()
         if names_instances(value):
             parts = [part for card in cards for part in self._instances(card)]
-            return [parts[i] for i in visible(value, [part.uuid for part in parts])], False
-        chosen = [cards[i] for i in visible(value, [card.uuid for card in cards])]
-        # Of a card that is split, CUDA shows an instance and never the card.
+            return [parts[at] for at in visible(value, [part.uuid for part in parts])], False
+        chosen = [cards[at] for at in visible(value, [card.uuid for card in cards])]
+        # Of a split card, CUDA shows an instance and never the card.
         gpus = [next(iter(self._instances(card)), card) for card in chosen]
         provisional = gpus != chosen or is_provisional(value, order, [card.name for card in cards])
         return gpus, provisional
@@ -180,7 +178,7 @@ class NvmlSource(Source):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             except self._nvml.NVMLError as error:
-                # A card this process may not open (a batch job's others) is none to CUDA either.
+                # CUDA does not show a card that this process may not open either (another batch job's).
                 if code_of(error) == Fault.NO_PERMISSION:
                     continue
                 self._note(why_unread(label, error))
@@ -194,22 +192,21 @@ class NvmlSource(Source):
             if card.handle is None or not nvml.nvmlDeviceGetMigMode(card.handle)[0]:
                 return []
             for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)):
-                with contextlib.suppress(nvml.NVMLError):  # slots are not filled in order
+                with contextlib.suppress(nvml.NVMLError):  # a slot may be empty
                     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
                     instances.append(self._gpu(handle, f"MIG instance {index} of {card.label}"))
         return instances
 
     def _named(self, uuid: str) -> Gpu:
-        # Not every torch says whether a device is a MIG instance, so both prefixes are tried.
+        # Not every torch reports whether a device is a MIG instance, so both prefixes are tried.
         for name in (uuid, "MIG-" + uuid.removeprefix("GPU-")):
             with contextlib.suppress(self._nvml.NVMLError):
                 return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)
-        if self._shares(uuid):  # NVML does not know Jetson's by their UUIDs (nvbandwidth#55)
-            return self._gpu(None, uuid)
-        self._note(
-            f"CUDA uses {plain(uuid)}, which the driver's library does not know: device in use is not shown "
-            "for it, only what torch allocates."
-        )
+        if not self._shares(uuid):  # NVML does not know Jetson's by their UUIDs (nvbandwidth#55)
+            self._note(
+                f"CUDA uses {plain(uuid)}, which the driver's library does not know: device in use is not "
+                "shown for it, only what torch allocates."
+            )
         return self._gpu(None, uuid)
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
@@ -237,11 +234,11 @@ def names_instances(value: str | None) -> bool:
 
 
 def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
-    """Return which devices are visible, as positions in `uuids`, in the order in which CUDA numbers them.
+    """Return the visible devices, as positions in `uuids`, in CUDA's order.
 
-    The rules are the CUDA driver's: asking that would forbid the user's own code to fork. The first entry
-    that names no device, or more than one, ends the list; a device named twice empties it.
-    `value` is `CUDA_VISIBLE_DEVICES`, None where it is not set, which shows all. `uuids` are the machine's
+    The rules are the CUDA driver's: calling the driver would forbid the user's own code to fork. The first
+    entry that names no device, or more than one, ends the list; a device named twice empties it.
+    `value` is `CUDA_VISIBLE_DEVICES`, None if it is not set, which shows all. `uuids` are the machine's
     devices in NVML's order, with their prefixes: GPUs, or MIG instances if `names_instances(value)`.
     """
     if value is None:
@@ -252,10 +249,10 @@ def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
 
 
 def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -> bool:
-    """Return whether ordinals may mean other GPUs to CUDA than they do to NVML.
+    """Return whether CUDA and NVML may number GPUs differently.
 
-    CUDA counts the fastest first unless `CUDA_DEVICE_ORDER` says ``PCI_BUS_ID``, NVML by PCI bus; among
-    GPUs of one make both come to the same.
+    CUDA numbers the fastest first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, NVML by PCI bus; among GPUs
+    of one model both orders are the same.
     """
     by_ordinal = value is None or not value.startswith(UUID_PREFIXES)
     return by_ordinal and order != "PCI_BUS_ID" and len(set(names)) > 1
@@ -263,11 +260,11 @@ def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -
 
 def _by_uuid(value: str, uuids: Sequence[str]) -> tuple[int, ...]:
     entries = list(takewhile(lambda entry: entry.startswith(value[:4]), value.split(",")))
-    matches = [[at for at, uuid in enumerate(uuids) if uuid.startswith(each)] for each in entries]
+    matches = [[at for at, uuid in enumerate(uuids) if uuid.startswith(entry)] for entry in entries]
     chosen = [matching[0] for matching in takewhile(lambda matching: len(matching) == 1, matches)]
     if len(set(entries)) < len(entries) or len(set(chosen)) < len(chosen):
         return ()
-    # A process can use one MIG instance only; CUDA shows the first that is named.
+    # A process can use one MIG instance only: CUDA shows the first one named.
     return tuple(chosen[:1] if names_instances(value) else chosen)
 
 

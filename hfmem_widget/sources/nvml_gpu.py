@@ -1,4 +1,4 @@
-"""One GPU, or MIG instance, as NVML reports it, and what its error codes mean for a person."""
+"""One GPU, or MIG instance, as NVML reports it, and NVML's errors as sentences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Pool
-from hfmem_widget.sources.procfs import Descendants, ProcessIds
+from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.procfs import Pool, ProcessIds
 from hfmem_widget.sources.source import SLOWLY, Looks
 from hfmem_widget.text import plain
 
 
 class Fault(IntEnum):
-    """The error codes of ``nvml.h`` that call for something of their own."""
+    """The error codes of ``nvml.h`` with a sentence or a treatment of their own."""
 
     UNINITIALIZED = 1
     NOT_SUPPORTED = 3
@@ -31,10 +31,7 @@ class Fault(IntEnum):
 
 
 LOST = frozenset({Fault.GPU_IS_LOST, Fault.RESET_REQUIRED})
-"""The device answers no more until it is reset."""
-
-MISSING = frozenset({Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND})
-"""This driver or device does not have the figure."""
+"""The device does not answer until it is reset."""
 
 _CLOSED: dict[int | None, str] = {
     Fault.LIBRARY_NOT_FOUND: (
@@ -53,6 +50,10 @@ _CLOSED: dict[int | None, str] = {
         "No permission to query the NVIDIA driver, so device memory is not shown; all other figures are. "
         "Ask an administrator for access to /dev/nvidia*."
     ),
+    None: (
+        "The NVIDIA driver does not answer ({error}), so device memory is not shown; all other figures are. "
+        "Run nvidia-smi for details."
+    ),
 }
 _LOST = (
     "The driver lost {device} ({error}): its device memory ends here; "
@@ -68,6 +69,10 @@ _UNREAD: dict[int | None, str] = {
         "No permission to read the memory of {device}: device in use is not shown, only what torch "
         "allocates. Ask an administrator for access."
     ),
+    None: (
+        "The driver does not report the memory of {device} ({error}): device in use is not shown meanwhile, "
+        "only what torch allocates. Run nvidia-smi for details."
+    ),
 }
 
 
@@ -79,20 +84,13 @@ def code_of(error: Exception) -> int | None:
 
 def why_closed(error: Exception) -> str:
     """Return why NVML cannot be used at all, in one or two plain sentences with the remedy."""
-    unknown = (
-        f"The NVIDIA driver does not answer ({plain(error)}), so device memory is not shown; all other "
-        "figures are. Run nvidia-smi for details."
-    )
-    return _CLOSED.get(code_of(error), unknown)
+    return _CLOSED.get(code_of(error), _CLOSED[None]).format(error=plain(error))
 
 
 def why_unread(device: str, error: Exception) -> str:
     """Return why one device's memory cannot be read, in one or two plain sentences with the remedy."""
-    unknown = (
-        "The driver does not report the memory of {device} ({error}): device in use is not shown "
-        "meanwhile, only what torch allocates. Run nvidia-smi for details."
-    )
-    return _UNREAD.get(code_of(error), unknown).format(device=device, error=plain(error))
+    sentence = _UNREAD.get(code_of(error), _UNREAD[None])
+    return sentence.format(device=device, error=plain(error))
 
 
 METRICS: Final = (
@@ -107,9 +105,9 @@ METRICS: Final = (
 NOTHING: Final = (NOT_AVAILABLE,) * len(METRICS)
 
 INTEGRATED: Final = re.compile(r"\b(GB10|Thor|Orin)\b")
-"""GPUs without memory of their own, by names under which NVML reported none (llmfit#93, #792)."""
+"""Names of GPUs without memory of their own, for which NVML reported none (llmfit#93, #792)."""
 
-# pynvml's structures look for text in Python at each access to a field; these are numbers, at every tick.
+# pynvml's structures decode text in Python at each access to a field; these fields are numbers.
 _field: Final = object.__getattribute__
 
 R = TypeVar("R")
@@ -119,13 +117,13 @@ _CONTEXT_BYTES: Final = 256 * 2.0**20
 
 
 class Gpu:
-    """A device's handle, what it is, and what was last read of it.
+    """A device's handle, description and last readings.
 
-    The handle is None where it could not be had, and once the device has stopped answering for good. `note`
-    takes a sentence for the user, in which the device is called `label`. `reserved` takes the device's UUID
-    and returns the bytes that this process' allocator has of it now; `shares` takes it, too, and returns
-    whether the device has no memory but the machine's, which `pool` reads; None until CUDA is up. `cpu`
-    returns the CPU seconds of the calling thread: who comes back from the driver waits for the interpreter.
+    The handle is None if NVML does not return it, and once the device is lost. `note` takes a sentence for
+    the user, in which `label` names the device. `reserved` takes the device's UUID and returns the bytes that
+    this process' allocator has reserved on it now. `shares` takes the UUID and returns whether the device
+    shares the machine's memory, which `pool` reads; None until CUDA is up. `cpu` returns the CPU seconds of
+    the calling thread: a clock would include its wait for the interpreter after a call of the driver.
     """
 
     def __init__(
@@ -147,21 +145,18 @@ class Gpu:
         self.name = "NVIDIA GPU"
         self.uuid = ""
         self.total = NOT_AVAILABLE
+        self.shared = 0.0
+        """The bytes of the machine's memory, if the device has no other."""
         self.listed = False
         """Whether the driver lists this process on the device."""
         self.unexplained = False
         """Whether it does not, though more is in use than on an idle device: ids may differ in containers."""
         self.children: frozenset[int] | None = None
-        """The processes on the device that descend from this one; None where the driver lists none."""
-        self._nvml = nvml
-        self._pids = pids
+        """The processes on the device that descend from this one; None if the driver lists no processes."""
+        self._nvml, self._pids, self._note = nvml, pids, note
         self._descendants = descendants or Descendants()
-        self._note = note
-        self._reserved = reserved
+        self._reserved, self._cpu = reserved, cpu
         self._pool: Callable[[], Pool] | None = None
-        self.shared = 0.0
-        """The bytes of the machine's memory, if the device has no other."""
-        self._cpu = cpu
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
         self._busy_due = self._idle_due = -math.inf
@@ -178,7 +173,7 @@ class Gpu:
             self.total = self.shared = pool().total
 
     def read_rarely(self, now: float) -> Sequence[float]:
-        """Return what was read at most `SLOWLY` before: for a device that only others use."""
+        """Return values at most `SLOWLY` seconds old: for a device that this process does not use."""
         if now >= self._idle_due:
             self._idle = self.read(now)
             self._idle_due = now + SLOWLY
@@ -244,19 +239,19 @@ class Gpu:
         if listed is not None:
             process = self._pids.bytes_in(listed)
             self.listed = not self._pids.own.isdisjoint(listed)
-        # Two figures of different instants would make a context that breathes with the allocator.
+        # Both figures must be of one instant; else the context would vary with the allocator.
         if math.isnan(process) or reserved == self._reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
         is_unlisted = math.isnan(process) and not self.listed
         self.unexplained = is_unlisted and used > _CONTEXT_BYTES and self._pool is None
         if self._pool is not None:
             process = self._pool().own + max(reserved, process)  # reserved, where it is not listed
-        # Taken together with the process' share: with an older one, the others' would jump about.
+        # Computed together with the process' share: with an older one, the others' share would jump.
         self._process, self._others = process, max(used - process, 0.0)
         self._of_children = self._bytes_of_children(listed, used)
 
     def _list(self) -> dict[int, float]:
-        """Return what each process on the device uses, by its id, up to the list that this one is in."""
+        """Return the bytes of each process on the device, by id, up to the list that has this process."""
         listed: dict[int, float] = {}
         for kind in ("Compute", "Graphics", "MPSCompute"):
             read = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")
@@ -267,7 +262,7 @@ class Gpu:
                     raise
                 continue
             # A process in more than one list has the same total in each.
-            listed |= {each.pid: _within(each.usedGpuMemory, self.total) for each in processes}
+            listed |= {one.pid: _within(one.usedGpuMemory, self.total) for one in processes}
             if self._pids.own & listed.keys():
                 break
         return listed
@@ -281,7 +276,7 @@ class Gpu:
         self.children = self._descendants.among(others, ids_are_ours=ids_are_ours)
         total = float(sum(listed[pid] for pid in self.children))
         if math.isnan(total) and self.children == others and self._pool is None:
-            # MIG instances may list no sizes; but nobody else is there.
+            # MIG instances may list no sizes; but no other process uses the device.
             total = used - (self._process if self._process > 0 else 0.0)
         return total
 
@@ -291,8 +286,8 @@ class Gpu:
         try:
             return read()
         except self._nvml.NVMLError as error:
-            # Quietly: MIG instances report no utilisation, WDDM no processes, and both are extras.
-            if code_of(error) not in MISSING:
+            # Without a note: MIG instances report no utilisation, and WDDM no processes.
+            if code_of(error) not in {Fault.NOT_SUPPORTED, Fault.FUNCTION_NOT_FOUND}:
                 self._take(error)
             return None
 

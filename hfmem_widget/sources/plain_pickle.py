@@ -1,7 +1,7 @@
-"""Reads pickles that have plain containers and nothing else: nothing in one can call anything.
+"""Reads pickles of plain containers alone, so that no pickle can call anything.
 
 It is made for torch's snapshots, with millions of events: each becomes an `Event` as soon as it is read, and
-lists of the same frames are one. What a file can make the reader do is bounded by its size.
+equal lists of frames become one list. Time and memory are bounded by the size of the file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from hfmem_widget.errors import HFMemError
 from hfmem_widget.session.segments import Event, event_of
 
-DEEPEST = 64  # containers within containers
+DEEPEST = 64  # nested containers
 
-RELEASED = 1 << 26  # bytes after which the pages of what was read are given back
+RELEASED = 1 << 26  # bytes read after which the pages of the file are released
 
 DAMAGED = "it is damaged or cut off"
 MORE = "it has more than plain lists and figures, and that could run code"
 
 _GET = rb"h.|j...."
-_LIST = rb"\]\x94\((?:h.|j....)++e"  # of what the memo has: the frames of a stack
+_LIST = rb"\]\x94\((?:h.|j....)++e"  # of objects of the memo: the frames of a stack
 _LIST_OF_GETS = re.compile(_LIST, re.DOTALL)
 _GETS = re.compile(rb"h(.)|j(....)", re.DOTALL)
 _NUMBER = rb"M..|J....|\x8a\x05.....|\x8a\x06......|\x8a\x07.......|\x8a\x08........|K."
@@ -33,31 +33,29 @@ _PAIR = rb"K.K.\x86\x94"
 _TEXT = rb"\x8c(?:%s)\x94" % b"|".join(b"\\x%02x.{%d}" % (length, length) for length in range(16))
 _VALUE = re.compile(b"(%s)|(%s)|(%s)|(%s)|(%s)" % (_GET, _LIST, _PAIR, _TEXT, _NUMBER), re.DOTALL)
 _KINDS = (b"", _GET, _LIST, _PAIR, _TEXT, _NUMBER)
-_NEW = (_PAIR, _TEXT)  # what is put into the memo
 _FIELDS = {"action": _GET, **dict.fromkeys(("addr", "size", "time_us"), _NUMBER)}
 _FIELDS["frames"] = b"%s|%s" % (_GET, _LIST)
 
 _INSTRUCTIONS = frozenset(b"\x80\x95hjKMJ\x8aGN\x88\x89\x8cX\x8deasu)\x85\x86\x87t.")
-"""Those of Python's unpickler that make plain containers. Others make objects, or are of no use here."""
+"""The instructions of Python's unpickler that make plain containers; others make objects, or are unneeded."""
 
-_PYTHONS: Any = pickle._Unpickler  # noqa: SLF001  (the one whose instructions can be chosen)
+_PYTHONS: Any = pickle._Unpickler  # noqa: SLF001  (only its instructions can be chosen)
+
+_FAULTS = (EOFError, AttributeError, LookupError, TypeError, ValueError, StructError)
 
 
 class NotPlainError(HFMemError, ValueError):
-    """What was read is damaged, or no pickle of plain containers; the message says which."""
+    """The pickle is damaged, or has more than plain containers; the message says which."""
 
 
 def load(data: bytes | mmap.mmap) -> Any:
-    """Return what a pickle of protocol 2 to 5 holds, events as `Event`; else raise `NotPlainError`."""
+    """Return the content of a pickle of protocol 2 to 5, events as `Event`; else raise `NotPlainError`."""
     reader = _Reader(data)
     try:
         loaded = reader.load()
     except NotPlainError:
         raise
-    except (
-        *(StructError, EOFError, AttributeError, LookupError, TypeError, ValueError),
-        pickle.UnpicklingError,
-    ):
+    except (*_FAULTS, pickle.UnpicklingError):
         raise NotPlainError(DAMAGED) from None
     if reader.stack:
         raise NotPlainError(DAMAGED)
@@ -65,14 +63,14 @@ def load(data: bytes | mmap.mmap) -> Any:
 
 
 class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its name
-    """Python's unpickler with few of its instructions, which takes events by a pattern."""
+    """Python's unpickler with few of its instructions, which reads events by a regular expression."""
 
     def __init__(self, data: bytes | mmap.mmap) -> None:
         self.data = data if isinstance(data, mmap.mmap) else io.BytesIO(data)
         super().__init__(self.data)
         self.memo: list[Any] = []
         self.released = 0
-        # By depth, of the newest dictionary: its frame, where it begins in that, and its place in `memo`.
+        # By depth, of the newest dictionary: its frame, its beginning in the frame, and its place in `memo`.
         self.begun: dict[int, tuple[io.BytesIO | None, int, int]] = {}
         self.lists: dict[bytes, list[Any]] = {}
         self.numbers: dict[int, int] = {}
@@ -82,16 +80,15 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
         self.order: list[int] = []
 
     def load_frame(self) -> None:
-        """Go on; of a file, give back the memory of what was read every so often."""
         super().load_frame()
         if isinstance(self.data, mmap.mmap) and self.data.tell() >= self.released + RELEASED:
             self.released = self.data.tell()
-            if hasattr(mmap, "MADV_DONTNEED"):
+            if hasattr(mmap, "MADV_DONTNEED"):  # else a large file would fill the memory
                 self.data.madvise(mmap.MADV_DONTNEED, 0, self.released)
 
     def load_put(self, width: int = 0) -> None:
         if width and int.from_bytes(self.read(width), "little") != len(self.memo):
-            raise NotPlainError(DAMAGED)  # a place far off would take all memory
+            raise NotPlainError(DAMAGED)  # a distant place would take all memory
         self.memo.append(self.stack[-1])
 
     def load_mark(self) -> None:
@@ -108,7 +105,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
             self.memo.append(self.stack[-1])
 
     def listed(self, raw: bytes) -> list[Any]:
-        """Return a list of what the memo has; the same one for all that are alike."""
+        """Return a list of objects of the memo; the same list for equal bytes."""
         items = self.lists.get(raw)
         if items is None:
             items = [self.memo[_index(get)] for get in _GETS.finditer(raw, 3)]
@@ -116,7 +113,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
         return items
 
     def load_empty_dictionary(self) -> None:
-        """Begin a dictionary, or take many: most are events, and need not be kept."""
+        """Begin a dictionary, or read many at once: most are events, which the memo need not keep."""
         frame = self._unframer.current_frame
         if not (frame and self.event and self.take_events(frame, self.event)):
             start = frame.tell() - 1 if frame else 0
@@ -129,23 +126,23 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
 
     @staticmethod
     def need_names(keys: list[Any]) -> None:
-        """Refuse keys that are neither texts nor whole numbers: hashing a deep one may end the process."""
+        """Refuse keys that are neither texts nor integers: hashing a nested one may end the process."""
         if any(type(key) not in {str, int} for key in keys):
             raise NotPlainError(DAMAGED)
 
     def load_setitems(self) -> None:
         self.need_names(self.stack[::2])
         super().load_setitems()
-        made, begun = self.stack[-1], self.begun.get(len(self.metastack))
-        if begun and "action" in made:
+        listed, begun = self.stack[-1], self.begun.get(len(self.metastack))
+        if begun and "action" in listed:
             frame, start, place = begun
-            self.stack[-1] = event_of(made)
-            self.memo[place] = None  # nobody refers to it, and it need not be kept
+            self.stack[-1] = event_of(listed)
+            self.memo[place] = None  # nothing refers to it
             if frame and frame is self._unframer.current_frame:
                 self.event = self.pattern(frame.getvalue()[start : frame.tell()]) or self.event
 
     def pattern(self, raw: bytes) -> re.Pattern[bytes] | None:
-        """Return what finds events made as one is, as nearly all are; None if it has not all fields."""
+        """Return the expression of events written as this one, as nearly all are; None if it lacks fields."""
         at, parts, new = 3, [rb"\}\x94\("], [1, 0]
         seen: list[str] = []
         while raw[at : at + 1] != b"u":
@@ -160,7 +157,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
                 parts += [re.escape(get[0]), b"(%s)" % _FIELDS[name]]
             else:
                 parts += [re.escape(get[0]), b"(?:%s)" % kind]
-                new["frames" in seen] += kind in _NEW
+                new["frames" in seen] += kind in {_PAIR, _TEXT}  # which go into the memo
             at = value.end()
         if len(seen) < len(_FIELDS):
             return None
@@ -169,7 +166,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
         return re.compile(b"".join((*parts, b"u")), re.DOTALL)
 
     def take_events(self, frame: io.BytesIO, event: re.Pattern[bytes]) -> bool:
-        """Take the events that follow each other from here on; False if there is none."""
+        """Append the events that follow each other from here on; return False if there is none."""
         data, start, memo, lists = frame.getvalue(), frame.tell() - 1, self.memo, self.lists
         same, make, number, order = self.numbers.setdefault, Event._make, int.from_bytes, self.order
         at = start

@@ -1,4 +1,8 @@
-"""What Linux's ``/proc`` says: memory of this process and the machine, limits, mapped files, descendants."""
+"""Linux's ``/proc`` and control groups: memory of this process and the machine, limits, mapped files.
+
+A control group limits the memory of a container or a batch job. Both versions of the interface are read as
+the kernel documents them: admin-guide/cgroup-v2 and cgroup-v1/memory.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,28 @@ import math
 import os
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import Final, NamedTuple
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.cgroup import Machine, Pool, find_cgroup
 from hfmem_widget.sources.malloc import HeapPages
 from hfmem_widget.text import MIB
 
 PROC = Path("/proc")
-CGROUPS = Path("/sys/fs/cgroup")
 
 
 def is_linux() -> bool:
-    """Return whether there is a ``/proc`` to read."""
+    """Return whether this system has a ``/proc``."""
     return (PROC / "self" / "statm").exists()
 
 
 class ProcFile:
-    """A file of ``/proc`` kept open: reading it again costs 3 µs, opening it too 25.
+    """A file of ``/proc`` kept open: reading it again costs 3 µs, opening and reading it 25 µs.
 
-    The open file belongs to the process that opened it, so a forked child opens its own. Its number may come
-    to be another's, as after `os.closerange`: then it is neither read nor closed any more.
+    The open file belongs to the process that opened it, so a forked child opens its own. If its descriptor
+    becomes another file's, as after `os.closerange`, that file is neither read nor closed.
     """
 
     def __init__(self, path: Path, most: int = 8192) -> None:
@@ -38,7 +40,7 @@ class ProcFile:
         self._file = self._pid = -1
 
     def read(self) -> bytes:
-        """Return the beginning of the file, up to `most` bytes; empty where it cannot be read."""
+        """Return the beginning of the file, up to `most` bytes; empty if it cannot be read."""
         try:
             if self._pid != os.getpid() or not self._is_own():
                 self.close()
@@ -62,17 +64,117 @@ class ProcFile:
 
 
 class Own(NamedTuple):
-    """What this process has, in bytes; NaN where the system does not say.
+    """The memory of this process in bytes; NaN if the system does not report it.
 
-    Private are its anonymous pages, in memory or in swap, and the shared memory (tmpfs, ``/dev/shm``) that is
-    resident in it.
+    Private memory has its anonymous pages, in memory or in swap, and the shared memory (tmpfs, ``/dev/shm``)
+    that is resident in it.
     """
 
     resident: float
     peak: float  # of the resident set
     private: float = NOT_AVAILABLE
-    shared: float = 0.0  # the part of private that other processes may have, too
+    shared: float = 0.0  # the part of private memory that other processes may have, too
     swap: float = NOT_AVAILABLE
+
+
+class Machine(NamedTuple):
+    """The memory of a machine, or of a control group that limits it; bytes, NaN if unknown.
+
+    `in_use` is without `page_cache`, which the kernel frees when memory is needed, and with `shared`, which
+    it cannot free: ``/dev/shm``, tmpfs, segments of shared memory.
+    """
+
+    in_use: float
+    page_cache: float = NOT_AVAILABLE
+    shared: float = NOT_AVAILABLE
+    swap: float = NOT_AVAILABLE
+
+
+class Pool(NamedTuple):
+    """The machine's memory if CPU and GPU share it, in bytes; `in_use` is without page cache.
+
+    `own` is this process' memory without its GPU memory; if `is_all` with it, as on macOS. A group's limit
+    does not include CUDA's memory: 12 GiB added 0.4 to ``memory.current`` (model-serving-minefield#57).
+    """
+
+    total: float
+    in_use: float
+    own: float
+    is_all: bool = False
+
+
+class Cgroup(NamedTuple):
+    """The group whose limit binds this process first: the bytes that its processes may use together."""
+
+    folder: Path
+    limit: float
+    usage: str
+    prefix: str
+
+    def now(self) -> Machine:
+        """Return its memory now; all file cache counts as page cache, as in the kernel's MemAvailable."""
+        usage = _number(self.folder / self.usage)
+        try:
+            lines = _text(self.folder / "memory.stat").splitlines()
+            stat = {name: value for name, _, value in (line.partition(" ") for line in lines)}
+            idle, active, shared = (
+                float(stat.get(f"{self.prefix}{name}", 0))
+                for name in ("inactive_file", "active_file", "shmem")
+            )
+        except (OSError, ValueError):
+            return Machine(usage)
+        # Version 1 reports swap in the same file, where the kernel counts it.
+        swap = stat.get("total_swap") or _number(self.folder / "memory.swap.current")
+        return Machine(max(usage - idle - active, 0.0), idle + active, shared, float(swap))
+
+
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2 = ("memory.max", "memory.current", "")
+"""By version, the files of a group's limit and of its bytes in use, and the prefix of the fields of
+``memory.stat`` that include the groups below."""
+
+
+def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
+    """Return the tightest limit from this process' group upwards; None where nothing limits it.
+
+    A limit that is not below the machine's memory (in bytes) limits nothing: v1 says "no limit" in this way.
+    `proc` and `mount` are where ``/proc`` and ``/sys/fs/cgroup`` are.
+    """
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    limited = []
+    for line in lines:
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if hierarchy == "0":
+            root, version = mount, _V2
+        elif "memory" in controllers.split(","):
+            root, version = mount / "memory", _V1
+        else:
+            continue
+        # In a container the path may be the host's, or begin with "/.."; then the root is our own group.
+        parts = [part for part in PurePosixPath(path).parts if part not in {"/", ".."}]
+        for depth in range(len(parts), -1, -1):
+            folder = root.joinpath(*parts[:depth])
+            limit = _number(folder / version[0])
+            if 0 < limit < machine_total:
+                limited.append(Cgroup(folder, limit, *version[1:]))
+    return min(limited, key=lambda group: group.limit, default=None)
+
+
+def _text(path: Path) -> str:
+    # `Path.read_text` takes longer than the reading itself, and this runs while a model trains.
+    with path.open("rb", buffering=0) as file:
+        return file.read().decode()
+
+
+def _number(path: Path) -> float:
+    try:
+        return float(_text(path))
+    except (OSError, ValueError):  # "max" is not a number: no limit
+        return NOT_AVAILABLE
 
 
 _PRIVATE = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
@@ -87,7 +189,7 @@ class LinuxMemory:
 
     what = "private memory"
 
-    def __init__(self, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
+    def __init__(self, proc: Path = PROC, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._statm = ProcFile(proc / "self" / "statm", 128)
         self._status = ProcFile(proc / "self" / "status")
         self._meminfo = ProcFile(proc / "meminfo")
@@ -102,11 +204,11 @@ class LinuxMemory:
             self.machine_total = self._cgroup.limit
 
     def own(self, *, whole: bool = True) -> Own:
-        """Return what this process has (20 µs); if not `whole`, only what may have changed is read (5 µs)."""
+        """Return this process' memory (20 µs); if not `whole`, only changed figures are read (5 µs)."""
         fields = self._statm.read().split(maxsplit=3)
         resident, mapped = map(int, fields[1:3]) if len(fields) > 3 else (0, 0)
         anonymous, last = (resident - mapped) * self._page, self._own
-        # What is shared, or mapped from files, is the same; what is gone may be in swap.
+        # Shared and mapped pages are the same; pages that left may be in swap.
         if not whole and mapped == self._mapped and anonymous > self._anonymous - MIB:
             grown, resident = anonymous - self._anonymous, resident * self._page
             peak = max(last.peak, resident)
@@ -118,7 +220,7 @@ class LinuxMemory:
         private += shared + sum(value for value in (swap, huge) if value > 0)
         shared = max(shared, 0.0) if private > 0 else 0.0
         total = float(resident * self._page) if resident else NOT_AVAILABLE
-        # The peak is kept in batches of pages: what is there now is at most what it would be.
+        # The kernel updates the peak in batches of pages, so that it may be below the present value.
         self._own = Own(total, max(kibibytes(status, b"VmHWM:"), total), private, shared, swap)
         return self._own
 
@@ -141,7 +243,7 @@ class LinuxMemory:
         return Machine(self.machine_total - available, cache, shared, total - unused)
 
     def pool(self) -> Pool:
-        """Return the memory that a GPU without its own has in common with this process."""
+        """Return the memory that an integrated GPU shares with this process."""
         text = self._meminfo.read()
         total, available = (kibibytes(text, field) for field in (b"MemTotal:", b"MemAvailable:"))
         return Pool(total, total - available, self.own().resident)
@@ -158,48 +260,48 @@ class LinuxMemory:
 
 
 class ResidentPeak:
-    """The exact resident peak from now on, from the kernel's own mark, which this sets back.
+    """The exact resident peak from now on, from the kernel's own mark, which this resets.
 
-    Only on request: setting VmHWM back sets back `ru_maxrss` too, which everybody else in the process reads
-    with `resource.getrusage`. There is one mark, so windows do not nest.
+    Only on request: it also resets `ru_maxrss`, which other code in the process may read with
+    `resource.getrusage`. There is one mark, so windows do not nest.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._status = proc / "self" / "status"
         try:
-            # proc(5): since Linux 4.0, "5" sets the peak resident set back to what is resident.
+            # proc(5): since Linux 4.0, "5" resets the peak resident set to the present one.
             (proc / "self" / "clear_refs").write_bytes(b"5")
             self.supported = True
         except OSError:
             self.supported = False
 
     def read(self) -> float:
-        """Return the highest resident set since then, in bytes; NaN where the mark cannot be set."""
+        """Return the highest resident set since then, in bytes; NaN if the mark cannot be reset."""
         return kibibytes(self._status.read_bytes(), b"VmHWM:") if self.supported else NOT_AVAILABLE
 
 
 def kibibytes(text: bytes, field: bytes) -> float:
-    """Return a ``field: n kB`` of a file of ``/proc`` in bytes; NaN if it is not there."""
+    """Return a ``field: n kB`` of a file of ``/proc`` in bytes; NaN if it is missing."""
     figure = text.partition(field)[2].split(maxsplit=1)[:1]
     return float(figure[0]) * 1024 if figure else NOT_AVAILABLE
 
 
 class ProcessIds(NamedTuple):
-    """The ids by which this process may be listed, of all PID namespaces that it knows of."""
+    """The ids of this process in all PID namespaces that it knows of."""
 
     own: frozenset[int] = frozenset()
     all_visible: bool = False
-    """Whether it lives in the machine's first namespace, where every list of ids means its own."""
+    """Whether it is in the machine's first namespace, to which the ids in every list belong."""
 
     def bytes_in(self, listed: Mapping[int, float]) -> float:
-        """Return what a device's list has for this process; else 0, or NaN where ids may be others'."""
+        """Return this process' bytes in a device's list; if it is missing 0, or NaN where ids may differ."""
         own = self.own & listed.keys()
         # In a container, the driver may list the host's ids or none (nvidia-docker#179): no guess is made.
         return listed[min(own)] if own else 0.0 if self.all_visible else NOT_AVAILABLE
 
 
 def process_ids(proc: Path = PROC) -> ProcessIds:
-    """Return this process' ids, from ``NSpid`` where the kernel has it."""
+    """Return this process' ids, from ``NSpid`` if the kernel has it."""
     own = {os.getpid()}
     try:
         _, has_namespaces, rest = (proc / "self" / "status").read_bytes().partition(b"NSpid:")
@@ -213,9 +315,9 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest limit (ulimit) on mapped memory, what is mapped, in bytes, and the limit's command.
+    """Return the nearest limit (ulimit) on mapped memory, the mapped bytes, and the limit's command.
 
-    NaN where there is no limit, or mapped memory cannot be read.
+    NaN if there is no limit, or mapped memory cannot be read.
     """
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:
@@ -223,7 +325,7 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
     except ImportError:  # Windows has no such limits
         return nothing
     try:
-        # All pages that are mapped, and those of them that are the process' own.
+        # All mapped pages, and those of the process' own.
         mapped, *_, own, _ = map(float, (proc / "self" / "statm").read_text().split())
     except (OSError, ValueError):
         mapped = own = NOT_AVAILABLE
@@ -239,25 +341,23 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
 
 
 FRESH = 10
-"""The list is valid for new addresses for so many times as long as reading it took."""
+"""The list of mappings is valid for new addresses for this multiple of the time that reading it took."""
 
 MOST_REMEMBERED = 100_000
 
 
 def shared_memory() -> int:
-    """Return the bytes of memory shared with other processes that this one has in use; 0 where unknown."""
-    try:
-        shared = kibibytes((PROC / "self" / "status").read_bytes(), b"RssShmem:")
-    except OSError:
-        return 0
-    return 0 if math.isnan(shared) else int(shared)
+    """Return the bytes of shared memory that this process has in use; 0 if unknown."""
+    with suppress(OSError, ValueError):  # NaN
+        return int(kibibytes((PROC / "self" / "status").read_bytes(), b"RssShmem:"))
+    return 0
 
 
 class MappedFiles:
-    """Tells whether addresses lie in mapped files, such as safetensors' weights.
+    """Finds addresses that lie in mapped files, such as safetensors' weights.
 
-    They stay so when they are written to: the kernel then makes a copy of the page. Where it has no list of
-    them, none does.
+    They stay there when they are written to: the kernel then copies the page. Without a list of mappings,
+    as outside Linux, no address does.
     """
 
     def __init__(
@@ -272,10 +372,9 @@ class MappedFiles:
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
-        """Return whether an address lies in a mapped file; remembered as long as its owner has it."""
+        """Return whether an address lies in a mapped file; remembered for this address of this owner."""
         key = address, owner
-        is_mapped = self._is_mapped.get(key)
-        if is_mapped is not None:
+        if (is_mapped := self._is_mapped.get(key)) is not None:
             return is_mapped
         now = self._clock()
         if len(self._is_mapped) + len(self._seen_at) >= MOST_REMEMBERED:
@@ -286,7 +385,7 @@ class MappedFiles:
             self._read()
         index = bisect_right(self._starts, address) - 1
         lies_within = index >= 0 and address < self._stops[index]
-        if self._read_at >= seen_at:  # else it may have been mapped since
+        if self._read_at >= seen_at:  # else the file may have been mapped since
             self._is_mapped[key] = lies_within
             del self._seen_at[key]
         return lies_within
@@ -299,7 +398,7 @@ class MappedFiles:
         except OSError:
             lines = []
         for line in lines:
-            # start-stop rights offset device inode path; other memory has no path, or a name in brackets
+            # start-stop rights offset device inode path; other memory has no path, or a name in brackets.
             addresses, _, _, _, _, *path = line.split(maxsplit=5)
             if path and path[0].startswith("/"):
                 start, _, stop = addresses.partition("-")
@@ -307,58 +406,3 @@ class MappedFiles:
                 self._stops.append(int(stop, 16))
         ended = self._clock()
         self._good_until = ended + FRESH * (ended - self._read_at)
-
-
-MOST_GENERATIONS: Final = 64
-
-# Of the driver's device files, CUDA alone opens this one: NVML, which a fork inherits, does not.
-_OPENED_BY_CUDA: Final = "/dev/nvidia-uvm"
-
-
-class Descendants:
-    """The children of this process, and theirs, among the processes that hold one device."""
-
-    def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
-        self._own: frozenset[int] = frozenset()
-        self._foreign: frozenset[int] = frozenset()
-
-    def among(self, pids: Iterable[int], *, ids_are_ours: bool) -> frozenset[int]:
-        """Return those of some ids that are descendants; one that was stays one, whoever ends before it.
-
-        Where it is not known that `ids_are_ours`, of this process' namespace, an id may be another
-        process' in ours: then a descendant must also have opened the device as CUDA does.
-        """
-        listed = frozenset(pids)
-        new = listed - self._own - self._foreign
-        ours = {pid for pid in new if self._descends(pid)}
-        self._foreign = (self._foreign & listed) | (new - ours)
-        self._own = (self._own & listed) | {
-            pid for pid in ours if ids_are_ours or self._uses_cuda(pid)
-        }
-        return self._own
-
-    def _descends(self, pid: int) -> bool:
-        here = os.getpid()
-        for _ in range(MOST_GENERATIONS):
-            pid = self._parent(pid)
-            if pid <= 1:
-                return False
-            if pid == here:
-                return True
-        return False
-
-    def _parent(self, pid: int) -> int:
-        try:
-            # proc(5): pid, (name), state, parent; a name may have anything in it, brackets too.
-            return int((self._proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return 0
-
-    def _uses_cuda(self, pid: int) -> bool:
-        with suppress(OSError):  # somebody else's, or it ends at this moment
-            for file in (self._proc / str(pid) / "fd").iterdir():
-                with suppress(OSError):
-                    if str(file.readlink()).startswith(_OPENED_BY_CUDA):
-                        return True
-        return False

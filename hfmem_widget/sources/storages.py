@@ -1,7 +1,11 @@
 """The storages behind a tensor, and their bytes: of plain tensors, and of wrappers that look like one.
 
-A tensor's own figures (`nbytes`, `numel`) may be far from what it keeps in memory: an expanded tensor, a
-view, a shard, a quantised weight. Its storages are what the allocator has handed out.
+A tensor's own figures (`nbytes`, `numel`) may be far from the memory that it keeps: an expanded tensor, a
+view, a shard, a quantised weight. Its storages are the blocks of the allocator.
+
+Also the tensors of a KV cache, and its growth: transformers' caches have layers with tensors as fields, for
+keys and values, packed ones with their scales, and states of convolutions and recurrences. Older models, and
+other libraries, pass tuples of tuples.
 
 Nothing is copied, waited for or initialised, and torch is never imported.
 """
@@ -13,17 +17,19 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hfmem_widget.sources.heap.tensors import type_in
 from hfmem_widget.sources.procfs import MappedFiles
 
 Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
 
-The key identifies a storage among those that live; it is the address of one, so it means nothing later.
-The device is "cpu", "cuda:0", "mps:0", …, or `MANAGED` (pinned memory too). The dtype is what the storage is
-read as: the packed one, where it is quantised.
+The key identifies a storage among the live ones: it is an address, so it means nothing later. The device is
+"cpu", "cuda:0", "mps:0", …, or `MANAGED` (also pinned memory). The dtype is the tensor's; if it is quantised
+the packed one.
 """
 
 MANAGED = "managed"
@@ -31,19 +37,19 @@ MANAGED = "managed"
 (as safetensors' on the CPU) and the states of paged optimizers."""
 
 _DEEPEST = 8
-"""The most containers and wrappers in one another, so that one that holds itself ends too."""
+"""The most nested containers and wrappers, so that the search ends in a container that holds itself."""
 
 _LEAF, _TENSOR, _VALUES, _MEMBERS, _FIELDS = range(5)
 
-_SCALARS = (str, bytes, int, float, complex, bool, type(None), type)
-_CODE = (FunctionType, MethodType, ModuleType)
+_LEAVES: tuple[type, ...] = (str, bytes, int, float, complex, bool, type(None), type)
+_LEAVES += (FunctionType, MethodType, ModuleType)
 
 MOST_WITHIN, MOST_IN_ONE_ANOTHER = 4096, 6
-"""Values of a list or a dict that are looked through: a KV cache has no more layers. And objects in one
-another: a cache of caches, its layers, their tuples, and what lies in these."""
+"""The most values of a list or a dict that is searched: a KV cache has no more layers. And the most nested
+objects: a cache of caches, its layers, their tuples, and the tensors in these."""
 
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
-"""Where bitsandbytes' parameters keep scales and code books that are no parameters themselves."""
+"""Fields of bitsandbytes' parameters with scales and code books, which are not parameters themselves."""
 
 HQQ = "hqq.core.quantize"
 
@@ -56,16 +62,16 @@ _PARTS_OF_LAYOUT = {
 }
 
 
-class _QuickWay:
-    """What the quick way knows: making a text costs more than all the rest of a reading."""
+class _Known:
+    """Types, and names of devices and dtypes, seen so far: making a name takes most of a reading."""
 
     def __init__(self) -> None:
-        self.types: set[type] = set()  # that have one storage and nothing else
-        self.devices: dict[object, str] = {}  # the names of those seen so far; "" for meta
+        self.types: set[type] = set()  # of tensors with one storage and nothing else
+        self.devices: dict[object, str] = {}  # "" for meta
         self.dtypes: dict[object, str] = {}
 
 
-_quick = _QuickWay()
+_known = _Known()
 
 _mapped_files = MappedFiles()
 
@@ -73,33 +79,32 @@ _mapped_files = MappedFiles()
 def storages_of(tensor: Any) -> tuple[Storage, ...]:
     """Return the storages of a tensor: most have one, some none, few several.
 
-    A tensor without bytes has none (meta, fake, freed by FSDP, uninitialised), nor has what is no tensor
-    or cannot be read: this never raises. A gradient is a tensor of its own, and not looked for. Tensors may
-    share a storage, as views do: count each key once.
+    A tensor without bytes has none (meta, fake, freed by FSDP, uninitialised), nor has another object, or a
+    tensor that cannot be read: this never raises. A gradient is a tensor of its own, and not included.
+    Tensors may share a storage, as views do: count each key once.
     """
-    if type(tensor) in _quick.types:
+    if type(tensor) in _known.types:
         try:
             # The user's own function modes, if there are any, would notice every reading.
             if not sys.modules["torch"]._C._len_torch_function_stack():
                 storage = tensor.untyped_storage()
-                device = _quick.devices[storage.device]
-                dtype = _quick.dtypes[tensor.dtype]
+                device = _known.devices[storage.device]
+                dtype = _known.dtypes[tensor.dtype]
                 size = storage.nbytes()
                 if device == "cpu" and not storage.resizable():
                     device = _beside_malloc(tensor, storage)
                 return ((storage._cdata, device, size, dtype),) if size and device else ()
-        except Exception:  # noqa: BLE001, S110  (whatever it is, it is not plain)
+        except Exception:  # noqa: BLE001, S110  (it is not a plain tensor)
             pass
     torch: Any = sys.modules.get("torch")
     try:
         if torch is None or not issubclass(type(tensor), torch.Tensor):
             return ()
-        _quick.types.update((torch.Tensor, torch.nn.Parameter))
-        # A subclass or a mode of the user's own is not to see that somebody looks.
+        _known.types.update((torch.Tensor, torch.nn.Parameter))
+        # A subclass or a mode of the user's own must not notice the reading.
         with torch._C.DisableTorchFunction():
-            return tuple(
-                {storage[0]: storage for storage in _all_of(torch, tensor, _DEEPEST)}.values()
-            )
+            storages = _all_of(torch, tensor, _DEEPEST)
+            return tuple({storage[0]: storage for storage in storages}.values())
     except Exception:  # noqa: BLE001  (a tensor that cannot be read must not end a training)
         return ()
 
@@ -107,23 +112,21 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
 def states_of(optimizer: Any) -> Iterator[Any]:
     """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
 
-    A tensor that states share comes more than once. Steps that are counted in tensors on the CPU are among
-    them.
+    A tensor that states share comes more than once. Counts of steps in tensors on the CPU are included.
     """
     for _ in range(_DEEPEST):
-        state = _attribute(optimizer, "state")
-        if isinstance(state, Mapping):
-            for each in list(state.values()):
-                yield from tensors_in(each)
+        states = _attribute(optimizer, "state")
+        if isinstance(states, Mapping):
+            for state in list(states.values()):
+                yield from tensors_in(state)
             return
         optimizer = _attribute(optimizer, "optimizer")
 
 
-def scales_of(module: Any) -> Iterator[Any]:
-    """Yield the scales and zero points of a layer that HQQ has quantised: no parameters, nor buffers."""
-    hqq, torch = sys.modules.get(HQQ), sys.modules.get("torch")
-    if torch is not None and isinstance(module, getattr(hqq, "HQQLinear", ())):
-        yield from tensors_in(_attribute(module, "meta"))
+def scales_of(module: Any) -> list[Any]:
+    """Return the scales and zero points of a layer that HQQ has quantised: neither parameters nor buffers."""
+    is_quantised = isinstance(module, type_in(HQQ, "HQQLinear") or ())
+    return tensors_in(_attribute(module, "meta")) if is_quantised else []
 
 
 def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
@@ -132,7 +135,7 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
         return
     inner: list[Any] = []
     if hasattr(kind, "__tensor_flatten__"):
-        # DTensor (only its own shard), torchao, jagged, semi-sparse: wrappers without bytes of their own.
+        # DTensor (its own shard only), torchao, jagged, semi-sparse: wrappers without bytes of their own.
         inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
     elif (parts := _PARTS_OF_LAYOUT.get(str(tensor.layout))) is not None:
         inner = [getattr(tensor, name)() for name in parts]
@@ -140,7 +143,7 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
         yield from _own(torch, tensor)
         if tensor.dtype in _quantised(torch) and "per_channel" in str(tensor.qscheme()):
             inner = [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
-        if kind not in _quick.types:
+        if kind not in _known.types:
             for name in _QUANTISED_BESIDE:
                 inner += tensors_in(_attribute(tensor, name), deepest - 1)
     for part in inner:
@@ -151,18 +154,18 @@ def _own(torch: Any, tensor: Any) -> Iterator[Storage]:
     storage = tensor.untyped_storage()
     # Not the tensor's device: a fake tensor has the device on which it would be.
     place = storage.device
-    device = _quick.devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
+    device = _known.devices[place] = {"meta": "", "cpu": "cpu"}.get(place.type, str(place))
     size = storage.nbytes()
     if not device or not size:
         return
-    # Wrappers without bytes of their own have a storage that is not real.
-    if type(tensor) not in _quick.types and not address_of(tensor, storage):
+    # Wrappers without bytes of their own have a storage without an address.
+    if type(tensor) not in _known.types and not address_of(tensor, storage):
         return
     if device == "cpu" and not storage.resizable():
         device = _beside_malloc(tensor, storage)
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.dtype not in _quantised(torch):
-        _quick.dtypes[tensor.dtype] = dtype
+        _known.dtypes[tensor.dtype] = dtype
     if device:
         yield storage._cdata, device, size, dtype
 
@@ -178,7 +181,7 @@ def _beside_malloc(tensor: Any, storage: Any) -> str:
 
 
 def address_of(tensor: Any, storage: Any) -> int:
-    """Return a storage's address; 0 if it is not real, -1 of a lazy clone, which asking for it would copy."""
+    """Return a storage's address; 0 if it has none, -1 for a lazy clone, which reading the address copies."""
     try:
         is_lazy = sys.modules["torch"]._C._is_cow_tensor(tensor)
         return -1 if is_lazy else int(storage.data_ptr())
@@ -192,7 +195,7 @@ def _quantised(torch: Any) -> tuple[Any, ...]:
 
 
 def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
-    """Return every tensor in containers and objects' fields, `deepest` in one another, not in models."""
+    """Return every tensor in containers and objects' fields, nested up to `deepest`, but not in models."""
     tensors: list[Any] = []
     if "torch" in sys.modules:
         _collect(value, deepest, tensors)
@@ -200,10 +203,10 @@ def tensors_in(value: object, deepest: int = MOST_IN_ONE_ANOTHER) -> list[Any]:
 
 
 def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
-    """Add the tensors in something to those that are known; a generator would take twice as long."""
+    """Add the tensors in an object to a list; a generator would take twice as long."""
     role = _role_of(type(value))  # type: ignore[arg-type]  # classes can be hashed
     try:
-        # A copy in one go: a training may add states on its own thread meanwhile.
+        # A copy in one go: training may add states on its own thread meanwhile.
         if role == _VALUES:
             inside = list(value)
         elif role == _MEMBERS:
@@ -214,24 +217,24 @@ def _collect(value: Any, deepest: int, tensors: list[Any]) -> None:
             if role == _TENSOR:
                 tensors.append(value)
             return
-    except Exception:  # noqa: BLE001  (it changed under our hands; the next pass sees it)
+    except Exception:  # noqa: BLE001  (it changed meanwhile; the next pass sees it)
         return
     if deepest <= 0 or len(inside) > MOST_WITHIN:
         return
-    for each in inside:
-        # Most of what lies there is a number or a name.
-        role = _role_of(type(each))  # type: ignore[arg-type]
+    for item in inside:
+        # Most items are numbers or names.
+        role = _role_of(type(item))  # type: ignore[arg-type]
         if role == _TENSOR:
-            tensors.append(each)
+            tensors.append(item)
         elif role != _LEAF:
-            _collect(each, deepest - 1, tensors)
+            _collect(item, deepest - 1, tensors)
 
 
 @functools.cache
 def _role_of(kind: type) -> int:
     torch: Any = sys.modules["torch"]
-    configs = getattr(sys.modules.get("transformers.configuration_utils"), "PretrainedConfig", None)
-    leaves = (*_SCALARS, *_CODE, torch.nn.Module, *([configs] if isinstance(configs, type) else []))
+    config = type_in("transformers.configuration_utils", "PretrainedConfig")
+    leaves = (*_LEAVES, torch.nn.Module, config or ())
     if issubclass(kind, torch.Tensor):
         return _TENSOR
     if issubclass(kind, leaves):
@@ -248,3 +251,87 @@ def _attribute(owner: Any, name: str) -> Any:
         return getattr(owner, name, None)
     except Exception:  # noqa: BLE001  (a property of somebody else's may raise anything)
         return None
+
+
+def storages_in(cache: object) -> tuple[Storage, ...]:
+    """Return the storages of a cache, each once; () if it cannot be read."""
+    try:
+        storages = (storage for tensor in tensors_in(cache) for storage in storages_of(tensor))
+        return tuple({storage[0]: storage for storage in storages}.values())
+    except Exception:  # noqa: BLE001  (a cache may be of the user's own, and raise anything)
+        return ()
+
+
+def is_cache(value: object) -> bool:
+    """Return whether an object is a cache of transformers, by its type alone."""
+    return issubclass(type(value), cache_kind() or ())
+
+
+def cache_kind() -> type | None:
+    """Return transformers' class of caches; None if it is not imported, or has none."""
+    return type_in("transformers.cache_utils", "Cache")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGrowth:
+    """The growth of a cache with each further token, over all layers and all sequences of the batch."""
+
+    token_bytes: float = (
+        0.0  # added by each token; in a static cache, taken from its allocated bytes
+    )
+    window_bytes: float = 0.0  # added besides as long as there are fewer tokens than `window`
+    window: int = 0  # the longest sliding window, in tokens; 0 if there is none
+    limit: int = 0  # the most tokens that it can hold; 0 if it has no bound
+    length: int = 0  # the tokens that it holds; 0 if reading them would wait for the device
+
+
+def growth_of(cache: object) -> CacheGrowth | None:
+    """Return a cache's growth; None if it cannot be read."""
+    try:
+        return _growth(cache)
+    except Exception:  # noqa: BLE001  (as above)
+        return None
+
+
+def _growth(cache: Any) -> CacheGrowth | None:
+    # The encoder's part does not grow.
+    cache = getattr(cache, "self_attention_cache", cache)
+    layers = getattr(cache, "layers", cache)
+    if not isinstance(layers, (list, tuple)):
+        return None
+    token_bytes = window_bytes = 0.0
+    window = limit = length = 0
+    for layer in layers:
+        is_tuple = isinstance(layer, (list, tuple))
+        pair = tuple(layer[:2]) if is_tuple else (_of(layer, "keys"), _of(layer, "values"))
+        sizes = [_sizes(tensor) for tensor in pair]
+        cumulative = _of(layer, "cumulative_length")
+        held = cumulative if type(cumulative) is int else 0
+        if held and _of(layer, "_quantized_keys") is not None:
+            # The average so far: the newest tokens are not packed yet.
+            token_bytes += sum(size for _, _, size, _ in storages_in(layer)) / held
+            length = max(length, held)
+            continue
+        if not all(sizes) or not all(shape[-2] for shape in sizes):
+            continue
+        a_token = sum(each.nbytes / shape[-2] for each, shape in zip(pair, sizes, strict=True))
+        most = _of(layer, "max_cache_len")
+        if _of(layer, "is_sliding") is True:
+            window_bytes += a_token
+            window = max(window, most or _of(layer, "sliding_window") or 0)
+            length = max(length, held)
+        else:
+            token_bytes += a_token
+            limit = max(limit, most or 0)
+            length = length if most else max(length, sizes[0][-2])
+    growth = CacheGrowth(token_bytes, window_bytes, int(window), int(limit), length)
+    return growth if token_bytes or window_bytes else None
+
+
+def _of(layer: object, name: str) -> Any:
+    return getattr(layer, name, None)
+
+
+def _sizes(tensor: Any) -> tuple[int, ...]:
+    shape = getattr(tensor, "shape", ())
+    return tuple(shape) if len(shape) >= 2 and all(type(size) is int for size in shape) else ()

@@ -1,7 +1,7 @@
-"""An allocator's own history of allocations, recorded for the time of a watch.
+"""An allocator's own history of allocations, recorded during a watch.
 
-PyTorch keeps one recording for the process. The user's own is not changed, ended, or read (which leaves an
-event in it), except where only reading shows that it is there. Nothing here initialises a device.
+PyTorch keeps one recording for the process. The user's own is not changed, ended, or read (which adds an
+event to it), except where only reading shows that it exists. Nothing here initialises a device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from hfmem_widget.guard import warn
 
 MOST_EVENTS = 200_000
-"""Per device; older ones make room. Their stacks take some 1 to 2 kB each while they are recorded."""
+"""Per device; older events make room. Their stacks take some 1 to 2 kB each while they are recorded."""
 
 TRIED_STACKS = 64
 
@@ -30,22 +30,21 @@ class Recorded:
 
     snapshot: dict[str, Any]
     began_at: float  # seconds since the epoch
-    seconds: float  # that it took to read the snapshot
-    # Seconds to walk one Python stack, as measured; NaN if that cannot be measured.
-    per_stack: float
-    most: int  # events per device that could be kept
+    seconds: float  # the time that reading the snapshot took
+    per_stack: float  # measured seconds to walk one Python stack; NaN if unknown
+    most: int  # the most events per device that could be kept
     device_type: str
 
 
 class TorchHistory:
-    """Records from when devices are up until it is ended; keeps at `most` so many events of each device."""
+    """Records from when the devices are up until `end`; keeps at most `most` events of each device."""
 
     device_type = ""
     entry_point = ""
-    """The name in `torch._C` of what begins a recording."""
+    """The function in `torch._C` that begins a recording."""
 
     active: ClassVar[TorchHistory | None] = None
-    """The one that records now, if a watch does."""
+    """The history that records now, if a watch records one."""
 
     def __init__(
         self,
@@ -65,7 +64,7 @@ class TorchHistory:
         self._lock = threading.Lock()
 
     def look(self, *, imported: bool = False) -> None:
-        """Begin if the devices are up, else have it begin with them; on any thread, any number of times."""
+        """Begin if the devices are up, else once they are; on any thread, any number of times."""
         torch: Any = self._modules.get("torch")
         if self.state != "waiting" or torch is None:
             return
@@ -111,7 +110,7 @@ class TorchHistory:
             self._on_start()
 
     def _is_on(self) -> bool:
-        """Return whether torch records, for whomever, as far as that is known; the devices are up."""
+        """Return whether torch records for anybody, as far as known; called once the devices are up."""
         raise NotImplementedError
 
     def _why_not(self) -> str:
@@ -128,7 +127,7 @@ class TorchHistory:
     def _start(self) -> str:
         memory = self._module().memory
         wanted = {"context": "alloc", "stacks": "python", "max_entries": self._most}
-        # The function behind the public name has the real signature; one without this clears by itself.
+        # The private function has the real signature; without this parameter it clears by itself.
         behind = getattr(memory, "_record_memory_history_impl", memory._record_memory_history)
         if "clear_history" in inspect.signature(behind).parameters:
             wanted["clear_history"] = True
@@ -152,8 +151,7 @@ class TorchHistory:
         finally:
             # Only if we began it: this call alone leaves hooks behind (pytorch#153571).
             self._module().memory._record_memory_history(enabled=None)
-        timing = self._began_at, seconds, per_stack
-        return Recorded(snapshot, *timing, self._most, self.device_type)
+        return Recorded(snapshot, self._began_at, seconds, per_stack, self._most, self.device_type)
 
     def _refuse(self, obstacle: str) -> None:
         with self._lock:
@@ -172,7 +170,7 @@ class TorchHistory:
         module = getattr(self._modules.get("torch"), self.device_type, None)
         lock = getattr(module, "_initialization_lock", None)
         calls = getattr(module, "_queued_calls", None)
-        # Never while another thread goes through the queue. What stays in it does nothing any more.
+        # Never while another thread goes through the queue. A call that stays in it does nothing.
         if self._queued is not None and lock and calls and lock.acquire(blocking=False):
             try:
                 calls[:] = [call for call in calls if call[0] is not self._queued]
@@ -211,13 +209,13 @@ class XpuHistory(TorchHistory):
     def _is_on(self) -> bool:
         # torch has no function that reports it. A snapshot leaves an event in a recording, and the next
         # snapshot shows it: in the user's own recording up to two such events remain. Our own recording is
-        # not read for that: one that the user has ended is shown as empty.
+        # not read for this: if the user has ended it, it is shown as empty.
         snapshot = self._module().memory._snapshot
         return bool(self.active) or any(any(snapshot()["device_traces"]) for _ in range(2))
 
 
 def backend_of(torch: Any) -> str:
-    """Return the allocator's name, such as "native"; empty where it has none."""
+    """Return the allocator's name, such as "native"; empty if it has none."""
     try:
         return str(torch.cuda.get_allocator_backend())
     except Exception:  # noqa: BLE001  (an allocator of the user's own may not have a name)
@@ -225,7 +223,7 @@ def backend_of(torch: Any) -> str:
 
 
 def _seconds_of_a_stack(torch: Any) -> float:
-    """Return how long one Python stack takes to walk from here, as the allocator walks them."""
+    """Return the seconds to walk one Python stack from here, as the allocator walks it."""
     try:
         gather = torch._C._profiler.gather_traceback
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""PyTorch's allocator for Apple's GPUs: what is allocated now, and what Metal holds for this process."""
+"""PyTorch's allocator for Apple's GPUs: the bytes of tensors, and those that Metal holds for this process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hfmem_widget.text import plain
 
 
 class MpsAllocator(Allocator):
-    """The only object that calls the MPS allocator, which is without peaks and segments.
+    """The only object that calls the MPS allocator, which has no peaks and segments.
 
-    The peaks that `torch.accelerator` has since 2.13 are not read: they are without the count of allocations,
-    and of torch's own heaps alone (ATen/mps/MPSAllocator.mm). Its memory is a part of the machine's.
+    The peaks of `torch.accelerator` since torch 2.13 are not read: they have no count of allocations, and are
+    of torch's own heaps alone (ATen/mps/MPSAllocator.mm). The memory is a part of the machine's.
     """
 
     device_type = "mps"
@@ -27,8 +27,8 @@ class MpsAllocator(Allocator):
     def devices(self) -> range:
         """Return the one device, once the user's code has asked for it; nothing in a forked child.
 
-        Whatever asks Metal opens it. But once somebody has called `torch.backends.mps.is_available`, which
-        keeps its answer (`lru_cache`), as Trainer, accelerate and pipelines do, Metal is open already.
+        Any question to Metal opens it. But once somebody has called `torch.backends.mps.is_available`, which
+        keeps its answer (`lru_cache`), as Trainer, accelerate and pipelines do, Metal is already open.
         """
         if not self.supported():
             return range(0)
@@ -39,17 +39,16 @@ class MpsAllocator(Allocator):
         return range(0 if self._module()._is_in_bad_fork() else 1)
 
     def device(self, index: int) -> Device:
-        """Return the chip's name, with what Metal recommends to use at most as its total."""
+        """Return the chip's name, with the most bytes that Metal recommends to use as its total."""
         name = getattr(self._backend(), "get_name", lambda: "Apple GPU")
         total = float(self._module().recommended_max_memory())
-        return Device(f"mps:{index}", plain(name()), "", total, shared=total)
+        return Device(self.key(index), plain(name()), "", total, shared=total)
 
     def free_and_total(self, index: int) -> None:
         """Return nothing: the memory is the machine's."""
 
     def stats(self, index: int) -> Stats:
-        """Return what tensors have, and what Metal holds for this process; there are no peaks."""
-        del index
+        """Return the bytes of tensors, and those that Metal holds for this process; there are no peaks."""
         module = self._module()
         return {
             "allocated_bytes": {"all": {"current": module.current_allocated_memory()}},
@@ -58,9 +57,7 @@ class MpsAllocator(Allocator):
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Raise `SourceUnavailable`: it lists no segments."""
-        del quick
-        message = "PyTorch lists no segments on MPS"
-        raise SourceUnavailable(message)
+        raise SourceUnavailable("PyTorch lists no segments on MPS")
 
     def _backend(self) -> Any:
         torch: Any = self._modules["torch"]

@@ -13,8 +13,8 @@ from hfmem_widget.sources.torch_history import XpuHistory
 class XpuAllocator(Allocator):
     """The only object that touches the XPU allocator's entry points.
 
-    `torch.xpu` does not show how often it allocated (torch/csrc/xpu/Module.cpp), `torch.accelerator`
-    does, of the same allocator (torch/csrc/DeviceAccelerator.cpp). Where it does not, peaks are lower bounds.
+    `torch.xpu` does not count allocations (torch/csrc/xpu/Module.cpp); `torch.accelerator` does, for the same
+    allocator (torch/csrc/DeviceAccelerator.cpp). Without this count peaks are lower bounds.
     """
 
     device_type = "xpu"
@@ -27,13 +27,14 @@ class XpuAllocator(Allocator):
         if not hasattr(self._extension(), name) or not self._is_the_accelerator():
             return super().stats(index)
         stats: Stats = self._raw(name)(index)
-        # Errors are not counted on XPU (c10/xpu/XPUCachingAllocator.cpp): 0 is no figure.
+        # XPU does not count errors (c10/xpu/XPUCachingAllocator.cpp), and reports 0.
         stats.pop("num_ooms", None)
         return stats
 
     def snapshot(self, *, quick: bool = False) -> Sequence[Mapping[str, Any]]:
         """Return the segments, copied under the allocator's lock: no call of the device's runtime."""
         if quick and XpuHistory.active is not None:
-            message = "this torch lists its segments only together with their history"
-            raise SourceUnavailable(message)
+            raise SourceUnavailable(
+                "this torch lists its segments only together with their history"
+            )
         return super().snapshot()

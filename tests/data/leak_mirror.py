@@ -16,9 +16,8 @@ from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
-from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.host import HostSource
-from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 

@@ -217,9 +217,9 @@ DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
 MAY_DISTURB = {
     "features/free/api.py",
     "features/fit/trial.py",
-    "sources/heap/search.py",
+    "sources/heap/scan.py",
 }
-"""The last holds the collector off while it looks for what waits for it, and collects nothing."""
+"""The last disables the collector while it looks for objects that wait for it, and collects nothing."""
 
 
 def called(tree: ast.AST, within: str = "", *, passes_on: bool) -> Iterator[str]:

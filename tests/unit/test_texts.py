@@ -13,7 +13,7 @@ from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
 from hfmem_widget.sources.heap.model import Holder, Holders, Remainder
-from hfmem_widget.sources.heap.remedy import remedy
+from hfmem_widget.sources.heap.roots import remedy
 from hfmem_widget.sources.nvml_gpu import Fault, why_closed, why_unread
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle

@@ -24,9 +24,17 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Session
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import Allocator
-from hfmem_widget.sources.heap.kept import GONE, Slot, errors_kept, outputs_kept
 from hfmem_widget.sources.heap.retained import Group, Reach, reach
-from hfmem_widget.sources.heap.roots import Precedence, cells_of, error_name, kernel_roots
+from hfmem_widget.sources.heap.roots import (
+    GONE,
+    Precedence,
+    Slot,
+    cells_of,
+    error_name,
+    errors_kept,
+    kernel_roots,
+    outputs_kept,
+)
 from hfmem_widget.sources.heap.roots import variables as variables_of
 from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.text import format_counted, plain

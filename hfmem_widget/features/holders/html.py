@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
-from hfmem_widget.sources.heap.remedy import beyond_names
+from hfmem_widget.sources.heap.roots import beyond_names
 from hfmem_widget.sources.storages import MANAGED
 from hfmem_widget.text import MIB, format_count, format_counted, plain
 from hfmem_widget.view import html as kit

@@ -35,7 +35,7 @@ from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
+from hfmem_widget.sources.heap.roots import NotedNames, lengths_of, remedy
 from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
 from hfmem_widget.view.front_end import running_cell
@@ -181,8 +181,6 @@ class Leaks(Companion):
 
 def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
     """Return the finding of a leak with the names that hold what was added, as `growers` finds them."""
-    from hfmem_widget.sources.heap.remedy import remedy
-
     device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
     before = replace(before, held=before.held.of(device))
     sure, may = growers(holders.of(device), before, growth)

@@ -14,11 +14,8 @@ from hfmem_widget.analysis.left_behind import EXPECTED, LeftBehind
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
-from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import NotedNames, first_name, joined
-from hfmem_widget.sources.heap.paths import UNNAMED
-from hfmem_widget.sources.heap.remedy import beyond_names
-from hfmem_widget.sources.heap.roots import Root, kernel_roots
+from hfmem_widget.sources.heap.model import UNNAMED, Holder, Holders, first_name, joined
+from hfmem_widget.sources.heap.roots import NotedNames, Root, beyond_names, kernel_roots, remedy
 from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view.front_end import running_shell
 
@@ -183,8 +180,6 @@ def named(
     left: LeftBehind, holders: Holders, before: Before, span_id: int, *, raised: bool = False
 ) -> Finding | None:
     """Return who holds what was left behind; None if a complete search found nobody."""
-    from hfmem_widget.sources.heap.remedy import remedy
-
     there, enough = holders.of(left.device), WORTH_NAMING * left.bytes
     counted = {
         kind

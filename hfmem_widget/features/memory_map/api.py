@@ -10,7 +10,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.segments import HOST, Block, MemoryMap, Segment, SegmentKind, segments_of
 from hfmem_widget.sources import loaded_allocator
-from hfmem_widget.sources.allocator import Allocator, keys_of, reading_of
+from hfmem_widget.sources.allocator import Allocator, reading_of
 from hfmem_widget.sources.malloc import Mallinfo, ReadHeap, find_glibc_heap
 from hfmem_widget.text import format_bytes, plain
 
@@ -26,7 +26,8 @@ TOTALS_ONLY: Final = (
 
 def devices(allocator: Allocator | None = None) -> tuple[str, ...]:
     """Return the devices that have maps; GPUs once the user's code has initialised them."""
-    return (*keys_of(allocator or loaded_allocator()), HOST)
+    allocator = allocator or loaded_allocator()
+    return (*map(allocator.key, allocator.devices()), HOST)
 
 
 def read_map(
@@ -41,7 +42,7 @@ def read_map(
     """
     started = clock()
     allocator = allocator or loaded_allocator()
-    gpus = keys_of(allocator)
+    gpus = tuple(map(allocator.key, allocator.devices()))
     segments: tuple[Segment, ...] = ()
     if device == HOST or not gpus:
         wanted: tuple[str, ...] = (HOST,)

@@ -26,7 +26,7 @@ from hfmem_widget.features.oom.model import (
 from hfmem_widget.features.oom.observer import OomEvent, OomObserver, calls_of
 from hfmem_widget.session import HELD, Anatomy, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.heap.frames import outwards
+from hfmem_widget.sources.heap.referents import outwards
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import GIB, format_bytes
 

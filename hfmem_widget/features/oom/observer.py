@@ -25,8 +25,8 @@ from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import open_allocators
-from hfmem_widget.sources.allocator import Allocator, keys_of
-from hfmem_widget.sources.heap.frames import outwards
+from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.heap.referents import outwards
 
 MOST_BLOCKS: Final = 100_000  # with more, they are not summed up
 MOST_BIGGEST: Final = 5
@@ -127,7 +127,7 @@ class OomObserver:
         """Return a device's capacity and compute capability; this initialises nothing."""
         allocator = self._allocator
         try:
-            index = keys_of(allocator).index(device)
+            index = [*map(allocator.key, allocator.devices())].index(device)
             return allocator.device(index).total, allocator.capability(index)
         except (AttributeError, AssertionError, RuntimeError, ValueError):
             return NOT_AVAILABLE, ()

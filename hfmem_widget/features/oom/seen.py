@@ -16,15 +16,12 @@ from typing import Any
 from hfmem_widget.features.oom.errors import about_memory
 from hfmem_widget.features.oom.model import Cache, OtherModels, Seen
 from hfmem_widget.monitor.subjects import Subjects, main_variables
-from hfmem_widget.sources.caches import growth_of, is_cache, storages_in
-from hfmem_widget.sources.heap import roots, tensors
-from hfmem_widget.sources.heap.frames import in_frame, outwards, variables_of
-from hfmem_widget.sources.heap.model import Holder
-from hfmem_widget.sources.heap.paths import ARROW
-from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of
-from hfmem_widget.sources.heap.remedy import OF_AN_ERROR
+from hfmem_widget.sources.heap import referents, roots, tensors
+from hfmem_widget.sources.heap.model import ARROW, Holder
+from hfmem_widget.sources.heap.referents import CONTAINERS, fields_of, in_frame, outwards
+from hfmem_widget.sources.heap.roots import OF_AN_ERROR
 from hfmem_widget.sources.heap.scan import scan
-from hfmem_widget.sources.storages import storages_of
+from hfmem_widget.sources.storages import growth_of, is_cache, storages_in, storages_of
 from hfmem_widget.text import format_count, plain
 from hfmem_widget.view.front_end import running_shell
 
@@ -214,7 +211,7 @@ def _states_to_come(optimizer: Any, device: str) -> int:
 
 def _cache(error: BaseException, device: str) -> Cache | None:
     """Return the KV cache of a call of `generate`, and what it takes at the length that was asked for."""
-    variables = list(variables_of(error))
+    variables = list(referents.variables_of(error))
     lengths = [
         length
         for each in variables

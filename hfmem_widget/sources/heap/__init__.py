@@ -1,1 +1,1 @@
-"""What still holds memory: the Python heap, looked through on demand for tensors' storages."""
+"""The search of the Python heap, on demand, for the names that hold memory."""

@@ -1,4 +1,4 @@
-"""What NumPy's arrays and the tables of pandas, polars, Arrow and datasets hold, and where their bytes are.
+"""The referents and the memory of NumPy's arrays and of the tables of pandas, polars, Arrow and datasets.
 
 None of these libraries is imported, and no code of a user's subclass runs: arrays are read through NumPy's
 own descriptors, pandas' objects as the garbage collector sees them, Arrow's and polars' by their own figures.
@@ -31,45 +31,39 @@ _ROLES: tuple[tuple[str, tuple[str, ...], Role, Kind], ...] = (
     ("pyarrow", ("Table", "RecordBatch", "ChunkedArray", "Array"), "buffers", "Arrow"),
 )
 
-_MOST_VIEWS = 64
 _BYTES_OF_MODES = {"1": 1, "L": 1, "P": 1, "I;16": 2}  # of a pixel; all others have 4
 _name_of = lru_cache(256)(str)
 
 
 class HeapMemory(NamedTuple):
-    """One piece of memory on the host, by its address or that of the object whose own it is."""
+    """One piece of memory on the host."""
 
-    key: int
+    key: int  # its address, or that of the object that owns it
     bytes: int
     shape: tuple[int, ...] = ()
     dtype: str = ""
-    start: int = 0
-    """Its address, if others may have a part of it."""
-    is_lent: bool = False  # then it may be a mapped file's
+    start: int = 0  # its address, if other objects may have a part of it
+    is_lent: bool = False  # to the object; it may then be a mapped file's
 
 
 def role_of(kind: type) -> tuple[Role, Kind]:
-    """Return how objects of a type hold memory, and whose kind it is; ``""`` for other libraries' types."""
+    """Return how objects of a type hold memory, and its kind; ``""`` for other libraries' types."""
     for library, names, role, held in _ROLES:
-        if any(
-            issubclass(kind, kind_of_library)
-            for name in names
-            if (kind_of_library := type_in(library, name))
-        ):
+        if any(issubclass(kind, type_in(library, name) or ()) for name in names):
             return role, held
-    # A type of an extension has no entry for its module, but type's own getter knows it.
+    # An extension's type has no entry for its module, but type's own getter knows it.
     module = str(vars(type)["__module__"].__get__(kind))
     return "inner" if module.partition(".")[0] == "pandas" else "", "tensors"
 
 
 def objects_in(array: Any) -> list[Any]:
-    """Return the objects in an array of objects; none of another array."""
+    """Return the objects in an array of objects; [] for another array."""
     own = _of_numpy()
     return own["tolist"](own["ravel"](array)) if own["dtype"].__get__(array).hasobject else []
 
 
 LOOKS: Mapping[Role, Look] = {
-    # A subclass has attributes, such as a mask; an array of objects has these.
+    # A subclass has attributes, such as a mask.
     "array": lambda array: chain(kept_fields(array), in_items(iter(objects_in(array)))),
     "frame": kept_fields,
     "inner": lambda value: in_c(value) if gc.is_tracked(value) else iter(()),
@@ -77,9 +71,9 @@ LOOKS: Mapping[Role, Look] = {
 
 
 def owner_of(array: Any) -> Any:
-    """Return the array whose memory an array is a view of, or the tensor."""
+    """Return the array or the tensor whose memory an array is a view of."""
     tensor, base_of = type_in("torch", "Tensor"), _of_numpy()["base"]
-    for _ in range(_MOST_VIEWS):
+    for _ in range(64):
         base = base_of.__get__(array)
         if tensor is not None and issubclass(type(base), tensor):
             return base
@@ -96,7 +90,7 @@ def base_of(array: Any) -> Any:
 
 
 def memory_of(array: Any) -> HeapMemory:
-    """Return the memory of an array that is no view."""
+    """Return the memory of an array that is not a view."""
     size, shape, dtype, base = (
         _of_numpy()[name].__get__(array) for name in ("nbytes", "shape", "dtype", "base")
     )
@@ -106,38 +100,36 @@ def memory_of(array: Any) -> HeapMemory:
 
 
 def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
-    """Yield the buffers of a table of Arrow, or all of a frame of polars as one."""
+    """Yield the buffers of a table of Arrow, or one for a frame of polars, an image or shared memory."""
+    fields = fields_of(value)
     if kind == "PIL":
-        fields = fields_of(value)
-        # An image that was opened has none before it is loaded.
+        # An opened image has none before it is loaded.
         if (image := fields.get("_im", fields.get("im"))) is not None:
             size = math.prod(image.size) * _BYTES_OF_MODES.get(image.mode[:4], 4)
             yield HeapMemory(id(image), size, image.size, image.mode)
         return
     if kind == "shared memory":
-        fields = fields_of(value)
         if (pages := fields["_mmap"]) is not None:  # else it is closed
             start, name = addressof(c_char.from_buffer(pages)), fields["_name"].lstrip("/")
             yield HeapMemory(id(pages), len(pages), (), name, start, is_lent=True)
         return
     shape = tuple(getattr(value, "shape", None) or (len(value),))
     if kind == "polars":
-        inner = vars(value)["_df" if len(shape) > 1 else "_s"]
+        inner = fields["_df" if len(shape) > 1 else "_s"]
         yield HeapMemory(id(inner), int(inner.estimated_size()), shape)
         return
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for buffer in chunk.buffers():
                 if buffer is not None and buffer.is_cpu and buffer.size:
-                    yield HeapMemory(
-                        buffer.address, buffer.size, shape, start=buffer.address, is_lent=True
-                    )
+                    start = buffer.address
+                    yield HeapMemory(start, buffer.size, shape, start=start, is_lent=True)
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:
-    """Return the address of memory that PyTorch did not allocate, as of `from_numpy`, or 0 if it did.
+    """Return the address of memory that was lent to PyTorch, as by `from_numpy`, or 0 if it allocated it.
 
-    Then comes whether it did so in memory that processes share, or in a file.
+    And whether PyTorch allocated it in memory that processes share, or in a file.
     """
     is_shared = False
     try:

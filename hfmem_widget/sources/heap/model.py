@@ -1,12 +1,13 @@
-"""What was found: texts and figures alone, so that a result keeps nothing alive."""
+"""Paths through the heap, and the results of a search: texts and figures alone, which keep nothing alive."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from types import CodeType
+from typing import Any, ClassVar, Final, Literal
 
 from hfmem_widget.display import Shown
 
@@ -15,10 +16,49 @@ Kind = Literal[
     "NumPy", "pandas", "polars", "Arrow", "PIL", "Python objects", "shared memory",
 ]  # fmt: skip
 
+ARROW = " \u2192 "
+
+Segment = str | tuple[int] | tuple[str, int]
+"""Text; or the index, or the key as text and hash, of an item of a container whose items share a row."""
+
+Held = tuple[Segment, Any]
+"""The next segment of a path, and the object it leads to."""
+
+OPEN_FIGURES = "pyplot's open figures"
+UNNAMED = "objects that no name leads to"
+LIBRARY = "the library "
+"""Begins the path of memory that a library holds: ``the library torch → torch._dynamo``."""
+
+GRAPH: Final = "<graph>"
+"""The step from a tensor to the graph that made it, compared by identity; a graph has a single path."""
+
+TEXTS = frozenset({str, bytes, bytearray})
+BIG = 2**16
+"""The characters or bytes from which on a text has a row of its own."""
+
+NUMBERS = frozenset({int, float, complex, bool, range, slice, CodeType})
+NUMBERS |= {type(None), type(...), type(NotImplemented)}
+"""Numbers and other types whose objects hold no object that a person would call memory."""
+
+ATOMS = TEXTS | NUMBERS
+"""Types at whose objects every path ends."""
+
 GRAPHS_SHARE = 0.25
 """The least share of a row's bytes that graphs alone keep, for detached tensors to be advised."""
 
+_FIRST_NAME = re.compile(r"Out\[\d+\]|the error of cell \[\d+\]|[^.\[{\u2192]*[^.\[{\u2192 ]")
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
+
+
+def is_big(value: Any) -> bool:
+    """Return whether an object is a text with a row of its own."""
+    return type(value) in TEXTS and len(value) >= BIG
+
+
+def is_of_jupyter(module: object) -> bool:
+    """Return whether a module of this name runs the notebook and its event loop, or is ours."""
+    ours = {"IPython", "asyncio", "ipykernel", "hfmem_widget"}
+    return type(module) is str and module.partition(".")[0] in ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +72,40 @@ class Holder:
     device: str  # such as "cuda:0", "cpu"; "managed" for mapped files and pinned memory
     bytes: int
     tensors: int
-    """Of how many storages, each counted once in all rows together: of tensors, arrays or buffers. Of
-    Python's own objects the items of the containers that have the name."""
-    shape: tuple[int, ...]  # of the one with most bytes; of Arrow and polars the whole table's
-    dtype: str  # of the one with most bytes; Arrow and polars have none
-    graph_bytes: int = 0  # how much of it is kept through autograd graphs alone
-    graphs: int = 0  # how many tensors have those graphs
+    """The number of storages of tensors, arrays or buffers, each counted in one row only. Of Python's own
+    objects the items of the containers that have the name."""
+    shape: tuple[int, ...]  # of the storage with most bytes; of Arrow and polars the whole table's
+    dtype: str  # of the storage with most bytes; empty for Arrow and polars
+    graph_bytes: int = 0  # the part of `bytes` that autograd graphs alone keep
+    graphs: int = 0  # the number of tensors that have those graphs
     also: tuple[str, ...] = ()
-    """Other names that reach some of the same; the memory stays until they are gone too."""
-    parts: tuple[tuple[str, int], ...] = ()  # the biggest within it, with their bytes
+    """Other names that reach some of the same memory, which stays until they are gone too."""
+    parts: tuple[tuple[str, int], ...] = ()  # the biggest parts, with their bytes
     pattern: str = ""
-    """The path without the numbers and keys in brackets, the same however many of them there are."""
+    """The path without the numbers and keys in brackets, and so the same for any number of them."""
 
     @property
     def is_of_graphs(self) -> bool:
-        """Whether graphs alone keep so much of it that storing detached tensors helps."""
+        """Whether graphs alone keep so much of the bytes that storing detached tensors helps."""
         return GRAPHS_SHARE * self.bytes <= self.graph_bytes > 0
+
+
+def first_name(path: str) -> str:
+    """Return the name that a path begins with, such as ``losses`` or ``Out[7]``; else the path."""
+    match = _FIRST_NAME.match(path)
+    return path if match is None else match[0]
+
+
+def joined(path: str, rows: Sequence[Holder]) -> Holder:
+    """Return one row with the sums of some rows."""
+    fields = ("bytes", "tensors", "graph_bytes", "graphs")
+    sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
+    return replace(rows[0], path=path, **sums)
 
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """Bytes that are allocated on a device, and that no tensor that was reached explains."""
+    """Allocated bytes of a device that belong to no tensor that the search reached."""
 
     device: str
     bytes: float
@@ -61,17 +114,17 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Holders(Shown):
-    """Which names keep which memory, biggest first.
+    """The names that keep memory, biggest first.
 
     Attributes
     ----------
     rows : tuple of Holder
     remainders : tuple of Remainder
-        Of each device whose reading was handed in.
+        One for each device whose allocated bytes are known.
     seconds : float
-        How long it took to look.
+        The duration of the search.
     objects : int
-        How many objects were looked at.
+        The number of objects inspected.
     bound : str
         Why the search ended early, as a sentence; empty if it did not.
     """
@@ -93,35 +146,35 @@ class Holders(Shown):
         )
 
     def since(self, earlier: Holders) -> Growth:
-        """Return what names hold more now than in an earlier search.
+        """Return the names that hold more now than in an earlier search.
 
-        A row is the same in both if its path is, but for the numbers and keys in brackets:
+        Rows of both searches are the same if their paths are, except for numbers and keys in brackets:
         ``losses[0..49]`` has grown to ``losses[0..99]``.
         """
         then = {_key(row): row for row in earlier.rows}
         now = {_key(row): row for row in self.rows}
         # A dict with few keys has a row for each key, a dict with many keys one row for all of them.
-        loose = Counter[_Key]()
+        unmatched = Counter[_Key]()
         for key in then.keys() - now.keys():
-            loose[_without_keys(key)] += then[key].bytes
+            unmatched[_without_keys(key)] += then[key].bytes
         rows = []
         for key, row in now.items():
             if key in then:
                 before, tensors = then[key].bytes, then[key].tensors
             else:
-                before, tensors = min(loose[_without_keys(key)], row.bytes), 0
-                loose[_without_keys(key)] -= before
+                before, tensors = min(unmatched[_without_keys(key)], row.bytes), 0
+                unmatched[_without_keys(key)] -= before
             more = (row.bytes - before, row.tensors - tensors)
             rows.append(Grown(row.path, row.kind, row.device, *more, row.bytes))
         return Growth(
             tuple(sorted((row for row in rows if row.bytes > 0), key=lambda row: -row.bytes)),
-            loose.total() - sum(row.bytes for row in rows if row.bytes < 0),
+            unmatched.total() - sum(row.bytes for row in rows if row.bytes < 0),
             self.seconds,
             self.bound or earlier.bound,
         )
 
-    def explained(self) -> Mapping[str, int]:
-        """Return how many bytes the rows explain, by device."""
+    def explained(self) -> Counter[str]:
+        """Return the bytes of the rows by device."""
         sizes = Counter[str]()
         for row in self.rows:
             sizes[row.device] += row.bytes
@@ -136,7 +189,6 @@ def _key(row: Holder) -> _Key:
 
 
 def _without_keys(key: _Key) -> _Key:
-    """Return a row's key with ``[*]`` for every index and key in its path."""
     return _IN_BRACKETS.sub("[*]", key[0]), *key[1:]
 
 
@@ -147,22 +199,22 @@ class Grown:
     path: str
     kind: Kind
     device: str
-    bytes: int  # how many more
-    tensors: int  # how many more storages; negative where few big ones took the place of many
-    now: int  # bytes it holds at the later moment
+    bytes: int  # added
+    tensors: int  # storages added; negative where few big ones took the place of many
+    now: int  # bytes held at the later moment
 
 
 @dataclass(frozen=True, slots=True)
 class Growth(Shown):
-    """Which names hold more than at an earlier moment, those that grew most first.
+    """The names that hold more than at an earlier moment, those that grew most first.
 
     Attributes
     ----------
     rows : tuple of Grown
     freed : int
-        Bytes that other names hold less than then.
+        The bytes by which other names have shrunk.
     seconds : float
-        How long the later search took.
+        The duration of the later search.
     bound : str
         Why it, or the earlier one, ended early, as a sentence; empty if neither did.
     """

@@ -1,7 +1,7 @@
 """The referents of an object, found without running any code of its type.
 
-No property, ``__getattr__``, ``__iter__`` or lazy loading is touched: an object is asked for what it holds
-through the descriptors and methods of Python's own base types, or as the garbage collector asks it.
+No property, ``__getattr__``, ``__iter__`` or lazy loading is touched: referents are read through the
+descriptors and methods of Python's own base types, or as the garbage collector reads them.
 """
 
 from __future__ import annotations
@@ -9,47 +9,47 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import inspect
+import sys
 import types
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, takewhile
+from traceback import walk_tb
 from typing import Any
 
-from hfmem_widget.sources.heap.frames import in_exception, in_frame, in_generator, in_traceback
-from hfmem_widget.sources.heap.paths import ARROW, ATOMS, Held, is_of_jupyter
+from hfmem_widget.sources.heap.model import ARROW, ATOMS, Held, is_big, is_of_jupyter
 
 FEW_KEYS = 8
-"""A dict with no more keys is as good as an object with attributes: each key is a name of its own."""
+"""The most keys of a dict in which each is a name of its own, like an object's attributes."""
 
 CONTAINERS = frozenset({list, dict, tuple, set, frozenset, collections.deque})
-"""Of these, and of plain objects, the garbage collector knows all that they hold."""
+"""Types of which the garbage collector knows all referents, as of plain objects."""
 
 _SHOWN_KEY = 40
 
 _NATIVE_DESCRIPTORS = frozenset({types.GetSetDescriptorType, types.MemberDescriptorType})
 
 Look = Callable[[Any], Iterator[Held]]
-"""Takes an object and yields what it holds."""
+"""Takes an object and yields its referents."""
 
 
 def fields_of(value: object) -> dict[str, Any]:
-    """Return an object's own fields, and none that a proxy would look up for them."""
+    """Return an object's own fields, and none that a proxy would look up elsewhere."""
     for kind in type(value).__mro__:
         own = vars(kind).get("__dict__")
         if own is not None:
-            # A module's is a member, everybody else's a getter; anything else is the user's own code.
+            # A member of modules and a getter of other types; anything else is the user's own code.
             fields = own.__get__(value) if type(own) in _NATIVE_DESCRIPTORS else None
             return fields if type(fields) is dict else {}
     return {}
 
 
 def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
-    """Return the `Look` for a type, None if it is not followed, as classes not of `user_modules`."""
-    if (
-        kind in ATOMS
-        or issubclass(kind, types.ModuleType)
-        or is_of_jupyter(vars(kind).get("__module__"))
-    ):
+    """Return the `Look` for a type; None if it is not followed. Of classes, `user_modules`' are followed."""
+    if kind in ATOMS or issubclass(kind, types.ModuleType):
+        return None
+    if is_of_jupyter(vars(kind).get("__module__")):
         return None
     if issubclass(kind, type):
         return lambda value: _in_class(value, user_modules)
@@ -67,12 +67,12 @@ def unnamed(look: Callable[[Any], Iterator[Any]]) -> Look:
 
 
 def in_object(value: Any) -> Iterator[Held]:
-    """Yield an object's slots and attributes; of an object without any, its referents."""
+    """Yield an object's slots and attributes; if it has neither, the collector's referents."""
     slotted = [kind for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     for kind in slotted:
         for name, slot in list(vars(kind).items()):
             if type(slot) is types.MemberDescriptorType:
-                with suppress(AttributeError):  # a slot that was never filled
+                with suppress(AttributeError):  # an empty slot
                     yield f".{name}", slot.__get__(value)
     if not slotted and not fields_of(value) and gc.is_tracked(value):
         yield from in_c(value)
@@ -134,7 +134,7 @@ def _in_dict(value: Any) -> Iterator[Held]:
 
 
 def _key_text(key: object) -> str:
-    """Return how a key is written, without asking it where its type is not Python's own."""
+    """Return a key as text, by its own ``repr`` only if its type is Python's own."""
     if type(key) in {str, bytes, int, float, bool, type(None)}:
         if isinstance(key, (str, bytes)) and len(key) > _SHOWN_KEY:
             return f"{key[:_SHOWN_KEY]!r}\u2026"
@@ -161,20 +161,103 @@ def _in_partial(partial: Any) -> Iterator[Held]:
 
 
 def _in_cell(cell: Any) -> Iterator[Held]:
-    with suppress(ValueError):  # a variable that has no value yet
+    with suppress(ValueError):  # a variable without a value yet
         yield "", cell.cell_contents
 
 
 def in_c(value: Any) -> Iterator[Held]:
     """Yield an object's referents, as the garbage collector sees them."""
     for held in gc.get_referents(value):
-        # What an iterator goes through is not the user's own tuple.
-        for value_in_it in held if type(held) is tuple else (held,):
-            kind = type(value_in_it)
-            if kind not in ATOMS and not issubclass(
-                kind, (type, types.ModuleType, types.FrameType)
-            ):
-                yield "", value_in_it
+        # The tuple that an iterator goes through is not the user's own.
+        for inner in held if type(held) is tuple else (held,):
+            kind = type(inner)
+            if kind not in ATOMS and not issubclass(kind, _NEVER_HELD):
+                yield "", inner
+
+
+_NEVER_HELD = (type, types.ModuleType, types.FrameType)
+
+
+def in_exception(error: Any) -> Iterator[Held]:
+    """Yield an error's traceback, the errors that it follows or groups, and its arguments."""
+    for name in ("__traceback__", "__context__", "__cause__", "args"):
+        held = vars(BaseException)[name].__get__(error)
+        if held is not None:
+            yield ("" if name == "__traceback__" else f".{name}"), held
+    if issubclass(type(error), BaseExceptionGroup):
+        yield ".exceptions", vars(BaseExceptionGroup)["exceptions"].__get__(error)
+
+
+def in_traceback(traceback: Any) -> Iterator[Held]:
+    """Yield the frames of a traceback and of their callers that no longer run."""
+    live = {id(frame) for frame in running_frames()}
+    # An error also keeps the callers of the function that caught it.
+    frames = [*takewhile(lambda at: id(at) not in live, outwards(traceback.tb_frame.f_back))][::-1]
+    frames += [frame for frame, _ in walk_tb(traceback)]
+    path = ""
+    for frame in frames:
+        if is_users_function(frame):
+            path += f"{ARROW}{frame.f_code.co_name}()"
+        if id(frame) not in live:
+            yield path, frame
+
+
+def outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    """Yield a frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running_frames() -> Iterator[types.FrameType]:
+    """Yield the frames that run: the threads' current frames, and their callers'."""
+    # Without a variable for the frames: this function's own is among them, and would keep itself.
+    return chain.from_iterable(map(outwards, sys._current_frames().values()))  # noqa: SLF001
+
+
+def is_users_function(frame: types.FrameType) -> bool:
+    """Return whether a frame is a function's, not a module's, whose variables are globals, nor Jupyter's."""
+    is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    return is_function and not is_of_jupyter(frame.f_globals.get("__name__"))
+
+
+def in_frame(frame: Any, owner: object = None) -> Iterator[Held]:
+    """Yield the variables of a function's frame, which a generator may own."""
+    if not is_users_function(frame):
+        return
+    # Until 3.12 the frame keeps the dict that `f_locals` returns, and with it values that the function has
+    # dropped since. A dict made for us is emptied again, but not while a debugger is in the function: Python
+    # then copies the variables back from that dict.
+    has_own_dict = sys.version_info < (3, 13) and sys.gettrace() is None
+    kept = {id(held) for held in gc.get_referents(frame, owner) if type(held) is dict}
+    variables = frame.f_locals
+    items = list(variables.items())
+    if has_own_dict and id(variables) not in kept:
+        variables.clear()
+    for name, held in items:
+        if type(held) not in ATOMS or is_big(held):
+            yield f"{ARROW}{name}", held
+
+
+def variables_of(error: BaseException) -> Iterator[Any]:
+    """Yield the variables of the functions that an error passed, outermost first, and dicts' values."""
+    for frame, _ in walk_tb(error.__traceback__):
+        for _, held in in_frame(frame):
+            yield held
+            if type(held) is dict:
+                yield from held.values()
+
+
+def in_generator(generator: Any) -> Iterator[Held]:
+    """Yield the variables of a suspended generator or coroutine, and the object that it waits for."""
+    prefixes = {"generator": "gi", "coroutine": "cr", "async_generator": "ag"}
+    prefix = prefixes[type(generator).__name__]
+    frame = getattr(generator, f"{prefix}_frame")
+    if frame is not None and not getattr(generator, f"{prefix}_running"):
+        yield from in_frame(frame, generator)
+    waits_for = getattr(generator, f"{prefix}_{'yieldfrom' if prefix == 'gi' else 'await'}")
+    if waits_for is not None:
+        yield "", waits_for
 
 
 _BY_BASE: tuple[tuple[type, Look], ...] = (

@@ -1,4 +1,4 @@
-"""Retained sizes: the bytes that are freed if a group of objects is freed."""
+"""Retained sizes: the bytes that are freed when a group of objects is freed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sys import getrefcount
 from typing import Any, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.paths import ATOMS, TEXTS
+from hfmem_widget.sources.heap.model import ATOMS, NUMBERS, TEXTS
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import is_dunder
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
@@ -21,16 +21,14 @@ from hfmem_widget.sources.storages import MANAGED
 _EVERYTHING = 0
 """The group that contains all others, and is never freed."""
 
-
 _BYTES = TEXTS | {mmap}
-"""Types whose objects hold bytes and nothing else; shared memory is an `mmap`."""
+"""Types whose objects hold only bytes; shared memory is an `mmap`."""
 
-_NUMBERS = ATOMS - TEXTS
 _OF_A_NUMBER = 32  # bytes of a float, or of an int below 2**60, as CPython allocates them
 
 _HOLDS_ONE = [object()]
-_ALONE = next(map(getrefcount, gc.get_referents(_HOLDS_ONE)))
-"""The reference count of an object that one container holds, as counted here."""
+_HELD_ONCE = next(map(getrefcount, gc.get_referents(_HOLDS_ONE)))
+"""The reference count of an object that only one container holds, as counted here."""
 
 
 class Group(NamedTuple):
@@ -47,21 +45,21 @@ class Reach:
     """The retained sizes of several groups of objects."""
 
     alone: Mapping[Hashable, Mapping[str, int]]
-    """By group and device: bytes that nothing outside of the group reaches."""
+    """By group and device: the bytes that nothing outside of the group reaches."""
     objects: int = 0
     bound: str = ""
-    """Why the search ended early, as a sentence, so that the bytes are not certain; empty if it did not."""
+    """Why the search ended early, as a sentence, so that the bytes are uncertain; empty if it did not."""
     at_most: frozenset[Hashable] = frozenset()
-    """Groups of whose bytes others may hold a part, unseen."""
+    """The groups of whose bytes other objects may hold a part, unseen."""
 
 
 def reach(
     groups: Sequence[Group], others: Sequence[object], *, most_seconds: float = MOST_SECONDS
 ) -> Reach:
-    """Return what would be freed if one of several groups were freed, and `others` and user modules stayed.
+    """Return the bytes that freeing each of several groups would free, if `others` and user modules stayed.
 
-    An object that a second group reaches is looked at again, for the smallest group that contains both. So
-    each is looked at once per level of nested groups, at most. No code of objects is run, and none is kept.
+    An object that a second group reaches is inspected again, for the smallest group that contains both. So
+    each is inspected once per level of nested groups, at most. No code of objects runs, and none is kept.
     """
     parents = [_EVERYTHING]
     numbers: dict[Hashable, int] = {None: _EVERYTHING}
@@ -99,12 +97,12 @@ class _SearchForRetained(Search):
     def __init__(self, parents: Sequence[int], most_seconds: float) -> None:
         super().__init__(MOST_OBJECTS, most_seconds)
         self.memory: dict[Key, tuple[int, int]] = {}
-        """By what has it, and its device: which group reaches it, and its bytes."""
+        """The group that reaches memory, and its bytes."""
         self.may_be_shared: set[Key] = set()
         """The keys of memory that other objects may share, unseen."""
         self._parents = parents
         self._group_of: dict[int, int] = {}
-        # Whatever was looked at is held until the end, lest another get its address.
+        # Every object is held until the end, so that no other object gets its address.
         self._held: list[Any] = []
         self._waiting: deque[Any] = deque()
 
@@ -112,10 +110,8 @@ class _SearchForRetained(Search):
         """Note that a group reaches an object, and look into it later unless that is known."""
         kind = type(value)
         if kind not in _BYTES:
-            if kind in ATOMS:
-                return
             traits = self.kinds[kind]
-            if traits.look is None and not traits.role:
+            if kind in ATOMS or (traits.look is None and not traits.role):
                 return
         before = self._group_of.get(id(value))
         if before is None:
@@ -139,7 +135,7 @@ class _SearchForRetained(Search):
                 continue
 
     def join_overlapping(self) -> None:
-        """Make one of memory that several have, such as a tensor that was made of an array."""
+        """Join memory that overlaps, such as that of a tensor that was made of an array."""
         for first, key, size in self.overlapping(self.memory):
             group, _ = self.memory.pop(key)
             around, before = self.memory[first]
@@ -178,7 +174,7 @@ class _SearchForRetained(Search):
                 self.where.setdefault(_key_of(base), (part.start, part.start + part.bytes))
                 return
             if objects := arrays.objects_in(value):
-                self._note_plain(group, (id(value) + 1, "cpu"), 0, objects)  # beside its own bytes
+                self._note_plain(group, (id(value) + 1, "cpu"), 0, objects)  # besides its own bytes
         if traits.role in {"tensor", "array", "buffers"}:
             for key, memory in self.memory_of(value):
                 self._note(group, key, memory.bytes)
@@ -190,23 +186,23 @@ class _SearchForRetained(Search):
         self.memory[key] = self._around(before, group), size
 
     def _note_plain(self, group: int, key: Key, size: int, referents: list[Any]) -> None:
-        """Note an object's bytes with those of what it alone holds, and arrive at everything else.
+        """Note an object's bytes with those of the objects that it alone holds; arrive at all others.
 
-        Most objects are held once, so they are their holder's and need no place of their own. A number that
-        is held twice is nobody's.
+        Most objects are held once, so that they count with their holder. A number that is held twice counts
+        with neither.
         """
         waiting: list[Any] = []
         try:
             while True:
-                if _NUMBERS.issuperset(map(type, referents)):  # millions cost two passes in C
-                    size += _OF_A_NUMBER * list(map(getrefcount, referents)).count(_ALONE)
+                if NUMBERS.issuperset(map(type, referents)):  # millions cost two passes in C
+                    size += _OF_A_NUMBER * list(map(getrefcount, referents)).count(_HELD_ONCE)
                     referents = []
                 for count, held in zip(map(getrefcount, referents), referents, strict=True):
                     kind = type(held)
-                    if count != _ALONE:
-                        if kind not in _NUMBERS and self._group_of.get(id(held)) != group:
+                    if count != _HELD_ONCE:
+                        if kind not in NUMBERS and self._group_of.get(id(held)) != group:
                             self.arrive(group, held)
-                    elif kind in _NUMBERS:
+                    elif kind in NUMBERS:
                         size += _OF_A_NUMBER
                     elif kind in TEXTS:
                         size += self.kinds[kind].size_of(held)
@@ -219,11 +215,11 @@ class _SearchForRetained(Search):
                     return
                 self.count()
                 referents = gc.get_referents(waiting.pop())
-        finally:  # if the search ends in the middle, what was seen counts
+        finally:  # if the search ends in the middle, the bytes so far count
             self._note(group, key, size)
 
     def around(self, group: int) -> Iterator[int]:
-        """Yield a group and those that contain it, but not everything."""
+        """Yield a group and the groups that contain it, except `_EVERYTHING`."""
         while group != _EVERYTHING:
             yield group
             group = self._parents[group]

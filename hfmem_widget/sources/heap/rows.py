@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hfmem_widget.sources.heap.model import Holder, Kind
-from hfmem_widget.sources.heap.paths import ARROW, GRAPH, Segment
+from hfmem_widget.sources.heap.model import ARROW, GRAPH, Holder, Kind, Segment
 from hfmem_widget.sources.heap.roots import Precedence
 
 MOST_ALSO = 4
@@ -24,7 +24,7 @@ Pattern = tuple[str, ...]
 
 
 class PathNode:
-    """The last segment of a path, and the node before it."""
+    """The last segment of a path, linked to the node before it."""
 
     __slots__ = (
         *("before", "depth", "is_graph", "is_weighed", "is_whole"),
@@ -39,24 +39,24 @@ class PathNode:
         self.is_graph: bool = segment is GRAPH or (before is not None and before.is_graph)
         self.kind: Kind = "tensors" if before is None else before.kind
         self.part: str = "" if before is None else before.part
-        # Within a graph, what a model owns and what a library holds, all paths are this one.
+        # Within a graph, a part of a model and memory of a library, all paths are this one.
         self.is_whole: bool = self.is_graph or bool(self.part)
         self.is_whole |= precedence is Precedence.LIBRARY and self.depth > 1
-        # What libraries hold is looked through for memory of other kinds alone.
-        self.is_weighed: bool = (
-            precedence is Precedence.LIBRARY if before is None else before.is_weighed
-        )
+        # Below a library, Python's own objects are not weighed.
+        self.is_weighed: bool = before.is_weighed if before else precedence is Precedence.LIBRARY
         self.key = 0
 
     def to(self, segment: Segment) -> PathNode:
-        """Return the next node, which is the same one within a whole."""
+        """Return the next node; within a whole this same node."""
         if self.is_graph or (self.is_whole and segment is not GRAPH):
             return self
         return PathNode(self, segment, self.precedence)
 
-    def of(self, kind: Kind, part: str, precedence: Precedence) -> PathNode:
-        """Return the node of a model's or an optimizer's own tensor."""
-        node = PathNode(self, "", precedence)
+    def of(self, kind: Kind, part: str = "") -> PathNode:
+        """Return the node of memory of a kind; a model's or an optimizer's own is named first."""
+        is_own = kind in {"weights", "buffers", "gradients", "optimizer states"}
+        is_models = is_own and self.precedence is Precedence.VARIABLE
+        node = PathNode(self, "", Precedence.MODEL if is_models else self.precedence)
         node.kind, node.part, node.is_whole = kind, part, node.is_whole or bool(part)
         return node
 
@@ -72,7 +72,7 @@ class PathNode:
         return [node.segment for node in self.back() if node.segment][::-1]
 
     def order(self) -> tuple[int, int, bool]:
-        """Return a sort key: of several places, the lowest is named."""
+        """Return a sort key: of several nodes, the lowest names the memory."""
         return self.precedence, self.depth, self.is_graph
 
 
@@ -91,10 +91,10 @@ Arrivals = dict[tuple[int, str], list[Arrival]]
 """By a storage's key and device, in the order of the search."""
 
 OtherWays = Mapping[int, Sequence[PathNode]]
-"""By an object's address: places from which it was reached again."""
+"""By an object's address: the nodes from which it was reached again."""
 
 _Group = list[tuple[Path, Arrival, list[Arrival]]]
-"""Storages with alike paths: the path of each, the arrival that is named, and all arrivals."""
+"""Storages with alike paths: the path of each, the arrival that names it, and all its arrivals."""
 
 
 def rows_of(all_arrivals: Arrivals, other_ways: OtherWays) -> tuple[Holder, ...]:
@@ -135,7 +135,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
 
 
 def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[PathNode]:
-    """Yield the other places from which objects on the owners' paths were reached, without cycles."""
+    """Yield the other nodes from which objects on the owners' paths were reached, without cycles."""
     seen: set[int] = set()
     for owner in owners[:_SAMPLED]:
         for node in owner.node.back():
@@ -152,7 +152,7 @@ def _also(pattern: Pattern, others: Sequence[PathNode]) -> tuple[str, ...]:
     paths: dict[Pattern, list[Path]] = {}
     for other in sorted(others, key=PathNode.order):
         path = other.path()
-        # A path within the row itself is no other name; nor is another path through the same error.
+        # A path within the row itself is not another name; nor is another path through the same error.
         of_one_error = other.precedence is Precedence.ERROR and path[0] == pattern[0]
         is_name = not of_one_error and other.precedence is not Precedence.NOBODY
         if _pattern(path)[: len(pattern)] != pattern and is_name:
@@ -166,11 +166,11 @@ def _parts(owners: Sequence[Arrival], paths: Sequence[Path]) -> tuple[tuple[str,
     for deeper in range(2, _DEEPEST_PART):
         sizes.clear()
         for owner, path in zip(owners, paths, strict=True):
-            # The part of a model that a parameter belongs to: ".layers[3]" of ".layers[3].mlp.weight".
+            # The part of a model that has a parameter: ".layers[3]" for ".layers[3].mlp.weight".
             names = owner.node.part.split(".")
             name = ".".join(names[: min(deeper, max(len(names) - 1, 2))])
             sizes[name or text_of([path])] += owner.bytes
-        # A wrapper, such as PEFT's, DDP's or a compiled model, has all or nearly all of it in one part.
+        # A wrapper, such as PEFT's, DDP's or a compiled model, has nearly all bytes in one part: go deeper.
         if max(sizes.values()) < _NEARLY_ALL * total:
             break
     return tuple(sizes.most_common(MOST_PARTS)) if len(sizes) > 1 else ()
@@ -182,13 +182,12 @@ def _pattern(path: Path) -> Pattern:
 
 def text_of(paths: Sequence[Path]) -> str:
     """Return alike paths as one, such as ``losses[0..99]``; a long one is shortened in the middle."""
-    text = ""
-    for node, segment in enumerate(paths[0]):
-        if isinstance(segment, tuple):
-            keys = {path[node] for path in paths}
-            text += f"[{_keys_text(keys)}]"
-        else:
-            text += segment
+    text = "".join(
+        f"[{_keys_text({path[depth] for path in paths})}]"
+        if isinstance(segment, tuple)
+        else segment
+        for depth, segment in enumerate(paths[0])
+    )
     calls = text.split(ARROW)
     if len(text) > _LONGEST and len(calls) > 2 * _CALLS_KEPT:
         text = ARROW.join((*calls[:_CALLS_KEPT], "\u2026", *calls[-_CALLS_KEPT:]))
@@ -208,7 +207,6 @@ def _keys_text(keys: set[Any]) -> str:
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:
-    try:
-        return tuple(int(size) for size in tensor.shape)
-    except Exception:  # noqa: BLE001  (nested tensors have none)
-        return ()
+    with suppress(Exception):  # nested tensors have none
+        return tuple(map(int, tensor.shape))
+    return ()

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import math
 import time
-from collections import Counter, deque
+from array import array
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import compress, groupby
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.sources.heap import arrays, own, paths, roots, tensors
-from hfmem_widget.sources.heap.model import Holders, Remainder
-from hfmem_widget.sources.heap.own import LEAST
-from hfmem_widget.sources.heap.paths import ATOMS, UNNAMED, Segment
-from hfmem_widget.sources.heap.referents import fields_of, kept_fields
+from hfmem_widget.sources.heap import arrays, model, roots, tensors
+from hfmem_widget.sources.heap.model import ATOMS, TEXTS, UNNAMED, Holders, Remainder, Segment
+from hfmem_widget.sources.heap.referents import CONTAINERS, FEW_KEYS, fields_of, kept_fields
 from hfmem_widget.sources.heap.roots import Precedence, Root, is_dunder, variables
 from hfmem_widget.sources.heap.rows import Arrival, Arrivals, PathNode, rows_of, text_of
 from hfmem_widget.sources.heap.search import MOST_OBJECTS, MOST_SECONDS, Key, Search, SearchEnded
 from hfmem_widget.sources.procfs import shared_memory
 from hfmem_widget.sources.storages import MANAGED
 
+LEAST = 2**20  # bytes from which on a name has a row
 DEEPEST = 200
 """The longest path, in references, so that a linked list of a million objects ends the search."""
 
 _OTHER_WAYS = 4
-_LEAST_SHARE = 0.02  # of Python's own objects: what a part of one must be to have a row
-_NOTED = {"tensor", "array", "buffers"}
+_LEAST_SHARE = 0.02  # of the bytes of Python's own objects, from which on a part of one has a row
+
+_OWN_TYPES = {*CONTAINERS, *TEXTS, OrderedDict, array, io.BytesIO, int, float, complex}
 
 
 def scan(
@@ -44,23 +47,29 @@ def scan(
 ) -> Holders:
     """Find which names keep which storages. Runs no code of the objects, and keeps none of them.
 
-    `allocated` is what the allocator has handed out, in bytes by device; `Holders.remainders` are the
-    rest. A thorough search goes on to what libraries hold, and to what no name leads to. To a list of
-    `subjects` the models and optimizers themselves are added, with their paths: for who lets them go.
+    `allocated` has the bytes in use by device, of which `Holders.remainders` are the unexplained rest. A
+    thorough search goes on to memory that libraries hold, and to memory that no name leads to. A list of
+    `subjects` gets the models and optimizers themselves, with their paths; the caller must drop them.
     """
     began = time.perf_counter()
-    with Search.undisturbed(), tensors.unnoticed():
+    with ExitStack() as stack:
+        if (
+            gc.isenabled()
+        ):  # else our own objects would make it collect the memory that is to be found
+            gc.disable()
+            stack.callback(gc.enable)
+        stack.enter_context(tensors.unnoticed())
         search = _SearchForPaths(most_objects, most_seconds)
         search.seen[id(namespace)] = namespace
         search.run([*variables(namespace), *others], is_thorough=is_thorough)
         rows = rows_of(search.arrivals, search.other_ways)
         if subjects is not None:
             subjects += [(text_of([node.path()]), value) for node, value in search.subjects]
-    # What libraries hold by the byte is nobody's concern.
-    beyond = paths.LIBRARY, paths.UNNAMED
+    # Small objects of libraries are not shown.
+    beyond = model.LIBRARY, UNNAMED
     rows = tuple(row for row in rows if row.bytes >= LEAST or not row.path.startswith(beyond))
-    explained = Counter(Holders(rows).explained())
-    # Of what is no file's, as much counts as is in this process's memory.
+    explained = Holders(rows).explained()
+    # Of shared memory, the part counts that is in this process's memory.
     explained["cpu"] += min(shared_memory(), explained[MANAGED])
     remainders = tuple(
         Remainder(device, max(float(size) - explained[device], 0.0), ":" not in device)
@@ -82,13 +91,12 @@ class _SearchForPaths(Search):
         self.subjects: list[tuple[PathNode, Any]] = []
         self._unnamed = 0
         self._own: dict[PathNode, Arrival] = {}
-        # Whatever was looked at is held until the end, lest another get its address.
+        # Every object is held until the end, so that no other object gets its address.
         self.seen: dict[int, Any] = {}
-        # A model that was found meanwhile comes first.
+        # Models come before all other waiting objects.
         self._models, self._waiting = deque[tuple[PathNode, Any]](), deque[tuple[PathNode, Any]]()
 
     def run(self, names: Sequence[Root], *, is_thorough: bool) -> None:
-        """Look at everything that can be reached, in the order of blame."""
         with suppress(SearchEnded):
             for precedence, group in groupby(
                 sorted(names, key=self._order), key=attrgetter("precedence")
@@ -102,8 +110,8 @@ class _SearchForPaths(Search):
         # A tensor that has an array's memory counts with the array.
         for first, key, size in self.overlapping(self.arrivals):
             joined = *self.arrivals[first], *self.arrivals.pop(key)
-            self.arrivals[first] = [replace(each, bytes=size) for each in joined]
-        self._tell_own()
+            self.arrivals[first] = [replace(arrival, bytes=size) for arrival in joined]
+        self._add_own()
 
     def _look_into_all(self, modules: Mapping[str, ModuleType], precedence: Precedence) -> None:
         for name, module in modules.items():
@@ -119,12 +127,14 @@ class _SearchForPaths(Search):
             self._look(*(self._models or self._waiting).popleft())
 
     def _look_beyond_names(self) -> None:
-        """Note what the garbage collector knows of and no name led to, and which library holds it."""
+        """Note memory that the garbage collector knows and no name led to, and the library that holds it."""
         node = PathNode(PathNode(None, "", Precedence.NOBODY), UNNAMED, Precedence.NOBODY)
         for objects in roots.known_to_the_collector():
             roles = {kind: self.kinds[kind].role for kind in set(map(type, objects))}
-            noted = {kind for kind, role in roles.items() if role in _NOTED}
-            for held in compress(objects, map(noted.__contains__, map(type, objects))):
+            have_memory = {
+                kind for kind, role in roles.items() if role in {"tensor", "array", "buffers"}
+            }
+            for held in compress(objects, map(have_memory.__contains__, map(type, objects))):
                 if id(held) not in self.seen:
                     self.count()
                     (self._look if roles[type(held)] == "buffers" else self._note)(node, held)
@@ -133,18 +143,14 @@ class _SearchForPaths(Search):
         for name, module in libraries.items():
             if self._unnamed < LEAST:
                 break
-            path = f"{paths.LIBRARY}{name.partition('.')[0]}{paths.ARROW}{name}"
+            path = f"{model.LIBRARY}{name.partition('.')[0]}{model.ARROW}{name}"
             self._look_into_all({path: module}, Precedence.LIBRARY)
 
     def arrive(self, before: PathNode, segment: Segment, value: Any) -> None:
         """Extend a path to an object, and look into the object later unless it has been reached before."""
-        kind = type(value)
-        traits = self.kinds[kind]
-        if (
-            traits.look is None
-            and not traits.role
-            and (before.is_weighed or not paths.is_big(value))
-        ):
+        traits = self.kinds[type(value)]
+        is_text = not before.is_weighed and model.is_big(value)
+        if traits.look is None and not traits.role and not is_text:
             return
         key = id(value)
         is_seen = key in self.seen
@@ -168,18 +174,16 @@ class _SearchForPaths(Search):
             self.apart.add(key)
         if not node.is_whole:
             node.key = key
-        comes_first = (
-            traits.role in {"module", "optimizer"} and node.precedence is Precedence.VARIABLE
-        )
-        (self._models if comes_first else self._waiting).append((node, value))
+        is_model = traits.role in {"module", "optimizer"} and node.precedence is Precedence.VARIABLE
+        (self._models if is_model else self._waiting).append((node, value))
 
     def _note(self, node: PathNode, value: Any) -> None:
         if self.kinds[type(value)].role == "array":
             value = arrays.owner_of(value)
         traits = self.kinds[type(value)]
         if traits.role != "tensor" and node.kind == "tensors":
-            node = node.of(traits.held, "", node.precedence)
-            node.depth -= 1  # a view by NumPy is as near as one by PyTorch
+            node = node.of(traits.held)
+            node.depth -= 1  # a view by NumPy is as near as a view by PyTorch
         for key, memory in self.memory_of(value):
             if traits.role == "buffers":
                 self.count()
@@ -198,37 +202,38 @@ class _SearchForPaths(Search):
             before.append(arrival)
 
     def _note_own(self, node: PathNode, value: Any) -> None:
-        """Note how big an object of Python's own is: with all below it if nothing of that has a name."""
+        """Note the bytes of one of Python's own objects, with all that is below it unless that has names."""
         traits = self.kinds[type(value)]
         is_own = traits.is_plain or traits.role == "array" or type(value) in ATOMS
         if node.is_weighed or not is_own:
             return
-        below = not node.is_whole and (not own.names_what_it_holds(value) or self.is_empty(value))
+        kind: Any = next((base for base in type(value).__mro__ if base in _OWN_TYPES), object)
+        has_few_keys = issubclass(kind, dict) and dict.__len__(value) <= FEW_KEYS
+        has_names = kind is object or has_few_keys
+        below = not node.is_whole and (not has_names or self.is_empty(value))
         size = self.weigh(value, below=below)
         node.is_weighed = below
-        known_before = self._own.get(node)
-        if known_before is not None:
-            self._own[node] = replace(known_before, bytes=known_before.bytes + size)
+        if known := self._own.get(node):
+            self._own[node] = replace(known, bytes=known.bytes + size)
             return
-        items = 1 if node.is_whole else own.items_of(value)
-        own_type = own.own_type(type(value))
-        name = "" if node.is_whole or own_type is object else own_type.__name__
+        is_container = not node.is_whole and bool(CONTAINERS & {*kind.__mro__})
+        items = kind.__len__(value) if is_container else 1
+        name = "" if node.is_whole or kind is object else kind.__name__
         name += f" of {items:,} items" if items > 1 else ""
         dtype = ", ".join(filter(None, (name, "about" if self.is_estimate else "")))
         # The key of an array itself is its address.
         memory = arrays.HeapMemory(-id(value), size, (), dtype)
         self._own[node] = Arrival(node, size, dtype, memory, items)
 
-    def _tell_own(self) -> None:
-        """Give a row to each name that holds much of Python's own objects, its small parts included."""
-        least = max(LEAST, _LEAST_SHARE * sum(each.bytes for each in self._own.values()))
+    def _add_own(self) -> None:
+        """Add an arrival for each name with many bytes of Python's own objects, its small parts included."""
+        least = max(LEAST, _LEAST_SHARE * sum(arrival.bytes for arrival in self._own.values()))
         for node in sorted(self._own, key=attrgetter("depth"), reverse=True):
             held, around = self._own[node], self._own.get(node.before or node)
             if held.bytes < least and around is not None and node.before is not None:
                 self._own[node.before] = replace(around, bytes=around.bytes + held.bytes)
             elif held.bytes >= LEAST:
-                of_its_kind = node.of("Python objects", "", node.precedence)
-                self._add((held.tensor.key, "cpu"), replace(held, node=of_its_kind))
+                self._add((held.tensor.key, "cpu"), replace(held, node=node.of("Python objects")))
 
     def _order(self, root: Root) -> tuple[int, int]:
         """Return a sort key: the biggest models come first, so that none is named by a part of it."""
@@ -245,21 +250,21 @@ class _SearchForPaths(Search):
             elif traits.role == "optimizer":
                 self.subjects.append((node, value))
                 for name, held in tensors.states_in(value):
-                    self.arrive(node.of("optimizer states", name, _precedence(node)), "", held)
+                    self.arrive(node.of("optimizer states", name), "", held)
                 for segment, held in kept_fields(value, frozenset({"state"})):
                     self.arrive(node, segment, held)
             elif traits.role == "buffers":
                 self._note(node, value)
             else:
-                if traits.role == "frame":  # what is in it is named by it
-                    node = node.of(traits.held, traits.held, node.precedence)
+                if traits.role == "frame":  # everything in it has its name
+                    node = node.of(traits.held, traits.held)
                 for segment, held in traits.look(value) if traits.look is not None else ():
                     self.arrive(node, segment, held)
         except Exception:  # noqa: BLE001  (an odd object is taken as empty)
             return
 
     def _look_into_module(self, node: PathNode, model: Any) -> None:
-        """Follow a model: parameters, buffers and gradients are its own, all else is as in any object."""
+        """Follow a model: parameters, buffers and gradients are its own, other fields as of any object."""
         self.subjects.append((node, model))
         for path, module in list(tensors.modules_in(model)):
             own = node
@@ -271,13 +276,9 @@ class _SearchForPaths(Search):
                 self.seen[id(module)] = module
                 self.count()
             for kind, name, tensor in tensors.own_tensors(module):
-                self.arrive(node.of(kind, path + name, _precedence(node)), "", tensor)
+                self.arrive(node.of(kind, path + name), "", tensor)
                 gradient = None if tensor is None else tensors.gradient_of(tensor)
                 if gradient is not None:
-                    self.arrive(node.of("gradients", path + name, _precedence(node)), "", gradient)
+                    self.arrive(node.of("gradients", path + name), "", gradient)
             for segment, held in kept_fields(module, tensors.PARTS_OF_MODULE):
                 self.arrive(own, segment, held)
-
-
-def _precedence(owner: PathNode) -> Precedence:
-    return Precedence.MODEL if owner.precedence is Precedence.VARIABLE else owner.precedence

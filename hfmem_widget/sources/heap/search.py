@@ -1,25 +1,28 @@
-"""Shared by both searches of the heap: how objects of a type are followed, and the bounds of a search."""
+"""The base of both searches of the heap: how objects are followed and weighed, and the bounds of a search.
+
+The bytes of Python's own objects are those that their types report; no ``__sizeof__`` of a user's class runs.
+"""
 
 from __future__ import annotations
 
 import gc
+import random
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from operator import itemgetter
+from types import MethodDescriptorType
 from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
-from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.own import Scales, basic_size, sizer
-from hfmem_widget.sources.heap.paths import ATOMS
+from hfmem_widget.sources.heap.model import ATOMS, Kind
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
 from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, storages_of
 
 Key = tuple[int, str]
-"""What memory is known by: its address, or that of the object whose own it is, and the device."""
+"""Identifies memory: its address, or that of the object that owns it, and the device."""
 
 MOST_OBJECTS = 3_000_000
 MOST_SECONDS = 10.0
@@ -28,15 +31,53 @@ _BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _LEVELS = 3
 _NOTHING = ATOMS | {type}
 _FEW_REFERENTS = 16
-"""A small object is looked through at once: an instance, its dict, a list of numbers in that."""
+"""The most referents of an object that is looked through at once: an instance, its dict, a list in that."""
+
+_MOST = 2**14  # objects that are weighed for one name; of more, a random sample of this size
+_SPREAD = 2 / 3  # the exponent that splits the sample between items and their contents
+_DEEPEST = 8  # nested containers
+_STEP, _SMALL, _WORD = 16, 512, 8
+"""CPython rounds small objects up to `_STEP`, which is also the size of its collector's header."""
+_IS_COLLECTED = 1 << 14  # the flag of a type whose objects have that header
+
+
+def _counted(items: list[Any]) -> Iterator[tuple[Any, int]]:
+    for held in items:
+        yield held, sys.getrefcount(held)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // _STEP) * _STEP if size <= _SMALL else size
+
+
+_basic, _dict_at = (vars(type)[name].__get__ for name in ("__basicsize__", "__dictoffset__"))
+_plain = type("Plain", (), {})()
+_COUNTS_FIELDS = object.__sizeof__(_plain) > _basic(type(_plain))
+"""Whether Python's size of an object includes its fields, as in newer versions."""
+
+
+def basic_size(value: object) -> int:
+    """Return the bytes of an object itself, without memory that it has elsewhere."""
+    return _rounded(_basic(type(value)))
+
+
+def sizer(kind: type) -> Callable[[Any], int]:
+    """Return a function for the bytes of a type's objects, as CPython allocates them, by a method in C."""
+    methods = (vars(base).get("__sizeof__") for base in kind.__mro__)
+    own = next(method for method in methods if type(method) is MethodDescriptorType)
+    header = _STEP if kind.__flags__ & _IS_COLLECTED else 0
+    return lambda value: _rounded(own(value) + header)
+
+
+_OURS = next(_counted([object()]))[1]
 
 
 class SearchEnded(BaseException):
-    """A bound was reached. No error: it ends all loops of a search, through every ``except Exception``."""
+    """A bound was reached. It is not an `Exception`, so that it ends all loops of a search."""
 
 
 class Traits(NamedTuple):
-    """How the objects of one type are followed; `look` is None where they hold nothing of interest."""
+    """How the objects of one type are followed; `look` is None if they hold nothing of interest."""
 
     look: Look | None
     role: Literal[arrays.Role, "tensor", "module", "optimizer"] = ""
@@ -46,15 +87,14 @@ class Traits(NamedTuple):
 
 
 class TraitsOfTypes(dict[type, Traits]):
-    """The `Traits` of each type, worked out once. It refers to no search, which would keep itself."""
+    """The `Traits` of each type, computed once. It refers to no search, which would keep itself."""
 
     def __init__(self, modules: Collection[str]) -> None:
         super().__init__()
         self.user_modules = {"__main__", *modules}
 
     def __missing__(self, type_: type) -> Traits:
-        """Work out how objects of a type are followed."""
-        tensor, module, optimizer = tensors.kinds() or ((), (), ())
+        tensor, module, optimizer = tensors.kinds()
         look = look_into(type_, self.user_modules)
         if issubclass(type_, tensor):
             traits = Traits(tensors.in_tensor, "tensor")
@@ -62,10 +102,8 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(unnamed(tensors.in_node))
         elif type_ is tensors.type_in("torch", "_C._autograd.SavedTensor"):
             traits = Traits(unnamed(tensors.in_saved))
-        elif (role_and_kind := arrays.role_of(type_))[0]:
-            traits = Traits(
-                arrays.LOOKS.get(role_and_kind[0]), role_and_kind[0], held=role_and_kind[1]
-            )
+        elif role := (role_and_kind := arrays.role_of(type_))[0]:
+            traits = Traits(arrays.LOOKS.get(role), role, held=role_and_kind[1])
         elif issubclass(type_, module):
             traits = Traits(look, "module")
         elif issubclass(type_, optimizer):
@@ -79,37 +117,30 @@ class TraitsOfTypes(dict[type, Traits]):
         return traits
 
 
-class Search(Scales):
-    """The bounds and the known types of one search; all it refers to is freed with it."""
+class Search:
+    """The bounds and the known types of one search; everything it refers to is freed with it."""
 
     def __init__(self, most_objects: int, most_seconds: float) -> None:
-        super().__init__()
         self.modules = user_modules()
         self.kinds: TraitsOfTypes = TraitsOfTypes(self.modules)
         self.objects = 0
         """Objects counted so far."""
         self.bound = ""
-        """Which bound was reached, as a sentence; empty if none was."""
+        """The bound that was reached, as a sentence; empty if none was."""
         self.where: dict[Key, tuple[int, int]] = {}
-        """The beginning and the end of memory that other objects may share, by its key."""
+        """The addresses of the beginning and the end of memory that other objects may share."""
+        self.apart: set[int] = set()
+        """The addresses of objects that are weighed by themselves, and not with their holders."""
+        self.is_estimate = False
+        """Whether only a sample of the last object's contents was weighed."""
+        self._random = random.Random(0)  # noqa: S311  (a sample, by a generator of its own)
+        self._above: set[int] = set()
         self._mapped = MappedFiles()
         self._most_objects = most_objects
         self._until = time.perf_counter() + most_seconds
 
-    @staticmethod
-    @contextmanager
-    def undisturbed() -> Iterator[None]:
-        """Hold the garbage collector off, which our own objects would set to work on what is to be found."""
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()
-
     def count(self) -> None:
-        """Count an object; raise `SearchEnded` if there are too many of them, or time is up."""
+        """Count an object; raise `SearchEnded` if there are too many, or time is up."""
         self.objects += 1
         if self.objects >= self._most_objects:
             self.bound = f"the search ended early, after {self.objects:,} objects"
@@ -119,12 +150,11 @@ class Search(Scales):
             raise SearchEnded
 
     def memory_of(self, value: Any) -> Iterator[tuple[Key, arrays.HeapMemory]]:
-        """Yield what a tensor, an array that is no view, a table or an image has."""
+        """Yield the memory of a tensor, a table, an image, or an array that is not a view."""
         traits = self.kinds[type(value)]
         if traits.role == "tensor":
             for number, device, size, dtype in storages_of(value):
-                on_the_host = device == "cpu"
-                start, is_shared = arrays.lent_or_shared(value) if on_the_host else (0, False)
+                start, is_shared = arrays.lent_or_shared(value) if device == "cpu" else (0, False)
                 memory = arrays.HeapMemory(number, size, (), dtype, start)
                 yield self._keyed(memory, MANAGED if is_shared else device)
             return
@@ -141,9 +171,9 @@ class Search(Scales):
         return key, memory
 
     def overlapping(self, keys: Collection[Key]) -> Iterator[tuple[Key, Key, int]]:
-        """Yield what is a part of other memory, such as a tensor that was made of an array.
+        """Yield memory that overlaps other memory, such as a tensor that was made of an array.
 
-        First comes the memory that begins first, then the part, then the bytes of all until there.
+        Yields the memory that begins first, the part, and the bytes from the beginning to the part's end.
         """
         first, end = (0, ""), 0
         spans = [item for item in self.where.items() if item[0] in keys]
@@ -155,10 +185,10 @@ class Search(Scales):
                 yield first, key, end - self.where[first][0]
 
     def is_empty(self, value: object, deeper: int = _LEVELS) -> bool:
-        """Return whether an object that may be empty holds numbers and text alone, as most do.
+        """Return whether a plain object holds only numbers and text, as most do.
 
-        The garbage collector knows everything that such an object holds, without creating its ``__dict__``.
-        At most `deeper` levels are looked through, and only where each holds little.
+        The garbage collector knows everything that it holds, without creating its ``__dict__``. At most
+        `deeper` levels are looked through, and only objects with few referents.
         """
         referents = gc.get_referents(value)
         if _NOTHING.issuperset(map(type, referents)):  # one pass in C
@@ -174,3 +204,43 @@ class Search(Scales):
             elif not issubclass(kind, type):
                 return False
         return True
+
+    def weigh(self, value: Any, *, below: bool) -> int:
+        """Return the bytes of an object and of its texts and numbers; with `below`, of all its contents.
+
+        Contents that several objects refer to count with an equal share for each.
+        """
+        self.is_estimate = False
+        if self.kinds[type(value)].role == "array":
+            return round(self._inside(arrays.objects_in(value), _DEEPEST, _MOST, of_fields=False))
+        return round(self._weigh(value, _DEEPEST if below else 0, _MOST))
+
+    def _weigh(self, value: Any, deeper: int, most: int) -> float:
+        kind = type(value)
+        traits = self.kinds[kind]
+        size: int = traits.size_of(value)
+        if not traits.is_plain:  # an atom, or memory with rows of another kind
+            return size
+        self.count()
+        items, of_fields = gc.get_referents(value), traits.look is in_object
+        if of_fields and _dict_at(kind) and not _COUNTS_FIELDS:
+            size += _rounded(_WORD * len(items))
+        self._above.add(id(value))
+        inside = self._inside(items, deeper, most, of_fields=of_fields)
+        self._above.discard(id(value))
+        return size + inside
+
+    def _inside(self, items: list[Any], deeper: int, most: int, *, of_fields: bool) -> float:
+        number = len(items)
+        is_flat = ATOMS.issuperset(set(map(type, items)))
+        sampled = min(number, most if is_flat else max(round(most**_SPREAD), 1))
+        if sampled < number:
+            self.is_estimate = True
+            items[:] = self._random.sample(items, sampled)  # in place: no other list refers to them
+        inside = 0.0
+        for held, references in _counted(items):
+            is_own = type(held) in ATOMS or (of_fields and type(held) is dict)
+            if (is_own or deeper) and id(held) not in self._above and id(held) not in self.apart:
+                share = self._weigh(held, max(deeper - 1, 0), max(most // sampled, 1))
+                inside += share / max(references - _OURS, 1)
+        return inside * number / sampled if sampled else 0.0

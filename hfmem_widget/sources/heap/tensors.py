@@ -1,4 +1,4 @@
-"""What tensors, their graphs, models and optimizers hold, read from PyTorch without running a hook."""
+"""The referents of tensors, graphs, models and optimizers, read from PyTorch without running a hook."""
 
 # ruff: noqa: SLF001  (subclasses may override the public names)
 
@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import GetSetDescriptorType
 from typing import Any
 
-from hfmem_widget.sources.heap.model import Kind
-from hfmem_widget.sources.heap.paths import ATOMS, GRAPH, Held
+from hfmem_widget.sources.heap.model import ATOMS, GRAPH, Held, Kind
 from hfmem_widget.sources.heap.referents import fields_of, kept_fields
 
 PARTS_OF_MODULE = frozenset({"_parameters", "_buffers", "_modules"})
@@ -23,17 +22,14 @@ def unnoticed() -> AbstractContextManager[object]:
     return nullcontext() if disable is None else disable()
 
 
-def kinds() -> tuple[type, type, type] | None:
-    """Return the types of tensors, modules and optimizers; None where torch is not there (yet)."""
-    tensor, module = type_in("torch", "Tensor"), type_in("torch", "nn.Module")
-    optimizer = type_in("torch", "optim.Optimizer")
-    if tensor is None or module is None or optimizer is None:
-        return None
-    return tensor, module, optimizer
+def kinds() -> tuple[Any, ...]:
+    """Return the types of tensors, modules and optimizers, for `issubclass`; () for each before torch is."""
+    types = [type_in("torch", name) for name in ("Tensor", "nn.Module", "optim.Optimizer")]
+    return tuple(types) if all(types) else ((), (), ())
 
 
 def type_in(library: str, path: str) -> type | None:
-    """Return a class of a library that was imported; None where another of that name has none."""
+    """Return a class of an imported library; None if the library is not imported or has no such class."""
     value: Any = sys.modules.get(library)
     for name in path.split("."):
         # Not `getattr` on the module: its `__getattr__` may raise anything for an unknown name.
@@ -49,7 +45,7 @@ def in_tensor(tensor: Any) -> Iterator[Held]:
     base: Any = sys.modules["torch"]._C.TensorBase
     try:
         node = base.grad_fn.__get__(tensor)
-    except Exception:  # noqa: BLE001  (views of which the base was changed have none that can be had)
+    except Exception:  # noqa: BLE001  (torch raises for a view whose base was changed)
         node = None
     if node is not None:
         yield GRAPH, node
@@ -62,25 +58,23 @@ def in_tensor(tensor: Any) -> Iterator[Held]:
 
 
 def gradient_of(tensor: Any) -> Any:
-    """Return a tensor's gradient or None, without torch's warning for those that are given none."""
+    """Return a tensor's gradient or None, without torch's warning about tensors that are not leaves."""
     base: Any = sys.modules["torch"]._C.TensorBase
-    try:
+    with suppress(Exception):  # an odd tensor has none
         if base.is_leaf.__get__(tensor) or base.retains_grad.__get__(tensor):
             return base.grad.__get__(tensor)
-    except Exception:  # noqa: BLE001  (an odd tensor has none)
-        return None
     return None
 
 
 def is_node(kind: type) -> bool:
-    """Return whether a type is a node of an autograd graph, whatever class PyTorch made for it."""
+    """Return whether a type is that of an autograd graph's nodes, whichever class PyTorch made for them."""
     return any(
         type(vars(base).get("next_functions")) is GetSetDescriptorType for base in kind.__mro__
     )
 
 
 def in_node(node: Any) -> Iterator[Any]:
-    """Yield the nodes below a node, and the tensors it saved for the backward pass, still packed."""
+    """Yield a node's next nodes, and the tensors it saved for the backward pass, still packed."""
     for below, _ in node.next_functions:
         if below is not None:
             yield below
@@ -100,21 +94,19 @@ def in_node(node: Any) -> Iterator[Any]:
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the saved tensor, or what a hook made of it, and what hooks keep to unpack it.
+    """Yield the saved tensor, or the object that a hook packed it into, and the hook that unpacks it.
 
-    Where a PyTorch has no ``data``, the memory stays unexplained: ``unpack()`` would run the user's hooks.
+    In a PyTorch without ``data`` the memory stays unexplained: ``unpack()`` would run the user's hooks.
     """
     for name in ("data", "unpack_hook"):
-        try:
+        with suppress(Exception):  # a value that cannot be read stays unexplained
             held = getattr(saved, name, None)
-        except Exception:  # noqa: BLE001, S112  (what cannot be read stays unexplained)
-            continue
-        if type(held) not in ATOMS:
-            yield held
+            if type(held) not in ATOMS:
+                yield held
 
 
 def modules_in(root: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a model's modules, itself first, each once, with their paths such as ``.layers[0].mlp``."""
+    """Yield a model's modules, the model first, each once, with their paths such as ``.layers[0].mlp``."""
     seen = {id(root)}
     waiting = [("", root)]
     while waiting:
@@ -128,11 +120,10 @@ def modules_in(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def own_tensors(module: Any) -> Iterator[tuple[Kind, str, Any]]:
-    """Yield one module's parameters and buffers, not those of the modules within it."""
-    fields = fields_of(module)
+    """Yield one module's parameters and buffers, without those of the modules within it."""
     kind: Kind
     for kind, name in (("weights", "_parameters"), ("buffers", "_buffers")):
-        own = fields.get(name)
+        own = fields_of(module).get(name)
         for key, tensor in list(dict.items(own)) if isinstance(own, dict) else ():
             yield kind, f".{key}", tensor
 

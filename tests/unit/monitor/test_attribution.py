@@ -15,7 +15,7 @@ from hfmem_widget.monitor import attribution as subject  # noqa: E402  (it looks
 from hfmem_widget.monitor.attribution import Attribution  # noqa: E402
 from hfmem_widget.monitor.holdings import count  # noqa: E402
 from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
-from hfmem_widget.sources.tensors import TensorSource  # noqa: E402
+from hfmem_widget.sources.counters import TensorSource  # noqa: E402
 from tests.scenes import FakeClock  # noqa: E402
 from tests.unit.sources.test_libraries import FakeDdp  # noqa: E402
 

@@ -13,7 +13,7 @@ import pytest
 
 from hfmem_widget.monitor.attribution import Attribution, Caches
 from hfmem_widget.monitor.subjects import Subjects
-from hfmem_widget.sources.caches import growth_of, storages_in
+from hfmem_widget.sources.storages import growth_of, storages_in
 
 torch = pytest.importorskip("torch")
 

@@ -14,8 +14,7 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Sample, Session, SpanKind
-from hfmem_widget.sources.counters import AllocatorSource
-from hfmem_widget.sources.tensors import TensorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.source import spanned
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch

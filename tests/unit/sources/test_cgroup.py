@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.session.model import same
-from hfmem_widget.sources.cgroup import find_cgroup
+from hfmem_widget.sources.procfs import find_cgroup
 
 MACHINE = 64 * 2.0**30
 LIMIT = 8 * 2**30

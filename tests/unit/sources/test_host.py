@@ -23,10 +23,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session.model import same
-from hfmem_widget.sources.cgroup import Machine
 from hfmem_widget.sources.host import MANY_FREE_PIECES, DarwinMemory, HostSource, PsutilMemory
 from hfmem_widget.sources.malloc import Arenas, Mallinfo, find_glibc_heap
-from hfmem_widget.sources.procfs import LinuxMemory, Own, ProcFile, ResidentPeak, address_space
+from hfmem_widget.sources.procfs import (
+    LinuxMemory,
+    Machine,
+    Own,
+    ProcFile,
+    ResidentPeak,
+    address_space,
+)
 
 MB = 10**6
 

@@ -47,7 +47,7 @@ def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told:
         setattr(ddp, field, True)
 
     found = list(libraries.buckets_of([ddp]))
-    assert found == [libraries.GradientBuckets("cpu", size, False) for size in told]
+    assert found == [("cpu", size, False) for size in told]
 
 
 def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:

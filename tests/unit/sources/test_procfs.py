@@ -9,7 +9,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from hfmem_widget.sources.procfs import Descendants, MappedFiles
+from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.procfs import MappedFiles
 from tests.fakes.nvml import GIB, FakeGpu
 from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
 from tests.scenes import FakeClock
@@ -49,6 +50,17 @@ def test_children_of_children_count(proc: Path, name: str) -> None:
     rank = add(proc, 70, agent)
 
     assert Descendants(proc).among([rank], ids_are_ours=True) == {rank}
+
+
+def test_the_first_process_of_a_container_has_children(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id is 1, that of the process which elsewhere adopts everybody's."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    worker = add(proc, 70, 1)
+    entered = add(proc, 80, 0)
+
+    assert Descendants(proc).among([worker, entered], ids_are_ours=True) == {worker}
 
 
 def test_who_was_a_child_stays_one(proc: Path) -> None:

@@ -13,10 +13,9 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import room as module
 from hfmem_widget.features.fit.model import Room
 from hfmem_widget.features.fit.room import CONTEXT, max_memory, rooms
-from hfmem_widget.sources.counters import AllocatorSource
+from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
-from hfmem_widget.sources.tensors import TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
 from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc, two_cards

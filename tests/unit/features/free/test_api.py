@@ -19,8 +19,8 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.free.api import HANDLED, carry_out, parse_request
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
-from hfmem_widget.sources.heap.kept import GONE, Slot
 from hfmem_widget.sources.heap.model import Holder
+from hfmem_widget.sources.heap.roots import GONE, Slot
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB, MIB
 from tests.data.texts import assert_reads

@@ -17,7 +17,7 @@ import torch
 from hfmem_widget.features.leaks.who_added import Before, growers
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.noted import NotedNames, lengths_of
+from hfmem_widget.sources.heap.roots import NotedNames, lengths_of
 from hfmem_widget.sources.heap.scan import scan
 from hfmem_widget.text import MIB
 

@@ -16,8 +16,7 @@ import torch
 from hfmem_widget.features.holders.html import holders_bundle
 from hfmem_widget.sources.heap import roots
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.remedy import remedy
-from hfmem_widget.sources.heap.roots import kernel_roots
+from hfmem_widget.sources.heap.roots import kernel_roots, remedy
 from hfmem_widget.sources.heap.scan import scan
 
 MIB = 2**20

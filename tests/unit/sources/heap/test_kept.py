@@ -12,10 +12,14 @@ from hfmem_widget.analysis.left_behind import LeftBehind
 from hfmem_widget.features.leaks.companion import with_holder
 from hfmem_widget.features.leaks.who_added import Before, named
 from hfmem_widget.session import Finding
-from hfmem_widget.sources.heap.kept import errors_kept, outputs_kept
 from hfmem_widget.sources.heap.model import Holder, Holders
-from hfmem_widget.sources.heap.remedy import remedy
-from hfmem_widget.sources.heap.roots import Precedence, kernel_roots
+from hfmem_widget.sources.heap.roots import (
+    Precedence,
+    errors_kept,
+    kernel_roots,
+    outputs_kept,
+    remedy,
+)
 from hfmem_widget.text import GIB
 
 
