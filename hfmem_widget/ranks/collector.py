@@ -246,11 +246,8 @@ class Collector:
         """Return the time up to which all ranks have written everything."""
         roster = self.roster
         if behind:
-            late = [self._streams.get(name) for name in behind]
-            return min(
-                -math.inf if late_stream is None else roster.reached(late_stream)
-                for late_stream in late
-            )
+            late = map(self._streams.get, behind)
+            return min(-math.inf if each is None else roster.reached(each) for each in late)
         live = roster.live(now)
         if not live:
             return math.inf

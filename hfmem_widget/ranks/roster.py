@@ -66,8 +66,7 @@ class RecentSteps:
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
-        more = ranks - len(self._number)
-        if more > 0:
+        if (more := ranks - len(self._number)) > 0:
             more = max(more, len(self._number))
             self._number = np.concatenate([self._number, np.full((more, KEPT), -1)])
             self._figures = _longer(self._figures, more)
@@ -272,11 +271,11 @@ class Roster:
         is_same_attempt = rank.attempt == current.rank.attempt
         if is_newer and (not is_same_attempt or current.is_over):
             self._take(stream)
-        elif is_newer:
-            self._rivals.setdefault(rank.rank, []).append(stream)
         elif is_same_attempt and not current.is_over:
-            self._rivals.setdefault(rank.rank, []).append(current)
-            self._take(stream)
+            # The older is shown until it is over, or silent.
+            self._rivals.setdefault(rank.rank, []).append(stream if is_newer else current)
+            if not is_newer:
+                self._take(stream)
 
     def drop(self, stream: RankStream) -> None:
         """Forget a stream."""
@@ -296,11 +295,9 @@ class Roster:
             current = self._current.get(rank)
             if current is None or current.is_over or self.silence(current, now):
                 del self._rivals[rank]
-                newer = [
-                    rival for rival in rivals if not current or order_of(rival) > order_of(current)
-                ]
-                if newer:
-                    self._take(max(newer, key=order_of))
+                newest = max(rivals, key=order_of, default=None)
+                if newest and not (current and order_of(newest) <= order_of(current)):
+                    self._take(newest)
             elif any(not rival.is_over and now - rival.heard < LOST for rival in rivals):
                 self.doubled.add(rank)
         self.sort()
@@ -311,8 +308,7 @@ class Roster:
             return
         self._is_sorted = True
         if self._newest is not None:
-            rank = self._newest.rank
-            self.world, self.attempt = rank.world, rank.attempt
+            self.world, self.attempt = self._newest.rank.world, self._newest.rank.attempt
         self.pace = seconds_between_writes(self.world)
         by_rank = sorted(self._current.items())
         self.expected = tuple(stream for rank, stream in by_rank if rank < self.world)
@@ -398,11 +394,8 @@ class Roster:
         waits = np.zeros(len(streams))
         steps = np.array([stream.newest_step for stream in streams], dtype=float)
         stops = np.array([stream.step_stop - self.offset(stream) for stream in streams])
-        counts = np.array(
-            [not stream.is_over and stream.rank.attempt == self.attempt for stream in streams],
-            dtype=bool,
-        )
-        counts &= steps > 0
+        runs = [not each.is_over and each.rank.attempt == self.attempt for each in streams]
+        counts = np.array(runs, dtype=bool) & (steps > 0)
         if counts.sum() >= 2:
             lags = counts & (steps < np.median(steps[counts])) & (silent == 0)
             waits[lags] = np.maximum(0.0, stops[counts].max() - stops[lags] - unread[lags])
