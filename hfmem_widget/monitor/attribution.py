@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -89,8 +90,7 @@ class Attribution:
         if kind in {"forward", "backward"}:
             # A model does not know what wraps it.
             self.follow(wrapped_now())
-            return
-        if kind in {"step", "substep"}:
+        elif kind in {"step", "substep"}:
             self._look_at_gradients(may_count=kind == "substep")
         elif kind == "optimizer" and begins:
             self._count_gradients()
@@ -224,10 +224,9 @@ class Attribution:
         self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
 
     def _put_gradients(self, gradients: ByDevice) -> None:
-        held = {
-            device: {name: size for name, size in parts.items() if name != "gradients"}
-            for device, parts in self._held.items()
-        }
+        held = {device: {**parts} for device, parts in self._held.items()}
+        for parts in held.values():
+            parts.pop("gradients", None)
         for device, parts in gradients.items():
             held.setdefault(device, {}).update(parts)
         self._held = held
@@ -287,8 +286,7 @@ class _Effort:
 
 
 _Entry = tuple[weakref.ref[Any], int, tuple[Storage, ...]]
-_Entries = dict[int, _Entry]
-"""By `id`: the cache, the thread that uses it, and the storages it had when it was read last."""
+"""A cache, the thread that uses it, and the storages it had when it was read last."""
 
 
 class Caches:
@@ -300,7 +298,7 @@ class Caches:
     """
 
     def __init__(self) -> None:
-        self._entries: _Entries = {}
+        self._entries: dict[int, _Entry] = {}  # by `id`
         self.gone: list[int] = []  # since they were counted last
 
     def __bool__(self) -> bool:
@@ -355,19 +353,15 @@ class Caches:
         entry = self._entries.get(key)
         if entry is None or entry[0]() is not cache:
             try:
-                reference = weakref.ref(cache, _forgetting(key, self._entries, self.gone))
+                reference = weakref.ref(cache, partial(self._forget, key))
             except TypeError:  # of a class with slots: it would have to be kept
                 return
         else:
             reference = entry[0]
         self._entries[key] = reference, threading.get_ident(), storages_in(cache)
 
-
-def _forgetting(key: int, entries: _Entries, gone: list[int]) -> Callable[[weakref.ref[Any]], None]:
-    def forget(reference: weakref.ref[Any]) -> None:
+    def _forget(self, key: int, reference: weakref.ref[Any]) -> None:
         # Wherever the last reference is dropped, also in the middle of the collector: no lock, no call.
-        if key in entries and entries[key][0] is reference:
-            del entries[key]
-            gone.append(key)
-
-    return forget
+        if key in self._entries and self._entries[key][0] is reference:
+            del self._entries[key]
+            self.gone.append(key)

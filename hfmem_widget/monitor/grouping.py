@@ -121,7 +121,13 @@ class Grouping:
         least = min(max(LEAST_SHARES[0], self._step_seconds / 4), LEAST_SHARES[1])
         self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
-        self._estimate(now)
+        self._recent_seconds = FADING * self._recent_seconds + now - self._began
+        self._recent_charged = FADING * self._recent_charged + self._charged
+        self._began, self._charged = now, 0.0
+        if self._recent_seconds > 0:
+            share = self._recent_charged / self._recent_seconds
+            # Measuring less makes ticks no cheaper, so they are in no budget.
+            self.polling.share = share + self._poller.share
         shares = not self._each_step and self._step_seconds < LONG_STEP
         # Costs that the earlier group could not pay for would never be paid at the same length.
         is_due = self._is_paid if shares else self._without >= MOST_WITHOUT
@@ -170,13 +176,3 @@ class Grouping:
         if self._budget is not None:
             self._budget.spend(seconds)
             self._charged += seconds
-
-    def _estimate(self, now: float) -> None:
-        seconds, self._began = now - self._began, now
-        charged, self._charged = self._charged, 0.0
-        self._recent_seconds = FADING * self._recent_seconds + seconds
-        self._recent_charged = FADING * self._recent_charged + charged
-        if self._recent_seconds > 0:
-            share = self._recent_charged / self._recent_seconds
-            # Measuring less makes ticks no cheaper, so they are in no budget.
-            self.polling.share = share + self._poller.share

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,9 +38,9 @@ class Holdings:
 class _Counter:
     def __init__(self) -> None:
         self.held: ByDevice = {}
-        self.dtypes: dict[str, int] = {}
+        self.dtypes: Counter[str] = Counter()
         self.parameters = self.trainable = self.tensors = 0
-        self.owners: dict[str, int] = {}
+        self.owners: Counter[str] = Counter()
         self._seen: set[int] = set()
         self._gathered: set[int] = set()
         self._places: set[tuple[int, int]] = set()
@@ -60,11 +62,7 @@ class _Counter:
         if size > 0:
             held = self.held.setdefault(device, {})
             held["libraries"] = held.get("libraries", 0.0) + size
-            self.own(owner, size)
-
-    def own(self, owner: str, size: int) -> None:
-        """Record bytes under a metric of a device."""
-        self.owners[owner] = self.owners.get(owner, 0) + size
+            self.owners[owner] += size
 
     def add_gathered(self, owner: str, storages: Sequence[Storage]) -> None:
         """Count buffers that a library has gathered from shards; weights may be views of them."""
@@ -89,12 +87,12 @@ class _Counter:
             if parameter.requires_grad:
                 self.trainable += count
             for dtype, size in new:
-                self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+                self.dtypes[dtype] += size
 
     def add_scales(self, scales: Any) -> None:
         """Count the tensors that dequantise a weight, such as scales, which are not parameters."""
         for dtype, size in self.add(storages_of(scales), "weights"):
-            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+            self.dtypes[dtype] += size
 
     def add_gradients(self, parameters: Iterable[Any]) -> Any:
         """Count the gradients of some parameters, and return a parameter that has any."""
@@ -156,10 +154,10 @@ def count(
             optimizers=_names(optimizers),
             parameters=counter.parameters,
             trainable=counter.trainable,
-            dtypes=counter.dtypes,
+            dtypes=dict(counter.dtypes),
             tensors=counter.tensors,
             optimizer_bytes=states,
-            libraries=counter.owners,
+            libraries=dict(counter.owners),
         )
         probe = _found_again(probe, modules, optimizers)
         return Holdings(counter.held, contents, probe, buckets)
@@ -173,13 +171,13 @@ def _count_buckets(
     for bucket in libraries.buckets_of(modules):
         if bucket.is_shared:
             shared[bucket.device] = shared.get(bucket.device, 0.0) + bucket.bytes
-            counter.own(libraries.SHARED_BUCKETS, bucket.bytes)
+            counter.owners[libraries.SHARED_BUCKETS] += bucket.bytes
         else:
             counter.add_buffer(libraries.BUCKETS, bucket.device, bucket.bytes)
     if first is not None:
         first.see(modules)
         if left := sum(first.left().values()):
-            counter.own(libraries.FIRST_BUCKETS, left)
+            counter.owners[libraries.FIRST_BUCKETS] += left
     return shared
 
 
@@ -217,10 +215,9 @@ def _names(subjects: Sequence[Any]) -> tuple[str, ...]:
 def _all_of(module: Any, kind: str) -> list[Any]:
     """Return a module's parameters, buffers or modules; by torch's own method where its class' fails."""
     for owner in (type(module), sys.modules["torch"].nn.Module):
-        try:
+        # One that cannot be read costs the others nothing.
+        with suppress(Exception):
             return list(getattr(owner, kind)(module))
-        except Exception:  # noqa: BLE001, S112  (one that cannot be read costs the others nothing)
-            continue
     return []
 
 

@@ -86,7 +86,6 @@ class Poller:
         self._end(ticker, STOP_TIMEOUT)
 
     def _settle(self) -> None:
-        """Tick as often as the claims want."""
         if self._ticker is not None:
             interval = min(self._claims.values())
             self._ticker.hasten(interval)
