@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -20,7 +20,7 @@ from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import MakeTicker, Ticker
-from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Row, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -39,8 +39,6 @@ _AT_A_LIMIT: Mapping[type[BaseException], str] = {
     MemoryError: AT_A_LIMIT_NOTE.format("the host's memory was full"),
     RecursionError: AT_A_LIMIT_NOTE.format("Python's recursion limit was reached"),
 }
-
-Row = Sequence[float]
 
 NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
 
@@ -152,12 +150,7 @@ class Monitor:
         """Return the object that decides how the steps of a training are measured."""
         watched = self.register.get(session)
         options = WatchOptions() if watched is None else watched.options
-        return Grouping(
-            session.polling,
-            self._poller_cost,
-            all_phases=options.phases == "all",
-            each_step=options.steps == "each",
-        )
+        return Grouping(session.polling, self._poller_cost, options)
 
     def _begin_anew(self) -> None:
         """Drop what a fault of this package has left behind; called while nothing is watched."""

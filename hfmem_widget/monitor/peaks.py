@@ -94,7 +94,13 @@ class Window:
     @property
     def peaks(self) -> Peaks:
         """The highs of a window that has ended as peaks, by series key."""
-        return _named(self, self.keys, self.highs)
+        return self.named(self.keys, self.highs)
+
+    def named(self, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
+        """Return highs as peaks, by series key."""
+        certainty: Certainty = "at least" if self.flawed else "exact"
+        pairs = zip(keys, highs, strict=False)
+        return {key: Peak(float(high), certainty) for key, high in pairs if high != NOTHING}
 
     def take_readings(self) -> Readings:
         """Return the readings of its newest edge, once: that instant needs no other reading."""
@@ -246,7 +252,8 @@ class PeakLedger:
         with self._lock:
             self._read()
             return {
-                window: self._named(window, highs) for window, highs in self._windows.highs_by_key()
+                window: window.named(self._keys_of(highs), highs)
+                for window, highs in self._windows.highs_by_key()
             }
 
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
@@ -254,7 +261,7 @@ class PeakLedger:
         with self._lock:
             readings = self._read()
             news = {
-                window: self._named(window, highs)
+                window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
                 if window.is_news(highs)
             }
@@ -331,9 +338,6 @@ class PeakLedger:
             devices = map(self._key, range(len(highs) // len(_METRICS)))
             self._keys = tuple(f"{key}/{metric}" for key in devices for metric in _METRICS)
         return self._keys
-
-    def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
-        return _named(window, self._keys_of(highs), highs)
 
     def _bounds(self, window: Window) -> Peaks:
         seen = self._all_seen_by_user()
@@ -426,12 +430,6 @@ class PeakLedger:
             after = reading_of(self.allocator.stats(device))
             if _certificate(before) != _certificate(after):
                 self._flaw()
-
-
-def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
-    certainty: Certainty = "at least" if window.flawed else "exact"
-    pairs = zip(keys, highs, strict=False)
-    return {key: Peak(float(high), certainty) for key, high in pairs if high != NOTHING}
 
 
 def _certificate(reading: Reading) -> float:
