@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,11 +69,10 @@ def spread(values: Floats) -> Spread:
     return Spread(float(values[low]), float(np.nanmedian(values)), float(values[high]), low, high)
 
 
-def resized(values: Floats, count: int) -> Floats:
-    """Return a fixed number of figures: further ones are cut off, missing ones are NaN."""
-    if len(values) >= count:
-        return values[:count]
-    return np.concatenate([values, np.full(count - len(values), np.nan)])
+def resized(values: NDArray[Any], count: int, missing: float = np.nan) -> NDArray[Any]:
+    """Return a number of rows: further ones are cut off, others are added that have the missing value."""
+    more = np.full((max(0, count - len(values)), *values.shape[1:]), missing, values.dtype)
+    return np.concatenate([values[:count], more])
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:

@@ -66,11 +66,6 @@ class Collector:
         self._has_clocks = self._has_noted_fault = False
 
     @property
-    def offsets(self) -> Mapping[str, float]:
-        """By host, the seconds by which its clock is ahead; only for clocks that are corrected."""
-        return {host: by for host, by in self.roster.offsets.items() if by}
-
-    @property
     def streams(self) -> Mapping[int, RankStream]:
         """By rank, the stream that stands for it: that of the newest attempt."""
         with self.lock:
@@ -154,7 +149,7 @@ class Collector:
                     overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
                 with self._faults_cost_this():
-                    overview.close(self._outcome(now), now)
+                    overview.close(self._outcome(now))
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
 
@@ -295,7 +290,7 @@ class Collector:
             waits=roster.waits(silent, unread) if is_live else np.zeros(len(silent)),
             unread=unread,
             peaks=roster.steps.peaks(roster.expected_places),
-            offsets=self.offsets,
+            offsets=dict(roster.offsets),
             restarts=tuple(roster.restarts),
             was_interrupted=self.was_interrupted,
         )

@@ -384,9 +384,8 @@ class Overview:
         self._carried = carried
         return carried
 
-    def close(self, outcome: str, now: float) -> None:
-        """Write what is left, and end the spans."""
-        self.pass_on(math.inf, now)
+    def close(self, outcome: str) -> None:
+        """End the spans."""
         self.leader.close(outcome)
         peaks = self.of_devices(self.roster.peaks())
         self.recorder.close_span(self.outer, self._session.last_sample, peaks, outcome)

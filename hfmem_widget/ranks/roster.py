@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets
+from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets, resized
 from hfmem_widget.ranks.identity import seconds_between_writes
 from hfmem_widget.ranks.stream import (
     CERTAINTY,
@@ -66,12 +66,13 @@ class RecentSteps:
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
-        if (more := ranks - len(self._number)) > 0:
-            more = max(more, len(self._number))
-            self._number = np.concatenate([self._number, np.full((more, KEPT), -1)])
-            self._figures = _longer(self._figures, more)
-            self._highest_phases = _longer(self._highest_phases, more)
-            self._newest += [_NO_STEP] * more
+        before = len(self._number)
+        if ranks > before:
+            size = max(ranks, 2 * before)
+            self._number = resized(self._number, size, -1)
+            self._figures = resized(self._figures, size)
+            self._highest_phases = resized(self._highest_phases, size)
+            self._newest += [_NO_STEP] * (size - before)
 
     def clear(self, place: int) -> None:
         """Forget the steps of a rank, which begins anew."""
@@ -148,10 +149,6 @@ class RecentSteps:
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
         return np.where((number == wanted) & (wanted >= 0), self._figures[places, :, STOP], np.nan)
-
-
-def _longer(figures: Floats, more: int) -> Floats:
-    return np.concatenate([figures, np.full((more, *figures.shape[1:]), np.nan)])
 
 
 SILENT_PACES, SILENT_SECONDS = 3, 2.0
@@ -238,7 +235,7 @@ class Roster:
         self.expected_places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.doubled: set[int] = set()  # ranks of which two processes write
         self.restarts: list[Restart] = []
-        self.offsets: dict[str, float] = {}  # by host, the seconds by which its clock is ahead
+        self.offsets: dict[str, float] = {}  # by host, by how many seconds its clock is corrected
         self.lag = 0.0
         """Seconds from when lines were written, by their own clock, to when they were read: the usual one."""
         self.steps = RecentSteps()
@@ -385,7 +382,9 @@ class Roster:
         for host, by in ahead_by.items():
             self._timed_by_steps.add(host)
             if abs(by - self.offsets.get(host, 0.0)) > CLOCK_NOISE:
-                self.offsets[host] = by if abs(by) > CLOCK_NOISE else 0.0
+                self.offsets[host] = by
+                if abs(by) <= CLOCK_NOISE:
+                    del self.offsets[host]
         return bool(ahead_by)
 
     def waits(self, silent: Floats, unread: Floats) -> Floats:

@@ -93,7 +93,6 @@ MOST_OPEN = 16
 _FIRST, _LAST, _START, _STOP = map(FIGURES.index, ("first", "last", "start", "stop"))
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
 _FIGURES_READ = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
-_NO_FIGURES = [NOT_AVAILABLE] * len(_FIGURES_READ)
 
 HOST = "cpu"
 _FLAT = (str, int, float, bool)
@@ -324,7 +323,7 @@ class RankStream(LineReader):
             read = [begin + at for at in _FIGURES_READ]
             figures = [[zero + row[_STOP], *(row[at] for at in read)] for row in rows]
         else:
-            figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
+            figures = [[zero + row[_STOP], *[NOT_AVAILABLE] * len(_FIGURES_READ)] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:
             self.newest_step, self.step_stop = last[-1], stop
             self.step_seconds = (stop - start[-1]) / (last[-1] - first[-1] + 1)
