@@ -62,18 +62,18 @@ class Attribution:
         self.source.before_reading = self.refresh
         self._clock = clock
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
+        self._passing_on = threading.RLock()
         self._held: ByDevice = {}
         self._gradients: ByDevice = {}
         self._buckets: dict[str, float] = {}
         self._first_buckets = FirstBuckets()
         self._left: dict[str, int] = {}
         self._probe: Callable[[], object] = lambda: None
-        self._probed_on: int | None = None
+        self._probe_thread: int | None = None
         self._states = 0
-        self._everything = _Effort()
-        self._only_gradients = _Effort()
-        self._looking = _Effort()
+        self._full_count = _Effort()
+        self._gradient_count = _Effort()
+        self._state_check = _Effort()
         self._spent = 0.0
         self._at_optimizer = False
 
@@ -81,7 +81,7 @@ class Attribution:
         """Count these models and optimizers from now on, and return whether one of them is new."""
         new = [self.subjects.add(subject) for subject in subjects]
         if any(new):
-            self._everything.was_forgotten = self._only_gradients.was_forgotten = True
+            self._full_count.was_forgotten = self._gradient_count.was_forgotten = True
         return any(new)
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
@@ -131,22 +131,22 @@ class Attribution:
         """Count KV caches that this thread has just used."""
         for cache in caches:
             self.caches.see(cache)
-        self._tell()
+        self._pass_on()
 
     def refresh(self) -> None:
         """Drop the caches and buckets that no longer exist; safe on any thread, because none is touched."""
         if self.caches.gone or self._first_buckets.left() != self._left:
-            self._tell()
+            self._pass_on()
 
     def replace_lock(self) -> None:
         """Make new locks: for a forked child, where the thread that holds them does not exist."""
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
+        self._passing_on = threading.RLock()
 
     def _count_after_step(self) -> None:
-        if not self._looking.is_due(self._clock(), SHARE_OF_NEW):
+        if not self._state_check.is_due(self._clock(), SHARE_OF_NEW):
             return
-        with self._looking.measured(self._clock):
+        with self._state_check.measured(self._clock):
             has_new = states_in(self.subjects.optimizers()) != self._states
         if has_new:
             self._count_new()
@@ -155,22 +155,22 @@ class Attribution:
 
     def _count_new(self) -> None:
         began = self._clock()
-        if self._spent < ALLOWANCE or self._everything.is_due(began, SHARE_OF_NEW):
+        if self._spent < ALLOWANCE or self._full_count.is_due(began, SHARE_OF_NEW):
             self._count_everything(always=True)
             self._spent += self._clock() - began
 
     def _count_everything(self, *, always: bool) -> None:
         with self._alone() as alone:
-            if not alone or not (always or self._everything.is_due(self._clock())):
+            if not alone or not (always or self._full_count.is_due(self._clock())):
                 return
-            with self._everything.measured(self._clock):
+            with self._full_count.measured(self._clock):
                 modules, optimizers, caches = self.subjects.with_caches()
                 self.caches.see_again()
                 for cache in caches:
                     self.caches.see(cache)
                 if not modules and not optimizers and not self._held:
                     if self.caches:
-                        self._tell()
+                        self._pass_on()
                     return
                 elsewhere = self.subjects.by_thread()[1]
                 holdings = count(modules, optimizers, elsewhere, self._first_buckets)
@@ -183,45 +183,45 @@ class Attribution:
                 if "gradients" in parts
             }
             if gradients:
-                self._keep(gradients, holdings.probe)
-            self._tell()
+                self._keep_gradients(gradients, holdings.probe)
+            self._pass_on()
 
     def _count_gradients(self) -> None:
         with self._alone() as alone:
             if not alone:
                 return
-            are_there = self._are_there()
+            are_there = self._gradients_exist()
             share = SHARE if are_there else SHARE_OF_NEW
-            if not self._only_gradients.is_due(self._clock(), share):
+            if not self._gradient_count.is_due(self._clock(), share):
                 self._put_gradients(self._gradients if are_there else {})
                 return
-            with self._only_gradients.measured(self._clock):
+            with self._gradient_count.measured(self._clock):
                 gradients, probe = count_gradients(self.subjects.by_thread()[0])
             if gradients:
-                self._keep(gradients, probe)
+                self._keep_gradients(gradients, probe)
             self._put_gradients(gradients)
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
         with self._alone() as alone:
             # Another thread counts what it trains itself: from here a gradient is read while it changes.
-            if not alone or is_elsewhere(self._probed_on):
+            if not alone or is_elsewhere(self._probe_thread):
                 return
-            are_there = self._are_there()
+            are_there = self._gradients_exist()
             if are_there is not None or not may_count:
                 self._put_gradients(self._gradients if are_there else {})
                 return
         # No gradient is known yet: these are the first batches of a step that accumulates.
-        if self._only_gradients.is_due(self._clock()):
+        if self._gradient_count.is_due(self._clock()):
             self._count_gradients()
 
-    def _are_there(self) -> bool | None:
+    def _gradients_exist(self) -> bool | None:
         """Return whether a counted gradient still exists, and so probably all do; None if none is known."""
-        parameter: Any = None if is_elsewhere(self._probed_on) else self._probe()
+        parameter: Any = None if is_elsewhere(self._probe_thread) else self._probe()
         with unnoticed():
             return None if parameter is None else getattr(parameter, "grad", None) is not None
 
-    def _keep(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
-        self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
+    def _keep_gradients(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
+        self._gradients, self._probe, self._probe_thread = gradients, probe, threading.get_ident()
 
     def _put_gradients(self, gradients: ByDevice) -> None:
         held = {device: {**parts} for device, parts in self._held.items()}
@@ -230,11 +230,11 @@ class Attribution:
         for device, parts in gradients.items():
             held.setdefault(device, {}).update(parts)
         self._held = held
-        self._tell()
+        self._pass_on()
 
-    def _tell(self) -> None:
+    def _pass_on(self) -> None:
         """Pass on what was counted; of buckets only the bytes beyond the gradients that are views of them."""
-        with self._telling:
+        with self._passing_on:
             handed = dict(self._held)
             self._left = self._first_buckets.left()
             for device, size in self._buckets.items():

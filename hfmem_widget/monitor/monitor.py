@@ -15,11 +15,10 @@ from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger, Window
-from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
-from hfmem_widget.monitor.ticker import MakeTicker, Ticker
+from hfmem_widget.monitor.ticker import MakeTicker, Poller, Ticker
 from hfmem_widget.monitor.watched import HAS_ENDED, Register, Row, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind

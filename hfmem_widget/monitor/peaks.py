@@ -152,7 +152,7 @@ class PeakLedger:
             self.allocator = supported
             self.fold()
             if self.allocator.devices():
-                self._flaw()
+                self._mark_flawed()
             self.allocator.install(self._user_reads, self._user_resets)
 
     def uninstall(self) -> str:
@@ -166,7 +166,7 @@ class PeakLedger:
                 if (shadow := self._seen_by_user(device).peak)
                 > (raw := reading_of(self._stats(device)).peak)
             ]
-            self._flaw()
+            self._mark_flawed()
             self.allocator.uninstall()
             self._shadow.clear()
             self.in_use = False
@@ -181,7 +181,7 @@ class PeakLedger:
             if bounded:
                 window.at_open = self._all_seen_by_user()
             else:
-                self._meet(opening=window)
+                self._add_edge(opening=window)
         return window
 
     def close(self, window: Window) -> Peaks:
@@ -191,7 +191,7 @@ class PeakLedger:
                 return self._bounds(window)
             self.fold()
             if window in self._windows:
-                self._meet(closing=window)
+                self._add_edge(closing=window)
             return window.peaks
 
     def turn(self, window: Window) -> Window:
@@ -202,10 +202,10 @@ class PeakLedger:
                 self.close(window)
                 return self.open(bounded=window.bounded)
             following = Window()
-            self._meet(closing=window, opening=following)
+            self._add_edge(closing=window, opening=following)
         return following
 
-    def _meet(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
+    def _add_edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
         """Read the counters now, reset them where a window begins, and turn the readings into peaks."""
         if not self.in_use:
             self.install()
@@ -244,7 +244,7 @@ class PeakLedger:
                 try:
                     self._fold(edge)
                 except BaseException:
-                    self._flaw()  # no peak is called exact
+                    self._mark_flawed()  # no peak is called exact
                     raise
 
     def so_far(self) -> dict[Window, Peaks]:
@@ -316,7 +316,7 @@ class PeakLedger:
                 current += [*none, *_current_of(before)]
         self._windows.note(peaks)
         if not certified:
-            self._flaw()
+            self._mark_flawed()
         if closing is not None and closing in self._windows:
             # The counters are integers.
             closing.highs = list(map(float, self._windows.close(closing)))
@@ -329,7 +329,7 @@ class PeakLedger:
         none = [NOT_AVAILABLE] * (device * len(_METRICS))
         self._windows.note([*none, *_peaks_of(reading)])
 
-    def _flaw(self) -> None:
+    def _mark_flawed(self) -> None:
         for window in self._windows:
             window.flawed = True
 
@@ -413,12 +413,12 @@ class PeakLedger:
         try:
             return reading_of(self.allocator.stats(device))
         except Exception:  # noqa: BLE001  (as in `_stats`)
-            self._flaw()
+            self._mark_flawed()
             return None
 
     def _has_been_reset(self, device: int, before: Reading | None) -> None:
         self._shadow.pop(device, None)
-        self._flaw()
+        self._mark_flawed()
         if before is not None:
             self._note(device, before)
 
@@ -429,7 +429,7 @@ class PeakLedger:
             self._note(device, before)
             after = reading_of(self.allocator.stats(device))
             if _certificate(before) != _certificate(after):
-                self._flaw()
+                self._mark_flawed()
 
 
 def _certificate(reading: Reading) -> float:

@@ -416,8 +416,9 @@ def _row(look: Look, place: int, flag: Flag) -> RankRow:
     rank = stream.rank
     row = RankRow(rank.rank, rank.attempt, rank.host, step=stream.newest_step, flag=flag)
     try:
-        device, peak, at = stream.described, stream.peak, stream.at
-        running = "" if at is None or stream.is_over else at.label or at.kind
+        device, peak = stream.described, stream.peak
+        innermost = next(reversed(stream.open.values()), None)
+        running = "" if innermost is None or stream.is_over else innermost.label or innermost.kind
         return replace(
             row,
             device=device.name,

@@ -92,13 +92,13 @@ class RecentSteps:
         numbers += steps.last
         rows += steps.figures
         if len(rows) > MOST_ADDED:
-            self._take_in()
+            self._store_added()
 
     def _forget(self, place: int) -> None:
-        self._take_in()
+        self._store_added()
         self._number[place], self._figures[place] = -1, np.nan
 
-    def _take_in(self) -> None:
+    def _store_added(self) -> None:
         """Put what was added into the arrays; of two steps in one place the later stays."""
         if not self._added[0]:
             return
@@ -112,7 +112,7 @@ class RecentSteps:
         self, first: int, last: int, places: NDArray[np.int64]
     ) -> tuple[float, int, Floats]:
         """Return the highest peak of some steps over some ranks, its certainty, and the phases' highest."""
-        self._take_in()
+        self._store_added()
         columns = np.arange(max(first, last + 1 - KEPT), last + 1) % KEPT
         at = np.ix_(places, columns)
         number = self._number[at]
@@ -127,7 +127,7 @@ class RecentSteps:
 
     def peaks(self, places: NDArray[np.int64]) -> StepPeaks:
         """Return the peaks of some ranks."""
-        self._take_in()
+        self._store_added()
         columns = np.argpartition(self._number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
         at = places[:, None], columns
         figures, are_there = self._figures[at], self._number[at] >= 0
@@ -141,7 +141,7 @@ class RecentSteps:
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
-        self._take_in()
+        self._store_added()
         number = self._number[places]
         newest = number.max(axis=0, initial=-1)
         # Of two steps that share a place, that of most ranks: the slow ones have not come to the newer one.

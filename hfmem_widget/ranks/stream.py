@@ -178,11 +178,6 @@ class RankStream(LineReader):
 
         return allocated_parts(read)["activations"] if read("weights") > 0 else NOT_AVAILABLE
 
-    @property
-    def at(self) -> Edge | None:
-        """The innermost coarse span that is open within the watch."""
-        return next(reversed(self.open.values()), None)
-
     def peak_of(self, device: str) -> Peak:
         """Return the highest allocated on a device so far."""
         return self._peaks.get(device, _NOTHING)
