@@ -329,7 +329,7 @@ class Caches:
     def held_by(self, caches: Iterable[object]) -> ByDevice:
         """Return the bytes of some caches by device, as they were read last."""
         parts = (
-            tensors_in(each) if isinstance(each, (list, tuple)) else (each,) for each in caches
+            tensors_in(cache) if isinstance(cache, (list, tuple)) else (cache,) for cache in caches
         )
         entries = (self._entries.get(id(part)) for part in chain.from_iterable(parts))
         return self._bytes_of(filter(None, entries))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from hfmem_widget.session import Contents
@@ -123,14 +124,14 @@ def count(
         sharded = libraries.sharded_in(modules)
         for owner, storages in sharded.buffers:
             counter.add_gathered(owner, storages)
-        of_modules = [each for module in modules for each in _all_of(module, "parameters")]
+        of_modules = [weight for module in modules for weight in _all_of(module, "parameters")]
         of_modules += sharded.shards
-        weights = {id(each): each for each in (*of_modules, *_parameters_of(optimizers))}
+        weights = {id(weight): weight for weight in (*of_modules, *_parameters_of(optimizers))}
         for parameter in weights.values():
             counter.add_weight(parameter)
         if HQQ in sys.modules:
-            layers = (each for module in modules for each in _all_of(module, "modules"))
-            for scales in (each for layer in layers for each in scales_of(layer)):
+            layers = (layer for module in modules for layer in _all_of(module, "modules"))
+            for scales in chain.from_iterable(map(scales_of, layers)):
                 counter.add_scales(scales)
         for module in modules:
             for buffer in _all_of(module, "buffers"):

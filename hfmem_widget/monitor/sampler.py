@@ -193,7 +193,9 @@ class Sampler:
             self.series, self.devices, self._places, self._adopted = new
             self.version += 1
             # Beside an allocator that has devices, which is read at every edge.
-            if any(one.devices and not (one.blocks or one.secondary) for one in sources):
+            if any(
+                source.devices and not (source.blocks or source.secondary) for source in sources
+            ):
                 for reader, source in zip(self._readers, sources, strict=True):
                     reader.period = BESIDE_PERIOD if source.secondary else 0.0
                     source.is_beside = source.secondary

@@ -355,7 +355,7 @@ class Register:
     def around_here(self) -> list[Watched]:
         """Return all that were opened in this thread or asynchronous task, and are open."""
         here = {reference() for reference in _opened_here.get()}
-        return [each for each in self.listening() if each in here]
+        return [watched for watched in self.listening() if watched in here]
 
     def current(self) -> Watched | None:
         """Return the session to which further spans belong: that of the watch around them.

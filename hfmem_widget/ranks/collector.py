@@ -232,7 +232,8 @@ class Collector:
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
-        named = (each.label for each in heads if each.label and not _NO_LABEL.fullmatch(each.label))
+        labels = (head.label for head in heads)
+        named = (label for label in labels if label and not _NO_LABEL.fullmatch(label))
         session.label = session.label or next(named, "")
         self._overview = Overview(self.recorder, self.roster, self._zero)
         return self._overview

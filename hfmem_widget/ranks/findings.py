@@ -62,7 +62,7 @@ def judge(look: Look) -> Judged:
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
     # The peak of a rank that ran out of memory says nothing about the needs of the others.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
-    far_off = [each for each in outliers(look.peaks.newest, groups) if each.place not in failed]
+    far_off = [rank for rank in outliers(look.peaks.newest, groups) if rank.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
