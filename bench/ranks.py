@@ -196,7 +196,7 @@ def follow(name: str, seconds: float) -> Measured:
         seen.cpu = (time.process_time() - cpu) / (time.time() - began)
         seen.rss = rss()
         seen.findings = tuple(collector.session.findings)
-        seen.offsets = dict(collector.offsets)
+        seen.offsets = dict(collector.roster.offsets)
         wanted = sum(int(sender.communicate()[0]) for sender in senders)
         stopped = time.time()
         tail.finish()

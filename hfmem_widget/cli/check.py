@@ -169,7 +169,7 @@ def _rows_of_run(run: Run) -> Iterator[tuple[str, str]]:
         yield "lowest peak", f"rank {ranks.lowest_rank}: {format_bytes(ranks.lowest)}"
     clocks = [
         f"{plain(host)} {by:+.1f} s"
-        for host, by in list(run.collector.offsets.items())[:MOST_NAMED]
+        for host, by in list(run.collector.roster.offsets.items())[:MOST_NAMED]
     ]
     yield "clocks", ", ".join(clocks) or "agree"
 

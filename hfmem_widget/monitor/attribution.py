@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -60,18 +61,18 @@ class Attribution:
         self.source.before_reading = self.refresh
         self._clock = clock
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
+        self._passing_on = threading.RLock()
         self._held: ByDevice = {}
         self._gradients: ByDevice = {}
         self._buckets: dict[str, float] = {}
         self._first_buckets = FirstBuckets()
         self._left: dict[str, int] = {}
         self._probe: Callable[[], object] = lambda: None
-        self._probed_on: int | None = None
+        self._probe_thread: int | None = None
         self._states = 0
-        self._everything = _Effort()
-        self._only_gradients = _Effort()
-        self._looking = _Effort()
+        self._full_count = _Effort()
+        self._gradient_count = _Effort()
+        self._state_check = _Effort()
         self._spent = 0.0
         self._at_optimizer = False
 
@@ -79,7 +80,7 @@ class Attribution:
         """Count these models and optimizers from now on, and return whether one of them is new."""
         new = [self.subjects.add(subject) for subject in subjects]
         if any(new):
-            self._everything.was_forgotten = self._only_gradients.was_forgotten = True
+            self._full_count.was_forgotten = self._gradient_count.was_forgotten = True
         return any(new)
 
     def at_edge(self, kind: SpanKind, *, begins: bool) -> None:
@@ -88,8 +89,7 @@ class Attribution:
         if kind in {"forward", "backward"}:
             # A model does not know what wraps it.
             self.follow(wrapped_now())
-            return
-        if kind in {"step", "substep"}:
+        elif kind in {"step", "substep"}:
             self._look_at_gradients(may_count=kind == "substep")
         elif kind == "optimizer" and begins:
             self._count_gradients()
@@ -130,22 +130,22 @@ class Attribution:
         """Count KV caches that this thread has just used."""
         for cache in caches:
             self.caches.see(cache)
-        self._tell()
+        self._pass_on()
 
     def refresh(self) -> None:
         """Drop the caches and buckets that no longer exist; safe on any thread, because none is touched."""
         if self.caches.gone or self._first_buckets.left() != self._left:
-            self._tell()
+            self._pass_on()
 
     def replace_lock(self) -> None:
         """Make new locks: for a forked child, where the thread that holds them does not exist."""
         self._lock = threading.Lock()
-        self._telling = threading.RLock()
+        self._passing_on = threading.RLock()
 
     def _count_after_step(self) -> None:
-        if not self._looking.is_due(self._clock(), SHARE_OF_NEW):
+        if not self._state_check.is_due(self._clock(), SHARE_OF_NEW):
             return
-        with self._looking.measured(self._clock):
+        with self._state_check.measured(self._clock):
             has_new = states_in(self.subjects.optimizers()) != self._states
         if has_new:
             self._count_new()
@@ -154,22 +154,22 @@ class Attribution:
 
     def _count_new(self) -> None:
         began = self._clock()
-        if self._spent < ALLOWANCE or self._everything.is_due(began, SHARE_OF_NEW):
+        if self._spent < ALLOWANCE or self._full_count.is_due(began, SHARE_OF_NEW):
             self._count_everything(always=True)
             self._spent += self._clock() - began
 
     def _count_everything(self, *, always: bool) -> None:
         with self._alone() as alone:
-            if not alone or not (always or self._everything.is_due(self._clock())):
+            if not alone or not (always or self._full_count.is_due(self._clock())):
                 return
-            with self._everything.measured(self._clock):
+            with self._full_count.measured(self._clock):
                 modules, optimizers, caches = self.subjects.with_caches()
                 self.caches.see_again()
                 for cache in caches:
                     self.caches.see(cache)
                 if not modules and not optimizers and not self._held:
                     if self.caches:
-                        self._tell()
+                        self._pass_on()
                     return
                 elsewhere = self.subjects.by_thread()[1]
                 holdings = count(modules, optimizers, elsewhere, self._first_buckets)
@@ -182,59 +182,58 @@ class Attribution:
                 if "gradients" in parts
             }
             if gradients:
-                self._keep(gradients, holdings.probe)
-            self._tell()
+                self._keep_gradients(gradients, holdings.probe)
+            self._pass_on()
 
     def _count_gradients(self) -> None:
         with self._alone() as alone:
             if not alone:
                 return
-            are_there = self._are_there()
+            are_there = self._gradients_exist()
             share = SHARE if are_there else SHARE_OF_NEW
-            if not self._only_gradients.is_due(self._clock(), share):
+            if not self._gradient_count.is_due(self._clock(), share):
                 self._put_gradients(self._gradients if are_there else {})
                 return
-            with self._only_gradients.measured(self._clock):
+            with self._gradient_count.measured(self._clock):
                 gradients, probe = count_gradients(self.subjects.by_thread()[0])
             if gradients:
-                self._keep(gradients, probe)
+                self._keep_gradients(gradients, probe)
             self._put_gradients(gradients)
 
     def _look_at_gradients(self, *, may_count: bool) -> None:
         with self._alone() as alone:
             # Another thread counts what it trains itself: from here a gradient is read while it changes.
-            if not alone or is_elsewhere(self._probed_on):
+            if not alone or is_elsewhere(self._probe_thread):
                 return
-            are_there = self._are_there()
+            are_there = self._gradients_exist()
             if are_there is not None or not may_count:
                 self._put_gradients(self._gradients if are_there else {})
                 return
         # No gradient is known yet: these are the first batches of a step that accumulates.
-        if self._only_gradients.is_due(self._clock()):
+        if self._gradient_count.is_due(self._clock()):
             self._count_gradients()
 
-    def _are_there(self) -> bool | None:
+    def _gradients_exist(self) -> bool | None:
         """Return whether a counted gradient still exists, and so probably all do; None if none is known."""
-        parameter: Any = None if is_elsewhere(self._probed_on) else self._probe()
+        parameter: Any = None if is_elsewhere(self._probe_thread) else self._probe()
         with unnoticed():
             return None if parameter is None else getattr(parameter, "grad", None) is not None
 
-    def _keep(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
-        self._gradients, self._probe, self._probed_on = gradients, probe, threading.get_ident()
+    def _keep_gradients(self, gradients: ByDevice, probe: Callable[[], object]) -> None:
+        self._gradients, self._probe, self._probe_thread = gradients, probe, threading.get_ident()
 
     def _put_gradients(self, gradients: ByDevice) -> None:
-        held = {
-            device: {name: size for name, size in parts.items() if name != "gradients"}
-            for device, parts in self._held.items()
-        }
+        held = {device: {**parts} for device, parts in self._held.items()}
+        for parts in held.values():
+            parts.pop("gradients", None)
         for device, parts in gradients.items():
             held.setdefault(device, {}).update(parts)
         self._held = held
-        self._tell()
+        self._pass_on()
 
-    def _tell(self) -> None:
+    def _pass_on(self) -> None:
         """Pass on what was counted; of buckets only the bytes beyond the gradients that are views of them."""
-        with self._telling:
+        with self._passing_on:
             handed = dict(self._held)
             self._left = self._first_buckets.left()
             for device, size in self._buckets.items():
@@ -286,8 +285,7 @@ class _Effort:
 
 
 _Entry = tuple[weakref.ref[Any], int, tuple[Storage, ...]]
-_Entries = dict[int, _Entry]
-"""By `id`: the cache, the thread that uses it, and the storages it had when it was read last."""
+"""A cache, the thread that uses it, and the storages it had when it was read last."""
 
 
 class Caches:
@@ -299,7 +297,7 @@ class Caches:
     """
 
     def __init__(self) -> None:
-        self._entries: _Entries = {}
+        self._entries: dict[int, _Entry] = {}  # by `id`
         self.gone: list[int] = []  # since they were counted last
 
     def __bool__(self) -> bool:
@@ -330,7 +328,7 @@ class Caches:
     def held_by(self, caches: Iterable[object]) -> ByDevice:
         """Return the bytes of some caches by device, as they were read last."""
         parts = (
-            tensors_in(each) if isinstance(each, (list, tuple)) else (each,) for each in caches
+            tensors_in(cache) if isinstance(cache, (list, tuple)) else (cache,) for cache in caches
         )
         entries = (self._entries.get(id(part)) for part in chain.from_iterable(parts))
         return self._bytes_of(filter(None, entries))
@@ -354,19 +352,15 @@ class Caches:
         entry = self._entries.get(key)
         if entry is None or entry[0]() is not cache:
             try:
-                reference = weakref.ref(cache, _forgetting(key, self._entries, self.gone))
+                reference = weakref.ref(cache, partial(self._forget, key))
             except TypeError:  # of a class with slots: it would have to be kept
                 return
         else:
             reference = entry[0]
         self._entries[key] = reference, threading.get_ident(), storages_in(cache)
 
-
-def _forgetting(key: int, entries: _Entries, gone: list[int]) -> Callable[[weakref.ref[Any]], None]:
-    def forget(reference: weakref.ref[Any]) -> None:
+    def _forget(self, key: int, reference: weakref.ref[Any]) -> None:
         # Wherever the last reference is dropped, also in the middle of the collector: no lock, no call.
-        if key in entries and entries[key][0] is reference:
-            del entries[key]
-            gone.append(key)
-
-    return forget
+        if key in self._entries and self._entries[key][0] is reference:
+            del self._entries[key]
+            self.gone.append(key)

@@ -54,8 +54,8 @@ def see_batch(
         inner = inner._modules[wrapped.pop()]  # noqa: SLF001  (no public way)
     named = args[0] if args and isinstance(args[0], Mapping) else {}
     if args and not named:
-        takes = inspect.signature(inner.forward).parameters.values()
-        names = [each.name for each in takes if each.kind is each.POSITIONAL_OR_KEYWORD]
+        parameters = inspect.signature(inner.forward).parameters.values()
+        names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         named = dict(zip(names, args, strict=False))
     with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
         given = {
@@ -79,7 +79,7 @@ def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:
         if was_training is is_training:
             outermost = seen.model()
             modules = () if outermost is None else outermost.modules()
-            if model is None or any(each is model for each in modules):
+            if model is None or any(module is model for module in modules):
                 return seen
     return None
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from hfmem_widget.guard import seconds_of_an_event
+from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Polling
 
 SHARE, WHOLE_SHARE = 0.006, 0.008
@@ -79,25 +80,15 @@ class PollerCost:
 
 
 class Grouping:
-    """Decides which steps of one training are measured by themselves, and keeps `polling` up to date.
+    """Decides which steps of one training are measured by themselves, and keeps `polling` up to date."""
 
-    Where `all_phases` are wanted each step is measured with them; where `each_step` is, no two share a span.
-    """
-
-    def __init__(
-        self,
-        polling: Polling,
-        poller: PollerCost,
-        *,
-        all_phases: bool = False,
-        each_step: bool = False,
-    ) -> None:
+    def __init__(self, polling: Polling, poller: PollerCost, options: WatchOptions) -> None:
         self.polling = polling
         self.is_group = False  # while steps share a span, of which nothing but the peak is measured
         self.spent = 0.0  # seconds that measuring has taken on the thread that trains
         self._budget: Budget | None = None  # what comes before the first step comes once
         self._poller = poller
-        self._all_phases, self._each_step = all_phases, each_step
+        self._options = options
         self.until = -math.inf  # when the group is to end
         self._is_paid = False  # by the group that goes on, once it has lasted
         self._unseen_share = 0.0
@@ -121,11 +112,17 @@ class Grouping:
         least = min(max(LEAST_SHARES[0], self._step_seconds / 4), LEAST_SHARES[1])
         self._budget.share = min(SHARE, max(least, WHOLE_SHARE - beside))
         wait = self._budget.wait(now)
-        self._estimate(now)
-        shares = not self._each_step and self._step_seconds < LONG_STEP
+        self._recent_seconds = FADING * self._recent_seconds + now - self._began
+        self._recent_charged = FADING * self._recent_charged + self._charged
+        self._began, self._charged = now, 0.0
+        if self._recent_seconds > 0:
+            share = self._recent_charged / self._recent_seconds
+            # Measuring less makes ticks no cheaper, so they are in no budget.
+            self.polling.share = share + self._poller.share
+        shares = self._options.steps != "each" and self._step_seconds < LONG_STEP
         # Costs that the earlier group could not pay for would never be paid at the same length.
         is_due = self._is_paid if shares else self._without >= MOST_WITHOUT
-        self.is_group = wait > 0 and not (is_due or self._all_phases)
+        self.is_group = wait > 0 and not (is_due or self._options.phases == "all")
         if self.is_group:
             self.until = now + (min(MOST_GROUP, max(LEAST_GROUP, wait)) if shares else 0.0)
         else:
@@ -170,13 +167,3 @@ class Grouping:
         if self._budget is not None:
             self._budget.spend(seconds)
             self._charged += seconds
-
-    def _estimate(self, now: float) -> None:
-        seconds, self._began = now - self._began, now
-        charged, self._charged = self._charged, 0.0
-        self._recent_seconds = FADING * self._recent_seconds + seconds
-        self._recent_charged = FADING * self._recent_charged + charged
-        if self._recent_seconds > 0:
-            share = self._recent_charged / self._recent_seconds
-            # Measuring less makes ticks no cheaper, so they are in no budget.
-            self.polling.share = share + self._poller.share

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from hfmem_widget.session import Contents
@@ -36,9 +39,9 @@ class Holdings:
 class _Counter:
     def __init__(self) -> None:
         self.held: ByDevice = {}
-        self.dtypes: dict[str, int] = {}
+        self.dtypes: Counter[str] = Counter()
         self.parameters = self.trainable = self.tensors = 0
-        self.owners: dict[str, int] = {}
+        self.owners: Counter[str] = Counter()
         self._seen: set[int] = set()
         self._gathered: set[int] = set()
         self._places: set[tuple[int, int]] = set()
@@ -60,11 +63,7 @@ class _Counter:
         if size > 0:
             held = self.held.setdefault(device, {})
             held["libraries"] = held.get("libraries", 0.0) + size
-            self.own(owner, size)
-
-    def own(self, owner: str, size: int) -> None:
-        """Record bytes under a metric of a device."""
-        self.owners[owner] = self.owners.get(owner, 0) + size
+            self.owners[owner] += size
 
     def add_gathered(self, owner: str, storages: Sequence[Storage]) -> None:
         """Count buffers that a library has gathered from shards; weights may be views of them."""
@@ -89,12 +88,12 @@ class _Counter:
             if parameter.requires_grad:
                 self.trainable += count
             for dtype, size in new:
-                self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+                self.dtypes[dtype] += size
 
     def add_scales(self, scales: Any) -> None:
         """Count the tensors that dequantise a weight, such as scales, which are not parameters."""
         for dtype, size in self.add(storages_of(scales), "weights"):
-            self.dtypes[dtype] = self.dtypes.get(dtype, 0) + size
+            self.dtypes[dtype] += size
 
     def add_gradients(self, parameters: Iterable[Any]) -> Any:
         """Count the gradients of some parameters, and return a parameter that has any."""
@@ -125,14 +124,14 @@ def count(
         gathered, shards = libraries.sharded_in(modules)
         for owner, storages in gathered:
             counter.add_gathered(owner, storages)
-        of_modules = [each for module in modules for each in _all_of(module, "parameters")]
+        of_modules = [weight for module in modules for weight in _all_of(module, "parameters")]
         of_modules += shards
-        weights = {id(each): each for each in (*of_modules, *_parameters_of(optimizers))}
+        weights = {id(weight): weight for weight in (*of_modules, *_parameters_of(optimizers))}
         for parameter in weights.values():
             counter.add_weight(parameter)
         if HQQ in sys.modules:
-            layers = (each for module in modules for each in _all_of(module, "modules"))
-            for scales in (each for layer in layers for each in scales_of(layer)):
+            layers = (layer for module in modules for layer in _all_of(module, "modules"))
+            for scales in chain.from_iterable(map(scales_of, layers)):
                 counter.add_scales(scales)
         for module in modules:
             for buffer in _all_of(module, "buffers"):
@@ -156,10 +155,10 @@ def count(
             optimizers=_names(optimizers),
             parameters=counter.parameters,
             trainable=counter.trainable,
-            dtypes=counter.dtypes,
+            dtypes=dict(counter.dtypes),
             tensors=counter.tensors,
             optimizer_bytes=states,
-            libraries=counter.owners,
+            libraries=dict(counter.owners),
         )
         probe = _found_again(probe, modules, optimizers)
         return Holdings(counter.held, contents, probe, buckets)
@@ -173,13 +172,13 @@ def _count_buckets(
     for device, size, is_shared in libraries.buckets_of(modules):
         if is_shared:
             shared[device] = shared.get(device, 0.0) + size
-            counter.own(libraries.SHARED_BUCKETS, size)
+            counter.owners[libraries.SHARED_BUCKETS] += size
         else:
             counter.add_buffer(libraries.BUCKETS, device, size)
     if first is not None:
         first.see(modules)
         if left := sum(first.left().values()):
-            counter.own(libraries.FIRST_BUCKETS, left)
+            counter.owners[libraries.FIRST_BUCKETS] += left
     return shared
 
 
@@ -217,10 +216,9 @@ def _names(subjects: Sequence[Any]) -> tuple[str, ...]:
 def _all_of(module: Any, kind: str) -> list[Any]:
     """Return a module's parameters, buffers or modules; by torch's own method where its class' fails."""
     for owner in (type(module), sys.modules["torch"].nn.Module):
-        try:
+        # One that cannot be read costs the others nothing.
+        with suppress(Exception):
             return list(getattr(owner, kind)(module))
-        except Exception:  # noqa: BLE001, S112  (one that cannot be read costs the others nothing)
-            continue
     return []
 
 

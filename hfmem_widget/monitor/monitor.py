@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -15,12 +15,11 @@ from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger, Window
-from hfmem_widget.monitor.poller import Poller
 from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
-from hfmem_widget.monitor.ticker import MakeTicker, Ticker
-from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
+from hfmem_widget.monitor.ticker import MakeTicker, Poller, Ticker
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Row, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -39,8 +38,6 @@ _AT_A_LIMIT: Mapping[type[BaseException], str] = {
     MemoryError: AT_A_LIMIT_NOTE.format("the host's memory was full"),
     RecursionError: AT_A_LIMIT_NOTE.format("Python's recursion limit was reached"),
 }
-
-Row = Sequence[float]
 
 NO_THREAD = "the system could not start its thread, or has no memory for the thread's stack"
 
@@ -77,9 +74,9 @@ class Monitor:
         """Counts what the memory is used for."""
         self._clock = clock
         self._wall = wall
-        self.register = register = Register(sampler)
+        self.register = Register(sampler)
         self._poller_cost = PollerCost()
-        readers = sampler, ledger, register
+        readers = sampler, ledger, self.register
         tick = Tick(
             *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
         )
@@ -152,12 +149,7 @@ class Monitor:
         """Return the object that decides how the steps of a training are measured."""
         watched = self.register.get(session)
         options = WatchOptions() if watched is None else watched.options
-        return Grouping(
-            session.polling,
-            self._poller_cost,
-            all_phases=options.phases == "all",
-            each_step=options.steps == "each",
-        )
+        return Grouping(session.polling, self._poller_cost, options)
 
     def _begin_anew(self) -> None:
         """Drop what a fault of this package has left behind; called while nothing is watched."""
@@ -278,7 +270,9 @@ class Monitor:
         """Add a sample at a point where much is allocated that no peak counter would show."""
         watched = self.register.get(session)
         if watched is not None:
-            self._change(watched, partial(self._sample, watched))
+            instant = Instant(None, {}, self.attribution.source.latest)
+            read = partial(self.sampler.edge, instant, share=FULLEST_SHARE)
+            self._change(watched, lambda: self._append(watched, read()))
 
     def peaks_so_far(self, session: Session, span_id: int) -> dict[str, Peak]:
         """Return the peaks of an open span up to now, by series key; empty once it has ended."""
@@ -326,7 +320,7 @@ class Monitor:
     def _open(self, watched: Watched, kind: SpanKind, label: str) -> Span:
         if watched.ending:
             raise WatchStateError(HAS_ENDED)
-        self._attribute(kind if watched.windows else _outermost(kind), begins=True)
+        self._attribute(kind, begins=True, is_outermost=not watched.windows)
         if not watched.windows:
             self.register.opens_here(watched)
             if not self.poller.claim(watched, watched.session.polling.interval):
@@ -353,8 +347,7 @@ class Monitor:
             self._close(watched, inner.id, outcome)
         if len(watched.windows) == 1:
             self.poller.poll_now()
-        is_outermost = len(watched.windows) == 1
-        self._attribute(_outermost(span.kind) if is_outermost else span.kind, begins=False)
+        self._attribute(span.kind, begins=False, is_outermost=len(watched.windows) == 1)
         session.contents = self.attribution.contents
         window = watched.windows.get(span_id)
         if window is None:  # of another session that has the same span
@@ -401,19 +394,17 @@ class Monitor:
         ended = self._clock()
         self._look_due = ended + (ended - began) / LOOK_SHARE
 
-    def _sample(self, watched: Watched) -> None:
-        instant = Instant(None, {}, self.attribution.source.latest)
-        self._append(watched, self.sampler.edge(instant, share=FULLEST_SHARE))
-
     def _row_at(self, window: Window, kind: SpanKind) -> Row:
         """Read everything at a window's newest edge, except what its ledger has just read."""
         self._edge_count += 1
-        held = self.attribution.source.latest
-        instant = Instant(self.ledger.allocator, window.take_readings(), held)
+        latest = self.attribution.source.latest
+        instant = Instant(self.ledger.allocator, window.take_readings(), latest)
         return self.sampler.edge(instant, share=_share_of(kind), is_fine=kind in FINE_KINDS)
 
-    def _attribute(self, kind: SpanKind, *, begins: bool) -> None:
+    def _attribute(self, kind: SpanKind, *, begins: bool, is_outermost: bool = False) -> None:
         """Count what the memory is used for; a fault in that ends the counting, not the watch."""
+        if is_outermost and kind == "block":
+            kind = "cell"  # a watch's own span is as rare, and compared, as a cell
         if self.attribution.rests and kind in FINE_KINDS:
             return
         try:
@@ -455,11 +446,6 @@ def code_of(left: SystemExit) -> int:
     """Return the exit code of a process that ends by this `SystemExit`, as Python derives it."""
     code = left.code
     return code & 0xFF if isinstance(code, int) else int(code is not None)
-
-
-def _outermost(kind: SpanKind) -> SpanKind:
-    """Return the kind that a watch's own span counts as: a block is as rare, and compared, as a cell."""
-    return "cell" if kind == "block" else kind
 
 
 def _share_of(kind: SpanKind) -> float | None:

@@ -146,14 +146,9 @@ def restore_with(*arounds: Around) -> None:
             restore(owner, name)
 
 
-def surround_all(
-    places: Iterable[Place],
-    module: ModuleType | None = None,
-    *,
-    unless_on: Mapping[int, object] = NO_THREADS,
-) -> None:
-    """Patch all of these that exist: those of one module, or by default of all imported modules."""
-    for place, owner in _owners(places, module):
+def surround_all(places: Iterable[Place], *, unless_on: Mapping[int, object] = NO_THREADS) -> None:
+    """Patch all of these that exist in modules that are imported."""
+    for place, owner in _owners(places):
         surround(
             owner,
             place.name,
@@ -165,20 +160,17 @@ def surround_all(
         )
 
 
-def restore_all(places: Iterable[Place], module: ModuleType | None = None) -> None:
+def restore_all(places: Iterable[Place]) -> None:
     """Restore the originals of all of these; a fault with one does not affect the others."""
-    owners = tuple(_owners(places, module))
+    owners = tuple(_owners(places))
     call_all(*(functools.partial(restore, owner, place.name) for place, owner in owners))
 
 
-def _owners(
-    places: Iterable[Place], module: ModuleType | None
-) -> Iterator[tuple[Place, type | ModuleType]]:
+def _owners(places: Iterable[Place]) -> Iterator[tuple[Place, type | ModuleType]]:
     for place in places:
-        home = sys.modules.get(place.module) if module is None else module
+        home = sys.modules.get(place.module)
         owner = getattr(home, place.owner, None) if place.owner else home
-        is_its = module is None or module.__name__ == place.module
-        if is_its and isinstance(owner, type | ModuleType):
+        if isinstance(owner, type | ModuleType):
             yield place, owner
 
 

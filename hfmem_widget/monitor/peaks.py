@@ -94,7 +94,13 @@ class Window:
     @property
     def peaks(self) -> Peaks:
         """The highs of a window that has ended as peaks, by series key."""
-        return _named(self, self.keys, self.highs)
+        return self.named(self.keys, self.highs)
+
+    def named(self, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
+        """Return highs as peaks, by series key."""
+        certainty: Certainty = "at least" if self.flawed else "exact"
+        pairs = zip(keys, highs, strict=False)
+        return {key: Peak(float(high), certainty) for key, high in pairs if high != NOTHING}
 
     def take_readings(self) -> Readings:
         """Return the readings of its newest edge, once: that instant needs no other reading."""
@@ -146,7 +152,7 @@ class PeakLedger:
             self.allocator = supported
             self.fold()
             if self.allocator.devices():
-                self._flaw()
+                self._mark_flawed()
             self.allocator.install(self._user_reads, self._user_resets)
 
     def uninstall(self) -> str:
@@ -160,7 +166,7 @@ class PeakLedger:
                 if (shadow := self._seen_by_user(device).peak)
                 > (raw := reading_of(self._stats(device)).peak)
             ]
-            self._flaw()
+            self._mark_flawed()
             self.allocator.uninstall()
             self._shadow.clear()
             self.in_use = False
@@ -175,7 +181,7 @@ class PeakLedger:
             if bounded:
                 window.at_open = self._all_seen_by_user()
             else:
-                self._meet(opening=window)
+                self._add_edge(opening=window)
         return window
 
     def close(self, window: Window) -> Peaks:
@@ -185,7 +191,7 @@ class PeakLedger:
                 return self._bounds(window)
             self.fold()
             if window in self._windows:
-                self._meet(closing=window)
+                self._add_edge(closing=window)
             return window.peaks
 
     def turn(self, window: Window) -> Window:
@@ -196,10 +202,10 @@ class PeakLedger:
                 self.close(window)
                 return self.open(bounded=window.bounded)
             following = Window()
-            self._meet(closing=window, opening=following)
+            self._add_edge(closing=window, opening=following)
         return following
 
-    def _meet(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
+    def _add_edge(self, *, closing: Window | None = None, opening: Window | None = None) -> None:
         """Read the counters now, reset them where a window begins, and turn the readings into peaks."""
         if not self.in_use:
             self.install()
@@ -227,7 +233,7 @@ class PeakLedger:
                 in_use = True
                 if edge.opening is not None and device not in edge.after:
                     self.allocator.reset_peak(device)
-                    edge.after[device] = self._allocations(device)
+                    edge.after[device] = reading_of(self._stats(device)).allocations
         self.in_use = in_use
 
     def fold(self) -> None:
@@ -238,7 +244,7 @@ class PeakLedger:
                 try:
                     self._fold(edge)
                 except BaseException:
-                    self._flaw()  # no peak is called exact
+                    self._mark_flawed()  # no peak is called exact
                     raise
 
     def so_far(self) -> dict[Window, Peaks]:
@@ -246,7 +252,8 @@ class PeakLedger:
         with self._lock:
             self._read()
             return {
-                window: self._named(window, highs) for window, highs in self._windows.highs_by_key()
+                window: window.named(self._keys_of(highs), highs)
+                for window, highs in self._windows.highs_by_key()
             }
 
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
@@ -254,7 +261,7 @@ class PeakLedger:
         with self._lock:
             readings = self._read()
             news = {
-                window: self._named(window, highs)
+                window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
                 if window.is_news(highs)
             }
@@ -309,7 +316,7 @@ class PeakLedger:
                 current += [*none, *_current_of(before)]
         self._windows.note(peaks)
         if not certified:
-            self._flaw()
+            self._mark_flawed()
         if closing is not None and closing in self._windows:
             # The counters are integers.
             closing.highs = list(map(float, self._windows.close(closing)))
@@ -322,7 +329,7 @@ class PeakLedger:
         none = [NOT_AVAILABLE] * (device * len(_METRICS))
         self._windows.note([*none, *_peaks_of(reading)])
 
-    def _flaw(self) -> None:
+    def _mark_flawed(self) -> None:
         for window in self._windows:
             window.flawed = True
 
@@ -331,9 +338,6 @@ class PeakLedger:
             devices = map(self._key, range(len(highs) // len(_METRICS)))
             self._keys = tuple(f"{key}/{metric}" for key in devices for metric in _METRICS)
         return self._keys
-
-    def _named(self, window: Window, highs: Sequence[float]) -> Peaks:
-        return _named(window, self._keys_of(highs), highs)
 
     def _bounds(self, window: Window) -> Peaks:
         seen = self._all_seen_by_user()
@@ -362,21 +366,11 @@ class PeakLedger:
         """Read all devices; before a reset, the peaks that the user would read are remembered."""
         readings: dict[int, Reading] = {}
         for device in self.allocator.opened():
-            # Not by `_stats`: this is done at every edge, with cold caches.
-            try:
-                stats = self.allocator.stats(device)
-            except Exception:  # noqa: BLE001  (as there)
-                stats = {}
+            stats = self._stats(device)
             readings[device] = reading = reading_of(stats)
             if resets and reading.in_use:
                 remember(self._shadow[device], stats)
         return readings
-
-    def _allocations(self, device: int) -> float:
-        try:
-            return float(self.allocator.stats(device)["allocation"]["all"]["allocated"])
-        except Exception:  # noqa: BLE001  (as in `_stats`; another torch may not count them)
-            return NOT_AVAILABLE
 
     def _stats(self, device: int) -> Stats:
         try:
@@ -419,12 +413,12 @@ class PeakLedger:
         try:
             return reading_of(self.allocator.stats(device))
         except Exception:  # noqa: BLE001  (as in `_stats`)
-            self._flaw()
+            self._mark_flawed()
             return None
 
     def _has_been_reset(self, device: int, before: Reading | None) -> None:
         self._shadow.pop(device, None)
-        self._flaw()
+        self._mark_flawed()
         if before is not None:
             self._note(device, before)
 
@@ -435,13 +429,7 @@ class PeakLedger:
             self._note(device, before)
             after = reading_of(self.allocator.stats(device))
             if _certificate(before) != _certificate(after):
-                self._flaw()
-
-
-def _named(window: Window, keys: Sequence[str], highs: Sequence[float]) -> Peaks:
-    certainty: Certainty = "at least" if window.flawed else "exact"
-    pairs = zip(keys, highs, strict=False)
-    return {key: Peak(float(high), certainty) for key, high in pairs if high != NOTHING}
+                self._mark_flawed()
 
 
 def _certificate(reading: Reading) -> float:

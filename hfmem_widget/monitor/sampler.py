@@ -46,11 +46,6 @@ class _Reader:
     failed: bool = False
     notes_taken: int = 0
 
-    @property
-    def is_up(self) -> bool:
-        """True for an allocator that has devices: read at every edge, and not beside something else."""
-        return bool(self.source.devices) and not (self.source.blocks or self.source.secondary)
-
 
 class Sampler:
     """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
@@ -69,8 +64,8 @@ class Sampler:
         self._readers = [_Reader(source) for source in sources]
         self._places: tuple[tuple[int, int], ...] = ()
         """The index of each column's source, and of its value among those of that source."""
-        self._adopted: tuple[tuple[Sequence[Device], Sequence[Series]], ...]
-        self._adopted = (((), ()),) * len(sources)
+        none: tuple[Sequence[Device], Sequence[Series]] = (), ()
+        self._adopted = (none,) * len(sources)
         """The devices and series of each source, to see by identity whether it has new ones."""
         self._adopting = threading.Lock()
 
@@ -185,9 +180,8 @@ class Sampler:
     def _adopt(self) -> None:
         # The poller and the user's thread may both come here while a device appears.
         with self._adopting:
-            adopted = tuple(
-                (reader.source.devices, reader.source.series) for reader in self._readers
-            )
+            sources = [reader.source for reader in self._readers]
+            adopted = tuple((source.devices, source.series) for source in sources)
             columns, places = list(self.series), list(self._places)
             for index, (_, series) in enumerate(adopted):
                 known = len(self._adopted[index][1])
@@ -198,10 +192,13 @@ class Sampler:
             new = tuple(columns), devices, tuple(places), adopted
             self.series, self.devices, self._places, self._adopted = new
             self.version += 1
-            if any(reader.is_up for reader in self._readers):
-                for reader in self._readers:
-                    reader.period = BESIDE_PERIOD if reader.source.secondary else 0.0
-                    reader.source.is_beside = reader.source.secondary
+            # Beside an allocator that has devices, which is read at every edge.
+            if any(
+                source.devices and not (source.blocks or source.secondary) for source in sources
+            ):
+                for reader, source in zip(self._readers, sources, strict=True):
+                    reader.period = BESIDE_PERIOD if source.secondary else 0.0
+                    source.is_beside = source.secondary
 
 
 def merge_devices(devices_of_sources: Sequence[Sequence[Device]]) -> tuple[Device, ...]:

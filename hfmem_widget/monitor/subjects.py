@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import filterfalse, islice
+from itertools import chain, filterfalse, islice
 from types import ModuleType
 from typing import Any, cast
 
@@ -68,9 +68,9 @@ class Subjects:
     def with_caches(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Return all models and all optimizers there are, each once, and the KV caches in variables."""
         candidates = [*self.named(), *_search(self._namespace().values())]
-        caches = {id(each): each for each in filter(is_cache, candidates)}
-        both = (each for candidate in candidates for each in _with_what_it_wraps(candidate))
-        subjects = {id(each): each for each in both if id(each) not in caches}
+        caches = {id(cache): cache for cache in filter(is_cache, candidates)}
+        wrapped = chain.from_iterable(map(_with_what_it_wraps, candidates))
+        subjects = {id(subject): subject for subject in wrapped if id(subject) not in caches}
         optimizers = list(filterfalse(_is_module, subjects.values()))
         return list(filter(_is_module, subjects.values())), optimizers, list(caches.values())
 
@@ -80,7 +80,7 @@ class Subjects:
 
     def optimizers_since(self, adds: int) -> list[Any]:
         """Return the optimizers that were named since there were so many `adds`."""
-        return [one for one in self.optimizers() if self._added.get(id(one), 0) > adds]
+        return [each for each in self.optimizers() if self._added.get(id(each), 0) > adds]
 
     def by_thread(self) -> tuple[list[Any], list[Any]]:
         """Return the optimizers that were named: those of this thread, and those that step on another."""

@@ -131,7 +131,7 @@ class Tick:
         if ticker is self._backed_off or ticker.interval not in paces:
             return
         # Peaks that are exact need no tick.
-        if self.ledger.in_use and any(one.session.polling.short_steps for one in listening):
+        if self.ledger.in_use and any(watched.session.polling.short_steps for watched in listening):
             edges = max(edges, PACES[-1][0] * since)
         now = paces.index(ticker.interval)
         kept = sum(edges >= ENOUGH_EDGES * least * since for least, _ in PACES[1 : now + 1])

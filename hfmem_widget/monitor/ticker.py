@@ -1,10 +1,10 @@
-"""The only place that makes a thread."""
+"""The only place that makes a thread, and the poller: a thread that runs while anything claims it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 NOT_STARTED = RuntimeError, MemoryError
@@ -22,14 +22,14 @@ def done_within(seconds: float, action: Callable[[], object]) -> bool:
             done.set()
 
     try:
-        begun(noted)
+        start_thread(noted)
     except NOT_STARTED:
         with suppress(Exception):  # as on a thread
             noted()
     return done.wait(seconds)
 
 
-def begun(action: Callable[[], object], make: MakeTicker | None = None) -> Ticker:
+def start_thread(action: Callable[[], object], make: MakeTicker | None = None) -> Ticker:
     """Start a daemon thread that calls a function once, and return it."""
 
     def once() -> None:
@@ -132,3 +132,145 @@ class Ticker:
 
 MakeTicker = Callable[[Callable[[], object], float], Ticker]
 """Takes what to call, and the interval in seconds."""
+
+FIRST_TICK_TIMEOUT = 0.1
+"""Seconds a cell may wait for readings that are only made on the poller's thread."""
+
+STOP_TIMEOUT = 0.2
+FORK_TIMEOUT = 0.5
+ASIDE_TIMEOUT = 1.0
+
+
+class Poller:
+    """Calls `tick` with its ticker while it is claimed, at the shortest claimed interval."""
+
+    def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
+        self._tick = tick
+        self._make_ticker = make_ticker
+        self._ticker: Ticker | None = None
+        self._claims: dict[Hashable, float] = {}
+        self._hung: list[Ticker] = []
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._held_for_fork: threading.Lock | None = None
+
+    @property
+    def alive(self) -> bool:
+        """True while the thread runs."""
+        return self._ticker is not None and self._ticker.alive
+
+    @property
+    def is_here(self) -> bool:
+        """True on the thread itself, where only finalizers run the user's code."""
+        return self._ticker is not None and self._ticker.is_here
+
+    def claim(self, by: Hashable, interval: float) -> bool:
+        """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
+
+        Returns False if no thread could be started, or it ended at once: then nothing is polled. The claim
+        must be released all the same.
+        """
+        with self._lock:
+            self._claims[by] = interval
+            ticker = self._ticker
+            if ticker is not None and ticker.alive and not ticker.stopping:
+                ticker.hasten(interval)
+                return True
+            # A tick that hung still holds its lock; this one must not wait for it.
+            self._ticking = ticking = threading.Lock()
+            self._ticker = started = self._make_ticker(
+                lambda: self._tick_holding(ticking, started), interval
+            )
+            try:
+                started.start()
+            except NOT_STARTED:
+                self._ticker = None
+                return False
+        # A thread may also end at once, where `threading.settrace` was given a function that raises.
+        return started.tick_now(FIRST_TICK_TIMEOUT) or started.alive
+
+    def repace(self, by: Hashable, interval: float) -> None:
+        """Poll at least every `interval` seconds for an existing claim; the others keep their intervals."""
+        with self._lock:
+            if by not in self._claims:
+                return
+            self._claims[by] = interval
+            self._settle()
+
+    def release(self, by: Hashable) -> None:
+        """Release a claim; releasing the last one ends the thread. A second release does nothing."""
+        with self._lock:
+            interval, ticker = self._claims.pop(by, None), self._ticker
+            if ticker is None:
+                return
+            if self._claims:
+                # An interval longer than all remaining claims is that of a ticker that was slowed down.
+                if ticker.interval == interval or ticker.interval < min(self._claims.values()):
+                    self._settle()
+                return
+            self._ticker = None
+        self._end(ticker, STOP_TIMEOUT)
+
+    def _settle(self) -> None:
+        if self._ticker is not None:
+            interval = min(self._claims.values())
+            self._ticker.hasten(interval)
+            self._ticker.interval = interval
+
+    def poll_now(self) -> None:
+        """Make a tick now, and wait for it as long as a cell may wait."""
+        ticker = self._ticker
+        if ticker is not None and ticker.alive:
+            ticker.tick_now(FIRST_TICK_TIMEOUT)
+
+    def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
+        """Call a function once on a thread of its own, and wait for it at most a second, if at all.
+
+        With `wait`, returns whether it finished in that time; if no thread can be started, it is called here.
+        Without `wait`, returns False if no thread could be started, and nothing is called.
+        """
+        try:
+            ticker = start_thread(action, self._make_ticker)
+        except NOT_STARTED:
+            if wait:
+                action()
+            return wait
+        if wait:
+            ticker.tick_now(ASIDE_TIMEOUT)
+            return self._end(ticker, ASIDE_TIMEOUT) and ticker.failure is None
+        return True
+
+    def join(self, timeout: float) -> bool:
+        """Wait for threads that hung when they were stopped; return whether all have ended."""
+        return all(ticker.stop(timeout) for ticker in self._hung)
+
+    def before_fork(self) -> None:
+        """Hold the tick, so that no lock of ours is in the middle of anything."""
+        ticking = self._ticking
+        self._held_for_fork = ticking if ticking.acquire(timeout=FORK_TIMEOUT) else None
+
+    def after_fork_in_parent(self) -> None:
+        """Let the tick go on."""
+        held, self._held_for_fork = self._held_for_fork, None
+        if held is not None:
+            held.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forget the thread, which a forked child does not have."""
+        self._lock = threading.Lock()
+        self._ticking = threading.Lock()
+        self._ticker = None
+        self._claims = {}
+
+    def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
+        if not self._claims:
+            # The release of the last claim was interrupted.
+            ticker.stop(0.0)
+        with ticking:
+            self._tick(ticker)
+
+    def _end(self, ticker: Ticker, timeout: float) -> bool:
+        has_ended = ticker.stop(timeout)
+        if not has_ended:
+            self._hung.append(ticker)
+        return has_ended

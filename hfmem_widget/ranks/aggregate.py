@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +52,6 @@ class Spread:
     highest: int
 
 
-NO_SPREAD = Spread(math.nan, math.nan, math.nan, -1, -1)
-
-
 @dataclass(frozen=True, slots=True)
 class Outlier:
     """A rank by its place, its median over the newest steps, and that of its peers."""
@@ -66,16 +64,15 @@ class Outlier:
 def spread(values: Floats) -> Spread:
     """Return how the figures of ranks spread, shape ``(ranks,)``."""
     if not len(values) or np.isnan(values).all():
-        return NO_SPREAD
+        return Spread(math.nan, math.nan, math.nan, -1, -1)
     low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
     return Spread(float(values[low]), float(np.nanmedian(values)), float(values[high]), low, high)
 
 
-def resized(values: Floats, count: int) -> Floats:
-    """Return a fixed number of figures: further ones are cut off, missing ones are NaN."""
-    if len(values) >= count:
-        return values[:count]
-    return np.concatenate([values, np.full(count - len(values), np.nan)])
+def resized(values: NDArray[Any], count: int, missing: float = np.nan) -> NDArray[Any]:
+    """Return a number of rows: further ones are cut off, others are added that have the missing value."""
+    more = np.full((max(0, count - len(values)), *values.shape[1:]), missing, values.dtype)
+    return np.concatenate([values[:count], more])
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:
@@ -94,7 +91,10 @@ def peers(weights: Floats) -> NDArray[np.int64]:
 
 def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
     """Return the ranks whose step peaks (bytes) are far from those of their `peers`, the farthest first."""
-    values = medians(peaks)
+    has_enough = (~np.isnan(peaks)).sum(axis=1) >= LEAST_STEPS
+    values = np.full(len(peaks), np.nan)
+    if has_enough.any():
+        values[has_enough] = np.nanmedian(peaks[has_enough], axis=1)
     far_off = []
     for group in np.unique(groups):
         places = np.flatnonzero((groups == group) & ~np.isnan(values))
@@ -107,16 +107,7 @@ def outliers(peaks: Floats, groups: NDArray[np.int64]) -> list[Outlier]:
         far_off += [
             Outlier(int(places[at]), float(own[at]), median) for at in np.flatnonzero(off > least)
         ]
-    return sorted(far_off, key=lambda one: -abs(one.value - one.peers))
-
-
-def medians(peaks: Floats) -> Floats:
-    """Return the median of each rank's newest steps; NaN where there are too few."""
-    has_enough = (~np.isnan(peaks)).sum(axis=1) >= LEAST_STEPS
-    values = np.full(len(peaks), np.nan)
-    if has_enough.any():
-        values[has_enough] = np.nanmedian(peaks[has_enough], axis=1)
-    return values
+    return sorted(far_off, key=lambda outlier: -abs(outlier.value - outlier.peers))
 
 
 def offsets(ends: Floats, hosts: Sequence[str]) -> dict[str, float]:

@@ -66,11 +66,6 @@ class Collector:
         self._has_clocks = self._has_noted_fault = False
 
     @property
-    def offsets(self) -> Mapping[str, float]:
-        """By host, the seconds by which its clock is ahead; only for clocks that are corrected."""
-        return {host: by for host, by in self.roster.offsets.items() if by}
-
-    @property
     def streams(self) -> Mapping[int, RankStream]:
         """By rank, the stream that stands for it: that of the newest attempt."""
         with self.lock:
@@ -154,7 +149,7 @@ class Collector:
                     overview.pass_on(math.inf, now)
                 self._look(overview, now, is_live=True, is_last=True)
                 with self._faults_cost_this():
-                    overview.close(self._outcome(now), now)
+                    overview.close(self._outcome(now))
             self.recorder.stop(self._ended_at(now))
         self.recorder.publish()
 
@@ -237,7 +232,8 @@ class Collector:
             middle = began[(len(began) - 1) // 2]
             self._zero = min(start for start in began if abs(start - middle) < MONTH)
         session.started_at = self._zero
-        named = (each.label for each in heads if each.label and not _NO_LABEL.fullmatch(each.label))
+        labels = (head.label for head in heads)
+        named = (label for label in labels if label and not _NO_LABEL.fullmatch(label))
         session.label = session.label or next(named, "")
         self._overview = Overview(self.recorder, self.roster, self._zero)
         return self._overview
@@ -246,11 +242,8 @@ class Collector:
         """Return the time up to which all ranks have written everything."""
         roster = self.roster
         if behind:
-            late = [self._streams.get(name) for name in behind]
-            return min(
-                -math.inf if late_stream is None else roster.reached(late_stream)
-                for late_stream in late
-            )
+            late = map(self._streams.get, behind)
+            return min(-math.inf if each is None else roster.reached(each) for each in late)
         live = roster.live(now)
         if not live:
             return math.inf
@@ -298,7 +291,7 @@ class Collector:
             waits=roster.waits(silent, unread) if is_live else np.zeros(len(silent)),
             unread=unread,
             peaks=roster.steps.peaks(roster.expected_places),
-            offsets=self.offsets,
+            offsets=dict(roster.offsets),
             restarts=tuple(roster.restarts),
             was_interrupted=self.was_interrupted,
         )

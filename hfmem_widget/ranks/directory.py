@@ -74,19 +74,14 @@ class Member:
         if self.launcher:
             name = f"r00000-a0-{safe_host(self.rank.host)}-{self.launcher}.jsonl"
             with suppress(OSError):  # another rank has done so
-                (self.directory / name).rename(_withdrawn(self.directory, name))
+                (self.directory / name).rename(withdrawn(self.directory, name))
         names = map(self.directory.joinpath, _names(self.rank))
         return next(path for path in names if not os.path.lexists(path)), run
 
 
-def _withdrawn(directory: Path, name: str) -> Path:
+def withdrawn(directory: Path, name: str) -> Path:
     """Return the path for the file of a process that is not a rank, apart from the ranks' files."""
     return directory / f"launcher-{name}"
-
-
-def is_withdrawn(directory: Path, name: str) -> bool:
-    """Return whether a file has turned out not to be a rank's."""
-    return _withdrawn(directory, name).exists()
 
 
 def _names(rank: Rank) -> itertools.chain[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ USUAL_STEPS = 3
 CLOCK = 0.5
 """Seconds by which a clock must be off to be worth a sentence."""
 
-_OTHERS: tuple[SpanKind, ...] = ("evaluate", "predict", "save", "load")
+_OF_A_STEP: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
+_OUTSIDE_STEPS: tuple[SpanKind, ...] = ("evaluate", "predict", "save")
 
 MOST_NAMED = 4
 """Ranks that a sentence names; the others are counted."""
@@ -61,7 +62,7 @@ def judge(look: Look) -> Judged:
     groups = peers(np.array([stream.latest("weights") for stream in look.streams]))
     # The peak of a rank that ran out of memory says nothing about the needs of the others.
     failed = {place for place, stream in enumerate(look.streams) if stream.oom is not None}
-    far_off = [each for each in outliers(look.peaks.newest, groups) if each.place not in failed]
+    far_off = [rank for rank in outliers(look.peaks.newest, groups) if rank.place not in failed]
     behind = [int(place) for place in np.flatnonzero(look.waits >= BEHIND)]
     findings = [
         *_oom(look),
@@ -93,11 +94,10 @@ def _oom(look: Look) -> Iterator[Finding]:
     of = "of" if stream.raised in FINE_KINDS else "after"
     where = f" in {stream.raised}" if stream.raised else ""
     step = f" {of} step {format_count(stream.newest_step)}" if stream.newest_step else ""
-    requested, free = (oom.evidence.get(name) for name in ("asked", "free"))
     figures = [
         f"{format_bytes(float(value))} {what}"
-        for value, what in ((requested, "requested"), (free, "free"))
-        if isinstance(value, int | float)
+        for name, what in (("asked", "requested"), ("free", "free"))
+        if isinstance(value := oom.evidence.get(name), int | float)
     ]
     figures = figures or [f"peak {format_bytes(stream.peak.value)}"]
     more = f"; {format_counted(len(failed) - 1, 'other rank')} followed" if len(failed) > 1 else ""
@@ -139,11 +139,10 @@ def _gone(look: Look) -> Iterator[Finding]:
 
 
 def _silent(look: Look) -> Iterator[Finding]:
-    silent = {int(place) for place in np.flatnonzero(look.silent > 0)}
-    silent -= {
+    silent = {
         place
-        for place in silent
-        if look.streams[place].oom is not None or look.streams[place].is_gone
+        for place in np.flatnonzero(look.silent > 0).tolist()
+        if look.streams[place].oom is None and not look.streams[place].is_gone
     }
     hosts = [stream.rank.host for stream in look.streams]
     if len(silent) == len(hosts) > 1:
@@ -198,12 +197,10 @@ def _behind(look: Look, behind: Sequence[int]) -> Iterator[Finding]:
     ]
     if not others:
         return
-    theirs = int(np.median(others))
-    more = _others_too(behind)
-    waits = _waited(look.waits[place])
+    theirs, waits = int(np.median(others)), _waited(look.waits[place])
     title = (
         f"{look.named(place)} has finished no step after step {format_count(stream.newest_step)} for "
-        f"{waits} s; the others are at step {format_count(theirs)}{more}."
+        f"{waits} s; the others are at step {format_count(theirs)}{_others_too(behind)}."
     )
     evidence = look.rank_evidence(
         place, step=stream.newest_step, others=theirs, seconds=waits, ranks=look.numbers(behind)
@@ -217,26 +214,22 @@ _STAGES: Mapping[str, int] = {"step": 1, "substep": 1, "forward": 2, "backward":
 
 def _waited_for(look: Look) -> Iterator[Finding]:
     """Yield that most ranks wait in a step for a few that have not come as far in it."""
-    live = [
-        place
+    stages = {
+        place: 0 if (within := stream.within) is None else _STAGES.get(within.kind, 0)
         for place, stream in enumerate(look.streams)
         if not (stream.is_over or look.silent[place])
-    ]
-    stages = {
-        place: 0 if (within := look.streams[place].within) is None else _STAGES.get(within.kind, 0)
-        for place in live
     }
     # Of a step whose phases are not measured it is not known how far it has come.
-    live = [place for place in live if stages[place] != 1 or not look.peaks.lack_phases[place]]
+    live = [place for place in stages if stages[place] != 1 or not look.peaks.lack_phases[place]]
     farthest = max((stages[place] for place in live), default=0)
     waiting = [place for place in live if stages[place] == farthest]
     late = [place for place in live if stages[place] < farthest]
     if farthest < _STAGES["backward"] or not late or 2 * len(waiting) <= len(live):
         return
     waits = [
-        stream.reached - stream.within.start
-        for stream in map(look.streams.__getitem__, waiting)
-        if stream.within
+        look.streams[place].reached - within.start
+        for place in waiting
+        if (within := look.streams[place].within)
     ]
     usual = np.array([look.streams[place].step_seconds for place in waiting])
     seconds = float(np.median(waits)) - float(look.unread[late].max())
@@ -267,9 +260,9 @@ def _outliers(look: Look, far_off: Sequence[Outlier]) -> Iterator[Finding]:
             f"{look.named(outlier.place)} peaks at {format_bytes(outlier.value)} in its steps, {share} {how} "
             f"than its peers ({format_bytes(outlier.peers)}).{more and f'{more}.'}"
         )
-        ranks, peak = look.numbers(other.place for other in far_off), round(outlier.value)
-        peers_peak = round(outlier.peers)
-        evidence = look.rank_evidence(outlier.place, peak=peak, peers=peers_peak, ranks=ranks)
+        peaks = {"peak": round(outlier.value), "peers": round(outlier.peers)}
+        ranks = look.numbers(other.place for other in far_off)
+        evidence = look.rank_evidence(outlier.place, **peaks, ranks=ranks)
         advice = ("Compare its batches, its shard of the model and its software with the others'.",)
         yield Finding("rank-outlier", "warn", title, evidence, advice)
 
@@ -277,7 +270,7 @@ def _outliers(look: Look, far_off: Sequence[Outlier]) -> Iterator[Finding]:
 def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> Iterator[Finding]:
     peaks = np.array([stream.peak.value for stream in look.streams])
     steps = np.array([stream.newest_step for stream in look.streams])
-    worst: tuple[float, int, float] | None = None
+    far_above: list[tuple[float, int, float]] = []
     for group in np.unique(groups):
         places = np.flatnonzero((groups == group) & ~np.isnan(peaks))
         if len(places) < 2 or steps[places].min() < LEAST_STEPS:
@@ -285,12 +278,11 @@ def _imbalance(look: Look, groups: NDArray[np.int64], explained: set[int]) -> It
         place = int(places[np.argmax(peaks[places])])
         median = float(np.median(peaks[places[places != place]]))
         above = float(peaks[place]) - median
-        is_far = above > max(IMBALANCE_SHARE * median, IMBALANCE_BYTES)
-        if is_far and place not in explained and (worst is None or above > worst[0]):
-            worst = above, place, median
-    if worst is None:
+        if above > max(IMBALANCE_SHARE * median, IMBALANCE_BYTES) and place not in explained:
+            far_above.append((above, place, median))
+    if not far_above:
         return
-    above, place, median = worst
+    above, place, median = max(far_above)
     stream = look.streams[place]
     phase = phase_of_peak(look, place)
     where = f", in {phase}" if phase else ""
@@ -310,7 +302,8 @@ def phase_of_peak(look: Look, place: int) -> str:
     highest = max(range(len(PHASES)), key=lambda at: np.nan_to_num(phases[at]))
     if phases[highest] >= near:
         return PHASES[highest]
-    return next((kind for kind in _OTHERS if stream.span_peak(kind).value >= near), "")
+    others: tuple[SpanKind, ...] = (*_OUTSIDE_STEPS, "load")
+    return next((kind for kind in others if stream.span_peak(kind).value >= near), "")
 
 
 def _restarts(look: Look) -> Iterator[Finding]:
@@ -320,11 +313,8 @@ def _restarts(look: Look) -> Iterator[Finding]:
             before = format_counted(restart.before, "rank")
             title = f"The run went on with {format_count(restart.world)} instead of {before}{after}"
         else:
-            ranks = (
-                f"All {restart.ranks}"
-                if restart.ranks == restart.world
-                else format_count(restart.ranks)
-            )
+            is_all = restart.ranks == restart.world
+            ranks = f"All {restart.ranks}" if is_all else format_count(restart.ranks)
             title = f"{ranks} {'rank was' if restart.ranks == 1 else 'ranks were'} restarted{after}"
         times = f", for the {ordinal(len(look.restarts))} time" if len(look.restarts) > 1 else ""
         evidence = {**asdict(restart), "times": len(look.restarts)}
@@ -393,8 +383,6 @@ WORST_ROWS = 8
 """Rows of the table for the ranks with the highest peaks, if there are more ranks than rows."""
 
 _GRAVITY: tuple[Flag, ...] = ("oom", "outlier", "behind", "lost", "silent")
-_OF_A_STEP: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
-_OUTSIDE_STEPS: tuple[SpanKind, ...] = ("evaluate", "predict", "save")
 
 
 def flags_of(look: Look, judged: Judged) -> Mapping[int, Flag]:
@@ -420,38 +408,31 @@ def table_of(look: Look, flags: Mapping[int, Flag], peaks: Floats) -> tuple[Rank
 
 def rows_of(look: Look, flags: Mapping[int, Flag], places: Sequence[int]) -> tuple[RankRow, ...]:
     """Return the rows of some ranks."""
-    return tuple(_row_or_less(look, place, flags.get(place, "")) for place in places)
-
-
-def _row_or_less(look: Look, place: int, flag: Flag) -> RankRow:
-    try:
-        return _row(look, place, flag)
-    except Exception:  # noqa: BLE001  (a fault of ours costs the figures of one rank)
-        stream = look.streams[place]
-        rank = stream.rank
-        return RankRow(rank.rank, rank.attempt, rank.host, step=stream.newest_step, flag=flag)
+    return tuple(_row(look, place, flags.get(place, "")) for place in places)
 
 
 def _row(look: Look, place: int, flag: Flag) -> RankRow:
     stream = look.streams[place]
-    rank, device, peak, at = stream.rank, stream.described, stream.peak, stream.at
-    running = "" if at is None or stream.is_over else at.label or at.kind
-    return RankRow(
-        rank=rank.rank,
-        attempt=rank.attempt,
-        host=rank.host,
-        device=device.name,
-        total=device.total,
-        peak=peak.value,
-        certainty=peak.certainty,
-        allocated=stream.latest("allocated"),
-        weights=stream.latest("weights"),
-        activations=stream.activations,
-        step=stream.newest_step,
-        phase=stream.raised or phase_of_peak(look, place) or running,
-        silent=float(look.silent[place]),
-        flag=flag,
-    )
+    rank = stream.rank
+    row = RankRow(rank.rank, rank.attempt, rank.host, step=stream.newest_step, flag=flag)
+    try:
+        device, peak = stream.described, stream.peak
+        innermost = next(reversed(stream.open.values()), None)
+        running = "" if innermost is None or stream.is_over else innermost.label or innermost.kind
+        return replace(
+            row,
+            device=device.name,
+            total=device.total,
+            peak=peak.value,
+            certainty=peak.certainty,
+            allocated=stream.latest("allocated"),
+            weights=stream.latest("weights"),
+            activations=stream.activations,
+            phase=stream.raised or phase_of_peak(look, place) or running,
+            silent=float(look.silent[place]),
+        )
+    except Exception:  # noqa: BLE001  (a fault of ours costs the figures of one rank)
+        return row
 
 
 def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
@@ -459,7 +440,7 @@ def phases_of(look: Look) -> tuple[PhaseSkew, ...]:
     # Short steps have their phases measured so rarely that the newest may have none.
     newest = look.peaks.newest_phases
     peaks = np.where(np.isnan(newest), look.peaks.highest_phases, newest)
-    columns = {kind: peaks[:, at] for at, kind in enumerate(_OF_A_STEP)}
+    columns = dict(zip(_OF_A_STEP, peaks.T, strict=True))
     for other in _OUTSIDE_STEPS:
         columns[other] = np.array([stream.span_peak(other).value for stream in look.streams])
     skews = []

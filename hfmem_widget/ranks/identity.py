@@ -102,7 +102,7 @@ def this_host() -> str:
 
 def seconds_between_writes(world: int) -> float:
     """Return the seconds between two writes of a rank: the most that is lost if its process is killed."""
-    return max(1.0, world / WRITES_PER_SECOND) if world > MOST_WITH_SAMPLES else 1.0
+    return max(1.0, world / WRITES_PER_SECOND)
 
 
 def runs_here(rank: Rank) -> bool:

@@ -51,9 +51,8 @@ class Strip:
         size = -(-world // STRIP_ROWS)
         if size > 1 and per_node <= 2 * size:
             size = -(-size // per_node) * per_node
-        self._size = max(1, size)
-        self._width = width
-        rows = max(1, -(-world // self._size))
+        self._size, self._width = size, width
+        rows = -(-world // size)
         self._cells: NDArray[np.int16] = np.full((STRIP_COLUMNS, rows), -1, dtype=np.int16)
         self.at: list[float] = []
 
@@ -74,9 +73,8 @@ class Strip:
     def shown(self) -> RankStrip:
         """Return it as it stands."""
         cells = self._cells[: len(self.at)]
-        first = tuple(range(0, self.world, self._size))
-        plain = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
-        return RankStrip(first, tuple(self.at), plain.tobytes())
+        cells = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
+        return RankStrip(tuple(range(0, self.world, self._size)), tuple(self.at), cells.tobytes())
 
 
 MOST_OPEN = 4096
@@ -112,10 +110,9 @@ class WaitingBuckets:
             self._put(number, place, value, None if rows is None else rows[at])
 
     def add_over(
-        self, place: int, edges: tuple[float, float], value: float, row: Floats | None
+        self, place: int, start: float, stop: float, value: float, row: Floats | None
     ) -> None:
         """Add the highest reading of a rank over some time."""
-        start, stop = edges
         last = int(stop / self.width)
         for number in range(max(int(start / self.width), last - MOST_FOLDED), last + 1):
             self._put(number, place, value, row)
@@ -135,15 +132,13 @@ class WaitingBuckets:
             return
         bucket = self._open.get(number)
         if bucket is None:
-            bucket = self._open[number] = Bucket(np.full(place + 1, np.nan))
-        elif place >= len(bucket.high):
-            more = np.full(max(place + 1 - len(bucket.high), len(bucket.high)), np.nan)
-            bucket.high = np.concatenate([bucket.high, more])
-        if not value <= bucket.high[place]:
+            bucket = self._open[number] = Bucket(np.empty(0))
+        if place >= len(bucket.high):
+            bucket.high = resized(bucket.high, max(place + 1, 2 * len(bucket.high)))
+        is_highest = not value <= bucket.high[place]
+        if is_highest:
             bucket.high[place] = value
-            if row is not None:
-                bucket.rows[place] = row
-        elif row is not None and place not in bucket.rows:
+        if row is not None and (is_highest or place not in bucket.rows):
             bucket.rows[place] = row
 
 
@@ -312,28 +307,30 @@ class Overview:
         elif isinstance(news, Edge):
             self.leader.take(stream, news)
         elif (column := stream.column("allocated")) is not None:
-            # Times that a run can have: what lies far off is brought to its edge.
             is_shown = stream.rank.rank in self.shown
-            earliest, latest = self.zero - MONTH, now + MONTH
+            # Times that a run can have: what lies far off is brought to its edge.
+            times = news.time if isinstance(news, Samples) else np.array([news.start, news.stop])
+            times = np.clip(times - offset, self.zero - MONTH, now + MONTH)
             if isinstance(news, Samples):
-                time = np.clip(news.time - offset, earliest, latest)
                 rows = news.values if is_shown else None
-                self._buckets.add(place, time, news.values[:, column], rows)
-                self._newest = max(self._newest, float(time[-1]))
+                self._buckets.add(place, times, news.values[:, column], rows)
             elif column < len(news.high):
-                start = min(max(news.start - offset, earliest), latest)
-                stop = min(max(news.stop - offset, earliest), latest)
-                row = news.high if is_shown else None
-                self._buckets.add_over(place, (start, stop), float(news.high[column]), row)
-                self._newest = max(self._newest, stop)
+                row, (start, stop) = news.high if is_shown else None, times.tolist()
+                self._buckets.add_over(place, start, stop, float(news.high[column]), row)
+            else:
+                return
+            self._newest = max(self._newest, float(times[-1]))
 
     # Samples
 
     def pass_on(self, limit: float, now: float) -> None:
         """Write the samples up to some time, and the edges of spans among them."""
+        roster = self.roster
         for at, (end, bucket) in enumerate(self._buckets.passed_on(limit)):
-            if not at:
-                self._note_totals()
+            if not at:  # some devices may only now have been heard of
+                self._totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
+                totals = [stream.described.total for stream in roster.expected]
+                self._totals[roster.expected_places] = totals
             time = max(0.0, min(end, now) - self.zero)
             self.leader.pass_edges(time)
             if end - self._passed > max(10 * self._width, 10.0) and math.isfinite(self._passed):
@@ -387,9 +384,8 @@ class Overview:
         self._carried = carried
         return carried
 
-    def close(self, outcome: str, now: float) -> None:
-        """Write what is left, and end the spans."""
-        self.pass_on(math.inf, now)
+    def close(self, outcome: str) -> None:
+        """End the spans."""
         self.leader.close(outcome)
         peaks = self.of_devices(self.roster.peaks())
         self.recorder.close_span(self.outer, self._session.last_sample, peaks, outcome)
@@ -422,13 +418,6 @@ class Overview:
             per_node = max(nodes.values(), default=1)
             self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))
 
-    def _note_totals(self) -> None:
-        """Note what each rank's device has; some may only now have been heard of."""
-        roster = self.roster
-        totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
-        totals[roster.expected_places] = [stream.described.total for stream in roster.expected]
-        self._totals = totals
-
     def update(self, findings: Sequence[Finding]) -> None:
         """Set the peaks so far and what was found; what is the same stays the same object."""
         self.recorder.progress(self.outer, self.of_devices(self.roster.peaks()))
@@ -443,9 +432,7 @@ class Overview:
 
     def _describe(self, nodes: int) -> None:
         roster = self.roster
-        totals = [
-            stream.described.total for stream in roster.expected if stream.described.total > 0
-        ]
+        totals = [total for stream in roster.expected if (total := stream.described.total) > 0]
         on = f" on {format_counted(nodes, 'node')}" if nodes > 1 else ""
         name = format_counted(roster.world, "rank") + on
         devices = [Device("ranks", name, total=min(totals, default=NOT_AVAILABLE))]
@@ -472,9 +459,10 @@ class Overview:
         if not any(peaks.values()):
             return
         highest = max(peaks, key=lambda rank: peaks[rank])
-        of_worst = peaks.get(self.worst, 0.0) if self.worst is not None else 0.0
-        has_room = highest in self.shown or len(self.shown) < SHOWN_SINGLY
+        of_worst = 0.0 if self.worst is None else peaks.get(self.worst, 0.0)
+        is_shown = highest in self.shown
+        has_room = is_shown or len(self.shown) < SHOWN_SINGLY
         if peaks[highest] > WORSE * of_worst and has_room:
             self.worst = highest
-            if highest not in self.shown:
+            if not is_shown:
                 insort(self.shown, highest)

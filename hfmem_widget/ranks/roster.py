@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets
+from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets, resized
 from hfmem_widget.ranks.identity import seconds_between_writes
 from hfmem_widget.ranks.stream import (
     CERTAINTY,
@@ -66,13 +66,13 @@ class RecentSteps:
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
-        more = ranks - len(self._number)
-        if more > 0:
-            more = max(more, len(self._number))
-            self._number = np.concatenate([self._number, np.full((more, KEPT), -1)])
-            self._figures = _longer(self._figures, more)
-            self._highest_phases = _longer(self._highest_phases, more)
-            self._newest += [_NO_STEP] * more
+        before = len(self._number)
+        if ranks > before:
+            size = max(ranks, 2 * before)
+            self._number = resized(self._number, size, -1)
+            self._figures = resized(self._figures, size)
+            self._highest_phases = resized(self._highest_phases, size)
+            self._newest += [_NO_STEP] * (size - before)
 
     def clear(self, place: int) -> None:
         """Forget the steps of a rank, which begins anew."""
@@ -92,13 +92,13 @@ class RecentSteps:
         numbers += steps.last
         rows += steps.figures
         if len(rows) > MOST_ADDED:
-            self._take_in()
+            self._store_added()
 
     def _forget(self, place: int) -> None:
-        self._take_in()
+        self._store_added()
         self._number[place], self._figures[place] = -1, np.nan
 
-    def _take_in(self) -> None:
+    def _store_added(self) -> None:
         """Put what was added into the arrays; of two steps in one place the later stays."""
         if not self._added[0]:
             return
@@ -112,7 +112,7 @@ class RecentSteps:
         self, first: int, last: int, places: NDArray[np.int64]
     ) -> tuple[float, int, Floats]:
         """Return the highest peak of some steps over some ranks, its certainty, and the phases' highest."""
-        self._take_in()
+        self._store_added()
         columns = np.arange(max(first, last + 1 - KEPT), last + 1) % KEPT
         at = np.ix_(places, columns)
         number = self._number[at]
@@ -127,7 +127,7 @@ class RecentSteps:
 
     def peaks(self, places: NDArray[np.int64]) -> StepPeaks:
         """Return the peaks of some ranks."""
-        self._take_in()
+        self._store_added()
         columns = np.argpartition(self._number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
         at = places[:, None], columns
         figures, are_there = self._figures[at], self._number[at] >= 0
@@ -141,7 +141,7 @@ class RecentSteps:
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
-        self._take_in()
+        self._store_added()
         number = self._number[places]
         newest = number.max(axis=0, initial=-1)
         # Of two steps that share a place, that of most ranks: the slow ones have not come to the newer one.
@@ -149,10 +149,6 @@ class RecentSteps:
         has_newest, has_older = (number == newest).sum(axis=0), (number == older).sum(axis=0)
         wanted = np.where(has_newest >= has_older, newest, older)
         return np.where((number == wanted) & (wanted >= 0), self._figures[places, :, STOP], np.nan)
-
-
-def _longer(figures: Floats, more: int) -> Floats:
-    return np.concatenate([figures, np.full((more, *figures.shape[1:]), np.nan)])
 
 
 SILENT_PACES, SILENT_SECONDS = 3, 2.0
@@ -239,7 +235,7 @@ class Roster:
         self.expected_places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.doubled: set[int] = set()  # ranks of which two processes write
         self.restarts: list[Restart] = []
-        self.offsets: dict[str, float] = {}  # by host, the seconds by which its clock is ahead
+        self.offsets: dict[str, float] = {}  # by host, by how many seconds its clock is corrected
         self.lag = 0.0
         """Seconds from when lines were written, by their own clock, to when they were read: the usual one."""
         self.steps = RecentSteps()
@@ -272,11 +268,11 @@ class Roster:
         is_same_attempt = rank.attempt == current.rank.attempt
         if is_newer and (not is_same_attempt or current.is_over):
             self._take(stream)
-        elif is_newer:
-            self._rivals.setdefault(rank.rank, []).append(stream)
         elif is_same_attempt and not current.is_over:
-            self._rivals.setdefault(rank.rank, []).append(current)
-            self._take(stream)
+            # The older is shown until it is over, or silent.
+            self._rivals.setdefault(rank.rank, []).append(stream if is_newer else current)
+            if not is_newer:
+                self._take(stream)
 
     def drop(self, stream: RankStream) -> None:
         """Forget a stream."""
@@ -296,11 +292,9 @@ class Roster:
             current = self._current.get(rank)
             if current is None or current.is_over or self.silence(current, now):
                 del self._rivals[rank]
-                newer = [
-                    rival for rival in rivals if not current or order_of(rival) > order_of(current)
-                ]
-                if newer:
-                    self._take(max(newer, key=order_of))
+                newest = max(rivals, key=order_of, default=None)
+                if newest and not (current and order_of(newest) <= order_of(current)):
+                    self._take(newest)
             elif any(not rival.is_over and now - rival.heard < LOST for rival in rivals):
                 self.doubled.add(rank)
         self.sort()
@@ -311,8 +305,7 @@ class Roster:
             return
         self._is_sorted = True
         if self._newest is not None:
-            rank = self._newest.rank
-            self.world, self.attempt = rank.world, rank.attempt
+            self.world, self.attempt = self._newest.rank.world, self._newest.rank.attempt
         self.pace = seconds_between_writes(self.world)
         by_rank = sorted(self._current.items())
         self.expected = tuple(stream for rank, stream in by_rank if rank < self.world)
@@ -389,7 +382,9 @@ class Roster:
         for host, by in ahead_by.items():
             self._timed_by_steps.add(host)
             if abs(by - self.offsets.get(host, 0.0)) > CLOCK_NOISE:
-                self.offsets[host] = by if abs(by) > CLOCK_NOISE else 0.0
+                self.offsets[host] = by
+                if abs(by) <= CLOCK_NOISE:
+                    del self.offsets[host]
         return bool(ahead_by)
 
     def waits(self, silent: Floats, unread: Floats) -> Floats:
@@ -398,11 +393,8 @@ class Roster:
         waits = np.zeros(len(streams))
         steps = np.array([stream.newest_step for stream in streams], dtype=float)
         stops = np.array([stream.step_stop - self.offset(stream) for stream in streams])
-        counts = np.array(
-            [not stream.is_over and stream.rank.attempt == self.attempt for stream in streams],
-            dtype=bool,
-        )
-        counts &= steps > 0
+        runs = [not each.is_over and each.rank.attempt == self.attempt for each in streams]
+        counts = np.array(runs, dtype=bool) & (steps > 0)
         if counts.sum() >= 2:
             lags = counts & (steps < np.median(steps[counts])) & (silent == 0)
             waits[lags] = np.maximum(0.0, stops[counts].max() - stops[lags] - unread[lags])

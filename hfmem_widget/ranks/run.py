@@ -6,6 +6,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Mapping
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -30,13 +31,6 @@ SESSIONS_KEPT = 4
 
 OPENING = 10.0
 """Seconds for which opening a run waits; a thread reads the rest."""
-
-SNAPSHOTS = "hfmem_widget.features.stacks.snapshot:open_snapshot"
-
-_COLUMNS = (
-    "attempt", "host", "device", "total", "peak", "certainty", "allocated", "weights", "activations",
-    "step", "phase", "silent", "flag",
-)  # fmt: skip
 
 
 class Run(Shown):
@@ -101,8 +95,7 @@ class Run(Shown):
     @property
     def nodes(self) -> tuple[str, ...]:
         """The hosts of the ranks, in the order of their ranks."""
-        hosts = (stream.rank.host for stream in self.collector.streams.values())
-        return tuple(dict.fromkeys(hosts))
+        return tuple({stream.rank.host: None for stream in self.collector.streams.values()})
 
     @property
     def running(self) -> bool:
@@ -186,10 +179,9 @@ class Run(Shown):
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each rank, indexed by its number; bytes and seconds."""
         rows = self.collector.rows()
-        figures = [tuple(getattr(row, name) for name in _COLUMNS) for row in rows]
-        return data_frame(
-            figures, _COLUMNS, np.array([row.rank for row in rows], dtype=int), "rank"
-        )
+        names = [field.name for field in fields(RankRow)][1:]
+        ranks = np.array([row.rank for row in rows], dtype=int)
+        return data_frame([astuple(row)[1:] for row in rows], names, ranks, "rank")
 
     def figure(self) -> Any:
         """Return the overview as a `plotly.graph_objects.Figure`."""
@@ -257,8 +249,8 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     """
     place = place_of(path)
     if not place.is_dir():
-        is_snapshot = is_pickle(place)
-        return resolve(SNAPSHOTS)(place) if is_snapshot else read(place)
+        snapshots = "hfmem_widget.features.stacks.snapshot:open_snapshot"
+        return resolve(snapshots)(place) if is_pickle(place) else read(place)
     run = Run(place)
     run.look(OPENING)
     if run.running:

@@ -90,11 +90,9 @@ MOST_BAD = 100
 MOST_OPEN = 16
 """Spans of one rank that are open at once."""
 
-_LAST, _START, _STOP = (FIGURES.index(name) for name in ("last", "start", "stop"))
-_FIRST = FIGURES.index("first")
+_FIRST, _LAST, _START, _STOP = map(FIGURES.index, ("first", "last", "start", "stop"))
 _PEAK, _CERTAINTY = PER_DEVICE.index("peak"), PER_DEVICE.index("certainty")
 _FIGURES_READ = [PER_DEVICE.index(name) for name in STEP_FIGURES[PEAK:]]
-_NO_FIGURES = [NOT_AVAILABLE] * len(_FIGURES_READ)
 
 HOST = "cpu"
 _FLAT = (str, int, float, bool)
@@ -169,23 +167,16 @@ class RankStream(LineReader):
     @property
     def activations(self) -> float:
         """What the peak has beyond what was held and not known before the step; NaN if that is not known."""
-        columns, values = self._columns.get(self.device, {}), self._at_peak.get(self.device, ())
+        values = self._at_peak.get(self.device, ())
 
         def read(metric: str) -> float:
             if metric == "allocated":
                 return self.peak.value
-            at = columns.get(metric) if metric in PARTS else None  # the rest is of another instant
-            if at is None or at >= len(values):  # the peak may be older than the column
-                return NOT_AVAILABLE
-            return float(values[at])
+            at = self.column(metric) if metric in PARTS else None  # the rest is of another instant
+            # The peak may be older than the column.
+            return NOT_AVAILABLE if at is None or at >= len(values) else float(values[at])
 
-        is_known = read("weights") > 0
-        return allocated_parts(read)["activations"] if is_known else NOT_AVAILABLE
-
-    @property
-    def at(self) -> Edge | None:
-        """The innermost coarse span that is open within the watch."""
-        return next(reversed(self.open.values()), None)
+        return allocated_parts(read)["activations"] if read("weights") > 0 else NOT_AVAILABLE
 
     def peak_of(self, device: str) -> Peak:
         """Return the highest allocated on a device so far."""
@@ -246,8 +237,7 @@ class RankStream(LineReader):
             self.last_sign = max(self.last_sign, head.started)
 
     def _enter_columns(self, columns: Columns) -> None:
-        series = columns.series
-        width = len(self._keys) + len(series)
+        series, width = columns.series, len(self._keys) + len(columns.series)
         is_next = columns.first == len(self._keys)
         require(is_next and max(width, len(columns.described)) <= MOST_COLUMNS, "other columns")
         self._device = ""
@@ -328,7 +318,7 @@ class RankStream(LineReader):
             read = [begin + at for at in _FIGURES_READ]
             figures = [[zero + row[_STOP], *(row[at] for at in read)] for row in rows]
         else:
-            figures = [[zero + row[_STOP], *_NO_FIGURES] for row in rows]
+            figures = [[zero + row[_STOP], *[NOT_AVAILABLE] * len(_FIGURES_READ)] for row in rows]
         if (stop := figures[-1][STOP]) >= self.step_stop:
             self.newest_step, self.step_stop = last[-1], stop
             self.step_seconds = (stop - start[-1]) / (last[-1] - first[-1] + 1)
@@ -353,9 +343,8 @@ class RankStream(LineReader):
     def _note_highs(self, high: Floats) -> None:
         for device, at in self._allocated:
             # The column may have come while it was folded.
-            value = float(high[at]) if at < len(high) else 0.0
-            if value > 0 and not value < self.peak_of(device).value:
-                self._note_peak(device, value, "sampled")
+            if at < len(high) and high[at] > 0:
+                self._note_peak(device, float(high[at]), "sampled")
 
     def _note_peaks(self, line: SpanLine) -> None:
         for column, peak in zip(line.columns, line.peaks, strict=False):
@@ -367,11 +356,9 @@ class RankStream(LineReader):
                         self._phase_peaks[line.kind, device] = Peak(*peak)
 
     def _note_peak(self, device: str, value: float, certainty: Certainty) -> None:
-        before = self._peaks.get(device, _NOTHING)
-        is_better = value == before.value and CERTAINTIES.index(certainty) < CERTAINTIES.index(
-            before.certainty
-        )
-        if is_better or not value <= before.value:
+        before, order = self.peak_of(device), CERTAINTIES.index
+        is_surer = value == before.value and order(certainty) < order(before.certainty)
+        if is_surer or not value <= before.value:
             self._peaks[device] = Peak(value, certainty)
             self._at_peak[device] = self._values.copy()
             if device != self._device:

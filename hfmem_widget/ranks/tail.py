@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.ranks.collector import Collector
-from hfmem_widget.ranks.directory import is_withdrawn, open_own, streams
+from hfmem_widget.ranks.directory import open_own, streams, withdrawn
 from hfmem_widget.ranks.identity import runs_here, this_host
 from hfmem_widget.ranks.roster import LOST
 from hfmem_widget.session.rank_records import Rank
@@ -243,12 +243,11 @@ class Tail:
 
     def _scan(self, now: float) -> None:
         listed = self._disk.listed(self.directory, self.files)
-        names = {path.name: path for path in listed.paths}
-        for name, path in names.items():
-            if name not in self.files:
-                self.files[name] = File(name, os.fspath(path), now)
-        for name in self.files.keys() - names.keys():
-            if is_withdrawn(self.directory, name):
+        for path in listed.paths:
+            if path.name not in self.files:
+                self.files[path.name] = File(path.name, os.fspath(path), now)
+        for name in self.files.keys() - {path.name for path in listed.paths}:
+            if withdrawn(self.directory, name).exists():
                 del self.files[name]
                 self.collector.forget(name)
         if listed.why and listed.why != self._why:

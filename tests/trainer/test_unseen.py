@@ -62,9 +62,10 @@ def everything() -> Iterator[None]:
     """Have everything surrounded that ever is."""
     pipelines: Any = types.SimpleNamespace(DiffusionPipeline=DiffusionPipeline)
     model = tiny_model()
+    of_weights = [place for place in PLACES if place.module == weights.__name__]
     with watch(quiet=True):
         model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
-        patch.surround_all(PLACES, weights)
+        patch.surround_all(of_weights)
         follow_pipelines(pipelines)
         hooks = ModelHooks(model, before=lambda _counts: None, after=lambda _error: None)
         patch.surround_all(dispatch_tracker.PLACES)
@@ -74,7 +75,7 @@ def everything() -> Iterator[None]:
         patch.restore_all(dispatch_tracker.PLACES)
         hooks.remove()
         leave_pipelines(pipelines)
-        patch.restore_all(PLACES, weights)
+        patch.restore_all(of_weights)
 
 
 def stand_ins() -> Iterator[tuple[str, Any]]:

@@ -18,6 +18,6 @@ said = {
     "findings": {finding.kind: finding.title for finding in run.findings},
     "ranks": {rank: [row.attempt, row.flag, row.step] for rank, row in sorted(run.ranks.items())},
     "notes": list(run.overview.notes),
-    "clocks": dict(run.collector.offsets),
+    "clocks": dict(run.collector.roster.offsets),
 }
 print(json.dumps(said))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -59,6 +60,13 @@ def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
     return module
 
 
+def follow(module: ModuleType) -> None:
+    """Surround what loads in a module."""
+    places = [place for place in loading.PLACES if place.module == module.__name__]
+    with patch.dict(sys.modules, {module.__name__: module}):
+        surround_all(places)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """End what was watched."""
@@ -78,7 +86,7 @@ def files(tmp_path: Path) -> list[str]:
 def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
     """Return the session of a watch in which a model was loaded from files."""
     module = modeling(load, threads=threads)
-    surround_all(loading.PLACES, module)
+    follow(module)
     with hfmem_widget.watch(quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files)
     return session
@@ -103,7 +111,7 @@ def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
     """So whoever looks on sees how far it is."""
     seen = []
     module = modeling(lambda _file: seen.append([one.label for one in session.open_spans]))
-    surround_all(loading.PLACES, module)
+    follow(module)
     with hfmem_widget.watch("all", quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -149,7 +157,7 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
             raise error
 
     module = modeling(load)
-    surround_all(loading.PLACES, module)
+    follow(module)
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(type(error)) as raised:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -165,8 +173,8 @@ def test_one_may_load_another(files: list[str]) -> None:
     """As a model made of models does: each has its own shards."""
     inner = modeling()
     module = modeling(lambda file: inner.PreTrainedModel.from_pretrained([file] * 1 + files[:1]))
-    surround_all(loading.PLACES, module)
-    surround_all(loading.PLACES, inner)
+    follow(module)
+    follow(inner)
     with hfmem_widget.watch(quiet=True) as session:
         module.PreTrainedModel.from_pretrained(files[1:])
 
@@ -182,7 +190,7 @@ def test_one_may_load_another(files: list[str]) -> None:
 def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
     """A class may be called anything."""
     module = modeling()
-    surround_all(loading.PLACES, module)
+    follow(module)
     hostile: Any = type("A\u202e\n<b>$x$", (module.PreTrainedModel,), {})
     with hfmem_widget.watch(quiet=True) as session:
         hostile.from_pretrained(files[:1])
@@ -194,7 +202,7 @@ def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.Mon
     """Where nothing is watched, a call only asks whether something is."""
     monkeypatch.setattr(loading, "Load", None)
     module = modeling()
-    surround_all(loading.PLACES, module)
+    follow(module)
 
     assert module.PreTrainedModel.from_pretrained(files) is not None
 
@@ -205,7 +213,7 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
     """The model is loaded, and nothing is said."""
     watch = hfmem_widget.watch(quiet=True)
     module = modeling(lambda file: watch.__exit__(None, None, None) if file == files[1] else None)
-    surround_all(loading.PLACES, module)
+    follow(module)
     with watch as session:
         module.PreTrainedModel.from_pretrained(files)
 
@@ -218,7 +226,7 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
 ) -> None:
     """It is said in one line, whatever is to come, and the model is loaded."""
     module = modeling()
-    surround_all(loading.PLACES, module)
+    follow(module)
     with hfmem_widget.watch(quiet=True) as session:
         monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
         loaded = module.PreTrainedModel.from_pretrained(files)

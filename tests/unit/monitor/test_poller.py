@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hfmem_widget.monitor.poller import Poller
-from hfmem_widget.monitor.ticker import Ticker, done_within
+from hfmem_widget.monitor.ticker import Poller, Ticker, done_within
 from tests.scenes import FakeClock
 
 LONG = 300.0

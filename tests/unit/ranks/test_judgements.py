@@ -167,7 +167,7 @@ def test_what_is_off_is_said_from_a_threshold_on(name: str) -> None:
 
     assert kinds(collector) == [kind] * is_said
     expected = {host: pytest.approx(by, abs=0.1) for host, by in script.clocks.items()}
-    assert collector.offsets == expected
+    assert collector.roster.offsets == expected
 
 
 def test_ranks_of_other_weights_are_no_peers() -> None:
