@@ -25,7 +25,6 @@ from hfmem_widget.session.model import (
     Guide,
     KVCache,
     LocalNote,
-    Move,
     Phase,
     Polling,
     Sample,
@@ -35,6 +34,7 @@ from hfmem_widget.session.model import (
     data_frame,
     same,
 )
+from hfmem_widget.session.moves import Move
 from hfmem_widget.session.series import HELD
 from hfmem_widget.session.spans import Phases, Spans, SpanTuple
 from hfmem_widget.session.steps import Steps, Table

@@ -20,8 +20,7 @@ from hfmem_widget.features.oom.diagnosis import (
     with_share,
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
-from hfmem_widget.session import Move
-from hfmem_widget.session.model import VERDICTS
+from hfmem_widget.session import VERDICTS, Move
 from hfmem_widget.text import (
     GIB,
     MIB,
