@@ -33,6 +33,8 @@ LEAST_KEPT = 64 * MIB
 LEAST_UNTOUCHED = 16 * MIB
 """Bytes from which on each is worth a sentence."""
 
+UNTOUCHED = "was allocated and not written yet: it takes memory once it is written."
+
 OF_CHILDREN = ("children", "child_processes", "data_workers", "children_shared")
 
 
@@ -245,5 +247,4 @@ def untouched_text(session: Session, span: Span) -> str:
     more = after - (0.0 if math.isnan(before) else before)
     if not more >= LEAST_UNTOUCHED:
         return ""
-    size = format_bytes(more)
-    return f"At least {size} was allocated and not written yet: it takes memory once it is written."
+    return f"At least {format_bytes(more)} {UNTOUCHED}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hfmem_widget.session import HELD, Device, Part, Peak, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import COUNTED, PARTS
-from hfmem_widget.text import format_bytes
 
 LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
 """The parts of a GPU's memory, from the bottom of a stack to its top, and their labels."""
@@ -180,11 +179,6 @@ def held_throughout(
         if metric in MAY_BE_NOTES and after - held[metric] > 0:
             new[metric] = after - held[metric]
     return held, new
-
-
-def may_be_notes(made: Mapping[str, float]) -> Iterator[str]:
-    """Yield how much of the activations and temporaries may be gradients, or states."""
-    return (MAY_BE_NOTES[metric].format(format_bytes(size)) for metric, size in made.items())
 
 
 def with_made(parts: tuple[Part, ...], made: Mapping[str, float]) -> tuple[Part, ...]:

@@ -27,14 +27,8 @@ STEP_COLUMNS = ("first", "last", "lowest", "highest", "worst")
 """The columns of `DeviceRecord.steps`."""
 
 
-def no_points() -> Floats:
-    """Return a curve of no points."""
-    return np.empty((2, 0), dtype=np.float32)
-
-
-def no_steps() -> Floats:
-    """Return a table of no steps."""
-    return np.empty((0, len(STEP_COLUMNS)))
+NO_POINTS: Floats = np.empty((2, 0), dtype=np.float32)
+NO_STEPS: Floats = np.empty((0, len(STEP_COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -50,10 +44,10 @@ class DeviceRecord(SpanCost):
     """What may be among the activations at the peak, as in `Anatomy`."""
     at_start: Mapping[str, float] = field(default_factory=dict)
     """What tensors were for then, as far as it was known."""
-    curve: Floats = field(default_factory=no_points)
+    curve: Floats = field(default_factory=lambda: NO_POINTS)
     """Seconds since the cell began, and allocated, of shape (2, at most `MOST_POINTS`); none where there are
     too few samples. NaN breaks it."""
-    steps: Floats = field(default_factory=no_steps)
+    steps: Floats = field(default_factory=lambda: NO_STEPS)
     """At most `MOST_STEP_ROWS` rows, for one step or for neighbours, with `STEP_COLUMNS`: the first and the
     last of them, counted on where the numbers begin anew; the lowest and the highest of their peaks, and
     which has the highest."""
@@ -145,8 +139,5 @@ class Record:
 
     def without_curves(self) -> Record:
         """Return the same with figures alone."""
-        bare = [
-            replace(device, curve=no_points(), steps=no_steps(), live=None)
-            for device in self.devices
-        ]
+        bare = [replace(one, curve=NO_POINTS, steps=NO_STEPS, live=None) for one in self.devices]
         return replace(self, devices=tuple(bare))

@@ -15,13 +15,13 @@ from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.record import (
     MOST_POINTS,
     MOST_STEP_ROWS,
+    NO_POINTS,
+    NO_STEPS,
     UNLABELLED,
     DeviceRecord,
     Floats,
     Pace,
     Record,
-    no_points,
-    no_steps,
 )
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import warn
@@ -177,22 +177,22 @@ def _by_name(
 ) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Return parts and `Anatomy.made` by name, if any tensors were found; a fault costs no more than them."""
     try:
-        found = anatomy_of()
+        breakdown = anatomy_of()
     except Exception as error:  # noqa: BLE001  (the record's other figures are there)
         warn(f"the breakdown was lost ({type(error).__name__}: {error})")
         return {}, {}
-    sizes = {part.name: part.bytes for part in found.parts}
-    return (sizes, found.made) if any(name in sizes for name in HELD) else ({}, {})
+    sizes = {part.name: part.bytes for part in breakdown.parts}
+    return (sizes, breakdown.made) if any(name in sizes for name in HELD) else ({}, {})
 
 
 def _curve(session: Session, span: Span, device: str) -> Floats:
     index = session.index(f"{device}/allocated")
     if index is None:
-        return no_points()
+        return NO_POINTS
     stop = end_of(session, span)
     part = session.between(span.start, stop, [index])
     if len(part) < LEAST_SAMPLES:
-        return no_points()
+        return NO_POINTS
     points = curve(part, 0, span.start, stop, columns=_COLUMNS)
     return np.array(points, dtype=np.float32).reshape(-1, 2).T
 
@@ -214,13 +214,13 @@ def _step_table(session: Session, span: Span, most: int) -> Table:
 def _steps(session: Session, span: Span, device: str) -> Floats:
     """Return a device's steps with `STEP_COLUMNS`."""
     if device not in session.steps.devices:
-        return no_steps()
+        return NO_STEPS
     columns = session.steps.columns
     of_device = [f"{device}/{name}" for name in ("lowest", "peak", "worst")]
     wanted = [columns.index(name) for name in ("first", "last", *of_device)]
     rows = _step_table(session, span, MOST_STEP_ROWS)[:, wanted]
     rows = rows[~np.isnan(rows[:, 3])]
-    return _counted_on(rows) if len(rows) else no_steps()
+    return _counted_on(rows) if len(rows) else NO_STEPS
 
 
 def _counted_on(rows: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Rows of figures that are entered in blocks: numpy takes as long for one as for many."""
+"""Tables of figures whose new rows are added in blocks: numpy takes as long for one row as for many."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BLOCK = 64
 
 
 class GrowingTable(Growing):
-    """A table that grows; readers call `_settle` first. A copy, also by `pickle`, is what was there then."""
+    """A table that grows; its readers call `_settle` first. A copy, also by `pickle`, grows no further."""
 
     def __init__(self) -> None:
         self._new: list[Sequence[float]] = []
-        self._lock = threading.Lock()
+        self.replace_lock()
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
@@ -33,7 +33,7 @@ class GrowingTable(Growing):
 
     def replace_lock(self) -> None:
         """Make a new lock: in a forked child, the thread that held the old one does not exist."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _wait(self, row: Sequence[float]) -> None:
         with self._lock:
@@ -42,17 +42,11 @@ class GrowingTable(Growing):
             self._settle()
 
     def _settle(self) -> None:
-        """Enter the rows that wait."""
         with self._lock:
-            self._enter_waiting()
-
-    def _enter_waiting(self) -> None:
-        """Enter the rows that wait, with the lock held."""
-        if self._new:
-            # In this order: where there is no memory for more rows, they wait.
-            self._enter(np.array(self._new))
-            self._new.clear()
+            if self._new:
+                # In this order: where there is no memory for more rows, they wait.
+                self._enter(np.array(self._new))
+                self._new.clear()
 
     def _enter(self, block: NDArray[np.float64]) -> None:
-        """Enter rows, with the lock held."""
         raise NotImplementedError

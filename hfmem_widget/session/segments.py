@@ -24,7 +24,6 @@ SegmentKind = Literal["small", "large", "heap", "top", "mapped"]
 
 NO_POOL = (0, 0)
 
-HOST: Final = "cpu"
 _STATES: Final[dict[str, BlockState]] = {
     "active_allocated": "allocated",
     "active_pending_free": "pending",

@@ -198,10 +198,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        moved = {"moves": [], "recipe": {}} | state
-        vars(self).update(
-            moved, lock=UNWRITTEN, remarks={}, run=None, trained=[], evaluated=[], what_if=None
-        )
+        vars(self).update(vars(Session()) | state)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

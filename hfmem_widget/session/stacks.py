@@ -167,7 +167,7 @@ class LivePeak:
 
     def rows(self, by: By = "line") -> tuple[Row, ...]:
         """Return the live memory by line, module or operator, largest first."""
-        if by not in {"line", "module", "operator"}:
+        if by not in BY:
             raise wrong_value(by, "by", "'line', 'module' or 'operator'")
         by_name: dict[str, list[Site]] = {}
         for site in self.sites:
@@ -245,47 +245,34 @@ class Snapshot(Shown):
         return page
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
-    Parameters
+    Attributes
     ----------
     peaks : tuple of LivePeak
         The one with the most bytes first.
     recording : StackRecording
-    pickled : bytes, optional
-        The snapshot as `save` writes it, compressed by zlib.
+    pickled : bytes
+        The snapshot as `save` writes it, compressed by zlib; empty if it was not kept.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
 
-    def __init__(
-        self, peaks: tuple[LivePeak, ...], recording: StackRecording, pickled: bytes = b""
-    ) -> None:
-        self.peaks = peaks
-        self.recording = recording
-        self._pickled = pickled
+    peaks: tuple[LivePeak, ...]
+    recording: StackRecording
+    pickled: bytes = b""
 
     def __eq__(self, other: object) -> bool:
-        return same(vars(self), vars(other)) if isinstance(other, Stacks) else NotImplemented
+        return same(self, other) if isinstance(other, Stacks) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._pickled)
+        return hash(self.pickled)
 
     def __repr__(self) -> str:
         live = ", ".join(f"{peak.device} {peak.bytes:,} bytes" for peak in self.peaks)
         return f"<Stacks: live at the peak: {live or 'nothing'}>"
-
-    @property
-    def can_be_saved(self) -> bool:
-        """Whether the snapshot was kept."""
-        return bool(self._pickled)
-
-    def with_peaks(
-        self, peaks: tuple[LivePeak, ...], recording: StackRecording | None = None
-    ) -> Stacks:
-        """Return a copy with other peaks, and with another recording if one is given."""
-        return Stacks(peaks, recording or self.recording, self._pickled)
 
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, largest first.
@@ -342,9 +329,8 @@ class Stacks(Shown):
         WatchStateError
             If no snapshot was kept.
         """
-        if not self._pickled:
+        if not self.pickled:
             raise WatchStateError("this recording has no snapshot to save")
-        content = zlib.decompress(self._pickled)
-        target = path_of(path)
+        target, content = path_of(path), zlib.decompress(self.pickled)
         resolve("hfmem_widget.recording.file:write_new")(target, [content], 0o600)
         return target

@@ -126,7 +126,7 @@ class Timeline(GrowingTable):
         """Make room for series that appeared later; their past is "not available"."""
         # At once: a reader who enters rows meanwhile would put back the narrower arrays.
         with self._lock:
-            self._enter_waiting()
+            self._settle()
             if width > self.width:
                 self._allocate(len(self._time), width)
 

@@ -82,16 +82,14 @@ class StacksCompanion(Companion):
             self._collect(session)
         if self._stacks is None:
             return {}
-        session.stacks = self._stacks.with_peaks(
-            tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
-        )
+        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
+        session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle
 
-        stacks = session.stacks
         # The session may have several cells.
         recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - span.start))
         peaks = tuple(_since(peak, span.start) for peak in stacks.peaks)
-        return stacks_bundle(stacks.with_peaks(peaks, recording))
+        return stacks_bundle(replace(stacks, peaks=peaks, recording=recording))
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         self._look()

@@ -85,7 +85,7 @@ def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
 
 def _how_to_keep(stacks: Stacks) -> kit.Fragment:
     """Return what belongs to the HTML alone: plain text has no link."""
-    if not stacks.can_be_saved:
+    if not stacks.pickled:
         return kit.NOTHING
     viewer = f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a>'
     note = kit.words(
