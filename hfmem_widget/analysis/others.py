@@ -1,4 +1,4 @@
-"""What others filled while a span ran: the child processes of this one, somebody else's, and malloc."""
+"""Memory beside PyTorch's that grew in a span: of child processes, of other processes, and in malloc."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ALIKE = 0.02
 """Share of the largest rise by which others may differ and still count as the same."""
 
 _MOSTLY = 0.8
-"""Share of a device's rise from which on it counts as the child processes': looks at who they are come
-later than readings of how much there is."""
+"""Share of a device's rise from which on child processes alone explain it: their figures are read later
+than the device's."""
 
 EACH = " each"
 
@@ -76,14 +76,14 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
-        return self._told(how_high=True)
+        return self._sentence(how_high=True)
 
     @property
     def brief(self) -> str:
         """The same where there is little room: of several devices without how high."""
-        return self._told(how_high=False).partition("; ")[0]
+        return self._sentence(how_high=False).partition("; ")[0]
 
-    def _told(self, *, how_high: bool) -> str:
+    def _sentence(self, *, how_high: bool) -> str:
         if not (self.devices and self.leads):
             return ""
         by = _range([device.rise for device in self.devices])
@@ -170,8 +170,8 @@ def _moved(
     )
     moved = Moved(device, *course(f"{device.key}/{METRIC}"), own, children)
     # Memory that is shared with the CPU rises with whatever runs there, too.
-    is_told = moved.rise >= _least(device) if leads and not device.shared else moved.has_children
-    return moved if is_told else None
+    is_much = moved.rise >= _least(device) if leads and not device.shared else moved.has_children
+    return moved if is_much else None
 
 
 def _course(
@@ -216,10 +216,8 @@ def children_text(session: Session, span: Span) -> str:
     if not len(rows):
         return ""
     highest = dict(zip(OF_CHILDREN, rows[rows[:, 0].argmax()].tolist(), strict=True))
-    (children, how), shared = (
-        children_words(session, highest.__getitem__),
-        highest["children_shared"],
-    )
+    children, how = children_words(session, highest.__getitem__)
+    shared = highest["children_shared"]
     held = f"{'hold' if span.stop is None else 'held up to'} {format_bytes(highest['children'])}"
     of_it = f", {format_bytes(shared)} of it shared memory" if shared >= MIB else ""
     return f"{children} {held} {how}".rstrip() + f"{of_it}."

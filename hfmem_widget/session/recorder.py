@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.session.highs import NOTHING
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -22,7 +21,7 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.session import UNWRITTEN, Session
-from hfmem_widget.session.spans import Phases, Spans
+from hfmem_widget.session.spans import NOTHING, Phases, Spans
 from hfmem_widget.session.steps import PHASES, device_figures_of_step, figures_of_step
 from hfmem_widget.text import plain
 

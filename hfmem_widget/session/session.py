@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session.highs import NOTHING, highest_of
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -36,7 +35,7 @@ from hfmem_widget.session.model import (
 )
 from hfmem_widget.session.moves import Move
 from hfmem_widget.session.series import HELD
-from hfmem_widget.session.spans import Phases, Spans, SpanTuple
+from hfmem_widget.session.spans import NOTHING, Phases, Spans, SpanTuple, highest_of
 from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.session.what_if import WhatIf

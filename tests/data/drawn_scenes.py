@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from hfmem_widget.analysis.history import Cell
-from hfmem_widget.analysis.record import NO_POINTS, NO_STEPS, Record
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.record import NO_POINTS, NO_STEPS, Record, record_of, whole
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.model import Comparison

@@ -14,8 +14,7 @@ from hfmem_widget.features.stacks.dispatch_tracker import (
     Tracked,
     without_frames_of_ours,
 )
-from hfmem_widget.features.stacks.live_at_peak import Snapshot, replay
-from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.features.stacks.live_at_peak import Snapshot, live_peak, replay
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
@@ -156,10 +155,10 @@ def _live_peak(
     snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
     """Return a device's peak; `began` is None if older events had to make room."""
-    found = replay(snapshot, device)
-    peak = live_peak(found, key)
-    if found.times and found.times[0] is not None:
-        peak = _since(peak, session.started_at - found.times[0] / 1e6)
+    history = replay(snapshot, device)
+    peak = live_peak(history, key)
+    if history.times and history.times[0] is not None:
+        peak = _since(peak, session.started_at - history.times[0] / 1e6)
     return replace(peak, wrapped=True) if began is None else replace(peak, since=began)
 
 
