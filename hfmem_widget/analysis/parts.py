@@ -1,4 +1,4 @@
-"""The parts of one reading of a device, between two, or above one; what cannot be known is a part too."""
+"""The parts of a device's memory at a reading, between two, or at a peak; the unknown rest is a part too."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
 """The parts of a GPU's memory, from the bottom of a stack to its top, and their labels."""
 
 OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
-"""What adds up to the allocated bytes, from the bottom to the top."""
+"""The parts of the allocated bytes, from the bottom to the top."""
 
 Read = Callable[[str], float]
-"""Takes a metric and returns its value at the instant in question, NaN where it is not available."""
+"""Takes a metric and returns its value at one instant; NaN if it is not available."""
 
 MAY_BE_NOTES = {
     "gradients": "Up to {} of the activations are gradients that were being computed.",
     "optimizer": "Up to {} of the temporaries are optimizer states that were being created.",
 }
-"""What is made while a peak is reached is counted as held only once it was there throughout."""
+"""New gradients and states on the way to a peak count as activations: they were not held throughout."""
 
 MAY_BE_LABELS = {
     frozenset({"gradients"}): "activations and new gradients",
     frozenset({"optimizer"}): "temporaries and new optimizer states",
     frozenset(MAY_BE_NOTES): "activations, new gradients and states",
 }
-"""What the rest is called where half of it or more may be such."""
+"""Labels of the activations where half of them or more may be new gradients or states."""
 
 OF_THE_POOL = frozenset({"page_cache", "swap", "machine_swap"})
-"""Metrics of the host that are those of a GPU, too, which shares the machine's memory."""
+"""Metrics of the host that also count for a GPU that shares the machine's memory."""
 
 
 def parts_of(
@@ -41,10 +41,9 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Return the parts of a device that are known at one instant, in the order of `PARTS`.
 
-    Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
-    two readings of different instants may, the remainder is nothing. All is in bytes; `total` is the device's
-    capacity, NaN if unknown. The host's memory is what is private to the process.
-    Of a GPU that shares the machine's memory, all of the machine's is one stack.
+    No part is scaled to make a sum fit: where known parts exceed their sum, as readings of different instants
+    may, the remainder is 0. All sizes are bytes; `total` is the device's capacity, NaN if unknown. The host's
+    memory is the process' private memory. A GPU that shares the machine's memory has all of it in one stack.
     """
     sizes = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
     if is_shared:
@@ -57,7 +56,7 @@ def parts_of(
 
 
 def allocated_parts(read: Read) -> dict[str, float]:
-    """Return what the allocated bytes are made of; empty where nothing is allocated."""
+    """Return the parts of the allocated bytes by name; empty where nothing is allocated."""
     allocated = read("allocated")
     if not allocated > 0:
         return {}
@@ -116,7 +115,7 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
 
 
 def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
-    """Return what the machine has beside what is on its GPU."""
+    """Return the parts of the machine's memory beside those on its GPU."""
     ours, context, process, used, cache = (
         value if (value := read(metric)) > 0 else 0.0
         for metric in ("reserved", "context", "process", "device_used", "page_cache")
@@ -165,10 +164,10 @@ def highest_row(
 def held_throughout(
     low: Read, high: Read, made: str = ""
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what is held at both of two readings, and what was made in between.
+    """Return the bytes held at both of two readings, and those made in between.
 
-    The readings are those at the edges of a stretch, or the extremes of a row. Where the metric that the
-    stretch has `made` was not known at the beginning, it was not there; any other was not looked for yet.
+    The readings are the edges of a stretch, or the extremes of a row. An unknown metric at the beginning is 0
+    if the stretch `made` it; any other was not counted yet.
     """
     held, new = {}, {}
     for metric in HELD:
@@ -195,7 +194,7 @@ def with_made(parts: tuple[Part, ...], made: Mapping[str, float]) -> tuple[Part,
 
 
 def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> dict[str, float]:
-    """Return the sums at a peak, as overrides of a reading that was taken some time before or below it."""
+    """Return the sums at a peak, as overrides of an earlier or lower reading."""
     figures = {"allocated": peak.value, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
     peaks = {} if span is None else span.peaks
     for metric in ("requested", "reserved"):
@@ -208,10 +207,10 @@ def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> di
 
 
 def known_of(first: float, second: float) -> float:
-    """Return the first of two figures, the second where the first is not known."""
+    """Return the first of two figures, or the second if the first is NaN."""
     return second if math.isnan(first) else first
 
 
 def overridden(read: Read, figures: dict[str, float]) -> Read:
-    """Return a reading in which some figures are others."""
+    """Return a reading with some figures replaced."""
     return lambda metric: figures[metric] if metric in figures else read(metric)

@@ -19,7 +19,6 @@ from hfmem_widget.session.model import Series as Series
 from hfmem_widget.session.model import Span as Span
 from hfmem_widget.session.model import SpanKind as SpanKind
 from hfmem_widget.session.moves import VERDICTS as VERDICTS
-from hfmem_widget.session.moves import Call as Call
 from hfmem_widget.session.moves import Change as Change
 from hfmem_widget.session.moves import Move as Move
 from hfmem_widget.session.rank_records import PhaseSkew as PhaseSkew

@@ -12,7 +12,7 @@ Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
 class Change:
     """One thing to change in the user's code: an option and its value, as Python code."""
 
-    target: Call  # of an "evaluation": the arguments of the Trainer that is there
+    target: Call  # "evaluation" is the arguments of the existing Trainer
     name: str
     value: str
 
@@ -30,19 +30,18 @@ class Move:
     batch: int  # rows
     length: int  # tokens of a row
     accumulation: int  # batches of a step
-    cost: str  # what else it changes, in a few words; empty where the result is the same up to rounding
-    peak: int  # allocated, of a step where it is a training, by a dry run of the user's own model
-    low: float  # needed at least
-    high: float
-    """And at most as far as is known: with the pieces that an allocator leaves between its blocks where they
-    would not fit."""
-    room: float  # what the training may have on its device, with what it has already
-    spare: float = 0.0
-    """What something else had when it began, such as an earlier error: it may be free by now."""
-    largest_batch: int | None = None
-    """The most rows of its length that are sure to fit, 0 if not even one; None where that was not tried."""
-    longest: int | None = None
-    """The most tokens in each row of its batch that are sure to fit, likewise."""
+    cost: str  # its side effects, in a few words; empty where the result is the same up to rounding
+    peak: int  # allocated, of a step in a training, by a dry run of the user's own model
+    low: float  # the least that it needs
+    high: float  # the most that it needs, as far as is known: with fragments of the allocator's blocks
+    room: float  # available to the training on its device, what it has already included
+    spare: float = (
+        0.0  # held by something else at its beginning, such as an error: it may be free by now
+    )
+    largest_batch: int | None = (
+        None  # rows of its length that surely fit, 0 for none; None if not tried
+    )
+    longest: int | None = None  # tokens in each row of its batch that surely fit, likewise
 
     @property
     def fits(self) -> bool | None:

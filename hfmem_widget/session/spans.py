@@ -1,4 +1,4 @@
-"""The spans of a session, the highest samples since each open one began, and what their kinds add up to."""
+"""The spans of a session, the highest samples since each open one began, and totals by kind."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def highest_of(rows: Sequence[Row]) -> list[float]:
 
 
 MOST_READINGS = 40_000
-"""Readings kept in spans, over all of them: the more series there are, the fewer spans."""
+"""The most readings in all spans together: the more series, the fewer spans."""
 
 MOST_ROOTS = 500
 MOST_PHASES = 40
-"""Phases of an outermost span at most: a user may give any number of names to blocks."""
+"""The most phases of an outermost span: a user may name any number of blocks."""
 
 
 class SpanTuple(tuple[Span, ...], Shown):
@@ -114,12 +114,12 @@ class SpanTuple(tuple[Span, ...], Shown):
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that were watched; all others lie within them."""
+    """Return the spans without a parent: what was watched."""
     return [span for span in spans if span.parent is None]
 
 
 def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
-    """Return the span that has an id, and those within it, of some that are in order of opening."""
+    """Return the span with id `root` and those within it; `spans` are in order of opening."""
     spans_inside: dict[int, Span] = {}
     for span in spans:
         if span.id == root or span.parent in spans_inside:
@@ -128,10 +128,9 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 
 
 class Spans(Growing):
-    """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
+    """Spans in order of opening, by id; `highs` has the highest samples since each open span began, by id.
 
-    Of one that is open when it is handed in, the highest sample so far is taken from its `before`. `coarse`
-    are those that are not of a step.
+    The highs of an open span begin with its `before`. `coarse` has the spans whose kind is not in `FINE_KINDS`.
     """
 
     _compared = ("_by_id",)
@@ -179,19 +178,19 @@ class Spans(Growing):
             self.highs.open(span.id, span.before.values)
 
     def forget_old(self, width: int) -> None:
-        """Let the oldest spans go where there are very many for so many series: first those of steps."""
+        """Drop the oldest spans if there are too many for `width` series; first those of `FINE_KINDS`."""
         if len(self._by_id) * max(1, width) <= MOST_READINGS:
             return
         closed = [at for at, span in self._by_id.items() if span.stop is not None]
         fine = [at for at in closed if at not in self.coarse]
-        # An eighth at once: looking for them takes as long as there are spans.
+        # An eighth at once: the search takes time in proportion to all spans.
         for at in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._by_id[at]
             self.coarse.pop(at, None)
 
 
 class Phases(Growing):
-    """Finished spans added up by kind, with the worst of each, by the id of the outermost around them."""
+    """Totals of finished spans by kind, with the worst of each, by the id of their outermost span."""
 
     _compared = ("_by_root",)
 

@@ -14,7 +14,7 @@ from hfmem_widget.session.model import Growing
 from hfmem_widget.text import wrong_value
 
 BLOCK = 64
-"""Rows that wait at most."""
+"""The most rows that wait: numpy takes as long for one row as for many."""
 
 
 class GrowingTable(Growing):
@@ -69,8 +69,7 @@ class Timeline(GrowingTable):
     When `capacity` rows are full (fewer if there are very many series), neighbours merge and `bucket`
     doubles: the whole run always fits, and no sampled extreme is ever lost.
 
-    The `width` is the number of series. At most `capacity` rows, an even number, and so many `cells` of
-    readings are kept.
+    The `width` is the number of series. At most `capacity` rows, an even number, and `cells` readings stay.
     """
 
     _compared = ("time", "low", "high", "bucket", "samples", "gaps")
@@ -188,7 +187,7 @@ class Timeline(GrowingTable):
 
     @property
     def most_rows(self) -> int:
-        """How many rows are kept: fewer where there are very many series."""
+        """The most rows that are kept: fewer with very many series."""
         return max(2, min(self.capacity, self._cells // max(1, self.width) + 1))
 
     def _enter(self, block: Floats) -> None:
