@@ -13,6 +13,7 @@ from hfmem_widget.analysis.parts import (
     LABELS,
     MAY_BE_NOTES,
     Read,
+    allocated_parts,
     at_its_peak,
     held_throughout,
     highest_row,
@@ -167,6 +168,8 @@ class _OnDevice:
             low = high = end
         read = self._read(high)
         figures, made = held_throughout(self._read(low), read)
+        if (kept := self._kept_by_group(high.time)) > read("unattributed"):
+            figures["unattributed"] = kept
         notes = []
         if peak is not None:
             below = peak.value - read("allocated")
@@ -219,6 +222,19 @@ class _OnDevice:
         """Return the worst span of each kind, which are kept however many there were."""
         phases = (phase for root in roots for phase in self._session.phases(root))
         return [phase.highest[self.key] for phase in phases if self.key in phase.highest]
+
+    def _kept_by_group(self, time: float) -> float:
+        """Return the bytes that are not attributed after the group of steps at a time; NaN without a group.
+
+        A group is based once, at its begin: what its steps keep looks like their activations until it ends.
+        """
+        groups = (each for each in self._session.steps if each.start <= time <= each.stop)
+        group = next((each for each in groups if each.last > each.first), None)
+        after = None if group is None else self._session.between(group.stop, math.inf)
+        if after is None or len(after) < 2:
+            return math.nan
+        sample = Sample(float(after.time[1]), tuple(after.low[1].tolist()))
+        return allocated_parts(self._read(sample)).get("unattributed", math.nan)
 
     def _level(self, sample: Sample) -> float:
         return self._session.value(sample, self.key)

@@ -219,7 +219,8 @@ def named(
         "objects": holders.objects,
     }
     if sure:
-        evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
+        evidence["holder"] = _listed([row.path for row, _ in sure[:MOST_NAMED]], len(sure))
+        evidence["holder_grown"] = round(sum(size for _, size in sure))
     at_least = "at least " * bool(holders.bound)
     title = _title(left, holding, at_least, is_sure=bool(sure))
     # Of a guess nothing is said but how to free it.
@@ -256,6 +257,12 @@ def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
     return Finding("left behind", "info", title, evidence, (beyond_names(rows[0]),), span_id)
 
 
+def _listed(names: Sequence[str], count: int) -> str:
+    others = [format_counted(count - len(names), "other")] if count > len(names) else []
+    *first, last = (*names, *others)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _size(left: LeftBehind) -> str:
     # Where memory of models or optimizers was freed beside it, it is more than the whole cell left behind.
     is_all = left.bytes <= left.net + NEXT_TO_NOTHING
@@ -270,10 +277,7 @@ def _title(left: LeftBehind, holding: Growers, at_least: str, *, is_sure: bool) 
     held = sum(size for _, size in holding)
     is_alone = len(holding) == 1 and is_sure
     names = [_name(row, size, alone=is_alone) for row, size in holding[:MOST_NAMED]]
-    if len(holding) > MOST_NAMED:
-        names.append(format_counted(len(holding) - MOST_NAMED, "other"))
-    *first, last = names
-    holders = f"{', '.join(first)} and {last}" if first else last
+    holders = _listed(names, len(holding))
     size = _size(left)
     if not is_sure:
         return f"{size}; most of the allocated memory is held by {holders}"

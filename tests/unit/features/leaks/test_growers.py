@@ -245,7 +245,7 @@ def test_a_list_that_did_not_become_longer_is_not_said_to_grow(
     path: str, dtype: str, found: list[str]
 ) -> None:
     """What its items hold may have: that is a guess."""
-    row = Holder(path, "tensors", "cpu", 80 * MIB, 20, (), dtype)
+    row = Holder(path, "tensors", "cpu", 80 * 2**20, 20, (), dtype)
     before = Before(Holders(()), new={"first"}, idle={"first"})
     sure, may = growers(Holders((row,)), before, 70 * MIB)
 
