@@ -80,13 +80,11 @@ def allocated_parts(read: Read) -> dict[str, float]:
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
     allocated, reserved, used = read("allocated"), read("reserved"), read("device_used")
-    ours = reserved if reserved > 0 else 0.0
+    ours = max(0.0, reserved)  # 0 for NaN, as for all sizes here
     if is_host:
-        children, shared = read("children"), read("shared_memory")
-        children = children if children > 0 else 0.0
-        theirs = read("children_shared") if children else 0.0
-        # The machine's shared memory is nobody's but that of whoever has it mapped.
-        shared = max(0.0, shared - theirs) if shared > 0 else 0.0
+        children, shared = max(0.0, read("children")), max(0.0, read("shared_memory"))
+        # Of the machine's shared memory, what the child processes map is counted as theirs.
+        shared = max(0.0, shared - read("children_shared")) if shared and children else shared
         outside = max(0.0, reserved - allocated)
         free = sum(value for name in ("cached", "python_free") if (value := read(name)) > 0)
         return {
@@ -98,9 +96,8 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
             "free": max(0.0, total - used),
         }
     active, driver = read("active"), read("driver_reserved")
-    active = allocated if math.isnan(active) else active
-    driver = 0.0 if math.isnan(driver) else driver
-    parts = {"pending": max(0.0, active - allocated), "driver": driver}
+    active = known_of(active, allocated)
+    parts = {"pending": max(0.0, active - allocated), "driver": known_of(driver, 0.0)}
     if ours:
         parts["cache"] = max(0.0, reserved - active)
     context, others = read("context"), read("others")
@@ -110,16 +107,14 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
         parts["context"], parts["others"] = context, others
         outside = context + others
     if not math.isnan(used):
-        parts["free"] = max(0.0, total - driver - outside - ours)
+        parts["free"] = max(0.0, total - parts["driver"] - outside - ours)
     return parts
 
 
 def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
     """Return the parts of the machine's memory beside those on its GPU."""
-    ours, context, process, used, cache = (
-        value if (value := read(metric)) > 0 else 0.0
-        for metric in ("reserved", "context", "process", "device_used", "page_cache")
-    )
+    metrics = ("reserved", "context", "process", "device_used", "page_cache")
+    ours, context, process, used, cache = (max(0.0, read(metric)) for metric in metrics)
     outside = max(0.0, used - ours - context)
     on_cpu = min(outside, max(0.0, process - ours - context))
     free = max(0.0, total - used) if used else 0.0

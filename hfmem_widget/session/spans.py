@@ -130,7 +130,7 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 class Spans(Growing):
     """Spans in order of opening, by id; `highs` has the highest samples since each open span began, by id.
 
-    The highs of an open span begin with its `before`. `coarse` has the spans whose kind is not in `FINE_KINDS`.
+    The highs of an open span begin with its `before`. `coarse` has those whose kind is not in `FINE_KINDS`.
     """
 
     _compared = ("_by_id",)

@@ -1,4 +1,4 @@
-"""What an error shows once code has failed, with what was known when memory ran out; its finding."""
+"""The report on an error that ended the code, with the figures of the moment it occurred; its finding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_MODULES = 2_000
 def failure_of(
     error: BaseException, sample: Sample, models: Iterable[Any], *, ran_out: bool
 ) -> Failure | None:
-    """Return what an error says if it is about memory; a doubtful text is, if memory did run out."""
+    """Return an error's figures if it is about memory; a doubtful text counts only if memory `ran_out`."""
     error_and_text = about_memory(error)
     if error_and_text is None or not (error_and_text[1].is_certain or ran_out):
         return None
@@ -68,7 +68,7 @@ def belongs_to(error_text: OutOfMemoryText, event: OomEvent) -> bool:
 def device_of(
     session: Session, error_text: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
-    """Return the device an error is about, else the GPU that is fullest in the span; without a GPU no key."""
+    """Return an error's device, or else the GPU with the highest peak; without a GPU one without a key."""
     devices = {device.key: device for device in session.devices}
     key = error_text.device if event is None else event.device
     if key:
@@ -94,10 +94,10 @@ def incident_of(
     path: Sequence[Span] = (),
     span: Span | None = None,
 ) -> Incident:
-    """Put together what is known of an error.
+    """Return the incident of a failure.
 
-    If the allocator was observed, the event is what it had at that instant, the sample is the reading next to
-    it, and the path has the open spans, outermost first. The span is the outermost one, after it has ended.
+    If the allocator was observed, `event` has its figures at that instant, `sample` is the nearest reading,
+    and `path` has the open spans, outermost first. `span` is the outermost one, after its end.
     """
     error_text, sample = failure.error_text, sample or failure.sample
     device = device_of(session, error_text, event, span)
@@ -185,7 +185,7 @@ def incident_of(
 def _capacity(
     error_text: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
 ) -> tuple[float, float]:
-    """Return what the device has for programs, and what this process may use of it if that is less."""
+    """Return the device's capacity for programs, and the limit of this process, NaN without one."""
     if error_text.origin == "mps":  # whose limit is Apple's own recommendation
         return error_text.allowed, NOT_AVAILABLE
     total = known_of(known_of(seen.total, error_text.total), device.total - known_of(driver, 0.0))
@@ -194,7 +194,7 @@ def _capacity(
 
 
 def _foreign(error_text: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
-    """Return the processes that are not this one, which in a container has another id for the driver."""
+    """Return the other processes; in a container the driver's id of this one differs from ours."""
     if not math.isnan(error_text.in_use) or math.isnan(reserved):
         return error_text.processes
     ours = [
@@ -229,7 +229,7 @@ def _calls_in(error: BaseException) -> tuple[str, ...]:
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say by their own fields, without running their code; an odd one costs no other."""
+    """Return settings in the models' own fields, without running their code; one that fails is skipped."""
     checkpointing, vocabulary, quantized = False, 0, False
     for model in models:
         with suppress(Exception):
@@ -247,10 +247,10 @@ def _facts_of(models: Iterable[Any]) -> ModelFacts:
 _EVIDENCE = (
     "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others", "room",
 )  # fmt: skip
-"""The figures of an incident that its finding has, where they are known."""
+"""Figures of an incident in its finding, where they are known."""
 
 Noted = tuple[OomEvent, tuple[Span, ...], Sample]
-"""An event, and what the session had at that instant: the open spans, and its last sample."""
+"""An event, and the session's open spans and last sample at that instant."""
 
 
 class Report(NamedTuple):

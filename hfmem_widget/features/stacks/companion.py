@@ -172,7 +172,6 @@ def _since(peak: LivePeak, start: float) -> LivePeak:
 
 
 def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
-
     def exact(metric: str) -> float:
         peak = span.peaks.get(f"{live.device}/{metric}")
         return peak.value if peak is not None and peak.certainty == "exact" else NOT_AVAILABLE

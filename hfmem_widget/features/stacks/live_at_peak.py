@@ -67,12 +67,11 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     allocated = np.cumsum(steps)[:-1]
     position = int(np.argmax(allocated))
     pending = sum(block.requested for blocks in own for block in blocks if block.state == "pending")
-    time = events[position - 1].time_us if position else None
     return Replay(
         bytes=int(allocated[position]),
         active=_most_active(events, int(allocated[-1]) + pending),
         live=np.flatnonzero((table.born <= position) & (table.gone > position)),
-        time_us=time,
+        time_us=events[position - 1].time_us if position else None,
         allocated=allocated,
         table=table,
         times=[event.time_us for event in events],
@@ -88,7 +87,6 @@ class _Stacks:
         self._by_list: dict[int, int] = {id(None): 0}
 
     def place(self, stack: Frames | None) -> int:
-        """Return the position of a stack in `frames`."""
         place = self._by_list.get(id(stack), -1)
         if place < 0 and stack is not None:
             key = tuple(map(id, stack))
@@ -157,7 +155,7 @@ OTHERS = "others"
 def live_peak(history: Replay, device: str) -> LivePeak:
     """Return what was live at a device's peak, and what held it over time; seconds since the first event."""
     cells, at = cells_of(running_shell()), history.time_us
-    first = history.times[0] if history.times else None
+    first = next(iter(history.times), None)
     places = [place_of(frames, cells) for frames in history.table.frames]
     return LivePeak(
         device=device,

@@ -52,8 +52,7 @@ def _read(path: Path) -> Snapshot:
         raise NotPlainError(NOT_TORCHS) from None
     own = {each["device"] for each in snapshot["segments"]}
     own |= {at for at, trace in enumerate(snapshot["device_traces"]) if trace}
-    peaks = [_live_peak(snapshot, device) for device in own]
-    peaks.sort(key=lambda peak: -peak.bytes)
+    peaks = sorted((_live_peak(snapshot, at) for at in own), key=lambda peak: -peak.bytes)
     devices = tuple(f"cuda:{device}" for device in sorted(own))
     stacks = Stacks(tuple(peaks), StackRecording("allocator"))
     return Snapshot(plain(path.name), stacks, MemoryMap(devices, segments))
