@@ -28,8 +28,7 @@ from common.workloads import WORKLOADS
 
 import hfmem_widget
 from hfmem_widget.features.stacks.call_sites import place_of
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import over_time
+from hfmem_widget.features.stacks.live_at_peak import over_time, replay
 
 NAMES: Final = (
     *("Trainer, fp32", "Trainer, bf16", "Trainer, checkpointing", "Trainer, LoRA", "BERT", "ViT"),

@@ -13,7 +13,7 @@ import tracemalloc
 from common import measure
 
 from hfmem_widget.analysis.history import History
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record import record_of, whole
 from hfmem_widget.session import Session
 from tests.kernel.drive import Kernel
 from tests.scenes import scripted_run

@@ -8,16 +8,16 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.analysis.others import children_words, kept_text
+from hfmem_widget.analysis.others import UNTOUCHED, children_words, kept_text
 from hfmem_widget.analysis.parts import (
     LABELS,
+    MAY_BE_NOTES,
     Read,
     allocated_parts,
     at_its_peak,
     held_throughout,
     highest_row,
     known_of,
-    may_be_notes,
     overridden,
     parts_of,
     reader,
@@ -35,7 +35,6 @@ from hfmem_widget.session import (
     inside,
     outermost,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import MIB, format_bytes, plain
 
@@ -50,25 +49,18 @@ MADE_IN = {"backward": "gradients", "optimizer": "optimizer"}
 TELLING = 0.005 * 2**20
 """Bytes below which a difference reads as 0.00 MiB."""
 
-SAMPLED_NOTE = (
-    "The parts are those of the highest sample, {} below the peak; "
-    'the difference is counted as "{}".'
-)
-FOLDED_NOTE = "Steps {} to {} were merged; this is the worst of them, step {}."
-PINNED_NOTE = "PyTorch has pinned {} on the host for copies to GPUs, beside private memory."
-SHARED_NOTE = "{} of private memory is shared memory, which other processes may have, too."
-UNTOUCHED_NOTE = (
-    "At least {} more was allocated and not written yet: it takes memory once it is written."
-)
-POOLS_NOTE = (
-    "Up to {} of the cache is in private pools, as of CUDA graphs; other tensors cannot use it."
-)
-CACHE_NOTE = (
-    "{} of the free memory is page cache, which the kernel gives back when memory is needed."
-)
-SWAP_NOTE = "{} of this process is in swap."
-MACHINE_SWAP_NOTE = "{} of swap is in use, by all processes."
-BEYOND_NOTE = "{} of these tensors is not allocated memory, such as weights mapped from a file."
+NOTES = {
+    "beyond": "{} of these tensors is not allocated memory, such as weights mapped from a file.",
+    "pinned": "PyTorch has pinned {} on the host for copies to GPUs, beside private memory.",
+    "shared": "{} of private memory is shared memory, which other processes may have, too.",
+    "untouched": f"At least {{}} more {UNTOUCHED}",
+    "private_pools": "Up to {} of the cache is in private pools, as of CUDA graphs; "
+    "other tensors cannot use it.",
+    "page_cache": "{} of the free memory is page cache, which the kernel gives back when memory is needed.",
+    "swap": "{} of this process is in swap.",
+    "machine_swap": "{} of swap is in use, by all processes.",
+}
+"""What a reading says besides the parts, where it is 1 MiB or more."""
 
 
 def anatomy(session: Session, at: Moment = NOW, device: str = "") -> Anatomy:
@@ -183,7 +175,10 @@ class _OnDevice:
             below = peak.value - read("allocated")
             if below >= TELLING:
                 beyond = "unattributed" if math.isnan(read("unattributed")) else "activations"
-                notes.append(SAMPLED_NOTE.format(format_bytes(below), LABELS[beyond]))
+                notes.append(
+                    f"The parts are those of the highest sample, {format_bytes(below)} below the peak; "
+                    f'the difference is counted as "{LABELS[beyond]}".'
+                )
             figures |= at_its_peak(read, self._device, peak, span)
         read = overridden(read, figures)
         return self._anatomy(moment, high.time, read, peak=peak, made=made, notes=notes)
@@ -210,8 +205,9 @@ class _OnDevice:
         parts = self.at_highest_sample(moment, group.start, group.stop, peak=peak)
         if not worst.worst or group.first == group.last:
             return parts
-        folded = FOLDED_NOTE.format(group.first, group.last, worst.worst)
-        return replace(parts, notes=(folded, *parts.notes))
+        merged = f"Steps {group.first} to {group.last} were merged"
+        note = f"{merged}; this is the worst of them, step {worst.worst}."
+        return replace(parts, notes=(note, *parts.notes))
 
     def highest(self, spans: Iterable[Span]) -> Span | None:
         """Return the span with the highest peak; the shortest of those that share it."""
@@ -261,20 +257,16 @@ class _OnDevice:
         is_shared = self._device.shared > 0
         parts = parts_of(read, self._device.total, is_host=is_host, is_shared=is_shared)
         parts = with_made(parts, made)
-        beyond = sum(part.bytes for part in parts if part.name in HELD) - allocated
-        sizes = (
-            (beyond, BEYOND_NOTE),
-            (read("pinned"), PINNED_NOTE),
-            (read("shared"), SHARED_NOTE),
-            (read("untouched"), UNTOUCHED_NOTE),
-            (min(read("private_pools"), reserved - allocated), POOLS_NOTE),
-            (NOT_AVAILABLE if is_shared else read("page_cache"), CACHE_NOTE),
-            (read("swap"), SWAP_NOTE),
-            (read("machine_swap"), MACHINE_SWAP_NOTE),
-        )
-        more = (note.format(format_bytes(value)) for value, note in sizes if value >= MIB)
+        sizes = {metric: read(metric) for metric in NOTES}
+        sizes["beyond"] = sum(part.bytes for part in parts if part.name in HELD) - allocated
+        sizes["private_pools"] = min(read("private_pools"), reserved - allocated)
+        if is_shared:  # page cache is a part
+            del sizes["page_cache"]
+        large = {metric: format_bytes(size) for metric, size in sizes.items() if size >= MIB}
         process = reserved if is_host else reserved + read("context")
         children = " ".join(children_words(self._session, read))
+        may_be_made = (MAY_BE_NOTES[metric].format(format_bytes(made[metric])) for metric in made)
+        kept = kept_text(read) if is_host else ""
         return Anatomy(
             device=self._device,
             moment=moment,
@@ -285,10 +277,10 @@ class _OnDevice:
             parts=tuple(replace(p, note=children) if p.name == "children" else p for p in parts),
             certainty="sampled" if peak is None else peak.certainty,
             notes=(
-                *may_be_notes(made),
+                *may_be_made,
                 *notes,
-                *more,
-                *filter(None, [kept_text(read) if is_host else ""]),
+                *(NOTES[metric].format(size) for metric, size in large.items()),
+                *filter(None, [kept]),
             ),
             made=made,
         )

@@ -1,4 +1,4 @@
-"""The figures that a card shows of one device in one span, and what was found in it."""
+"""The figures of a card on one device in one span, and the findings of that span."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import MIB, plain
 
 PATIENCE = 0.3
-"""Seconds before anything live appears: a cell that is over by then never flickers."""
+"""Seconds before a live display appears: a cell that ends earlier never flickers."""
 
 QUICK = 1.0
-"""Seconds up to which one line is enough for a cell."""
+"""A cell of at most this many seconds gets one line."""
 
 NEXT_TO_NOTHING = MIB
 """Bytes below which a change is not worth showing: private memory varies by itself."""
@@ -38,9 +38,9 @@ class SpanCost:
     """Allocated at the span's edges."""
     peak: Peak = _UNKNOWN
     reserved_peak: float = NOT_AVAILABLE
-    """The highest allocated and reserved within the span."""
+    """The highest allocated and reserved bytes within the span."""
     headroom: float = NOT_AVAILABLE
-    """What could still have been reserved at the peak."""
+    """Bytes that could still have been reserved at the peak."""
 
     @property
     def left_behind(self) -> float:
@@ -55,7 +55,7 @@ class SpanCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(SpanCost):
-    """The figures of one device over one span, and what was in use at its end."""
+    """The figures of one device over one span, and the use of the device at its end."""
 
     device: Device
     used_label: str
@@ -67,15 +67,15 @@ class Facts(SpanCost):
 
     @property
     def capacity(self) -> float:
-        """What the device's allocator can have; it may be a part of the machine's memory."""
+        """Bytes available to the device's allocator; they may be a part of the machine's memory."""
         return self.device.shared or self.device.total
 
 
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:
     """Return the devices worth showing for a span, or for the whole session.
 
-    Those on which anything was allocated, but the host only where no other is; it comes last. Of the
-    overview of many ranks that is the one that stands for all of them.
+    These are the GPUs with allocated memory, or the host if there is none. An overview of many ranks has one
+    device that stands for all of them.
     """
     overview = [device for device in session.devices if device.key == OVERVIEW]
     if overview:
@@ -126,24 +126,24 @@ def changed_less(session: Session, span: Span, least: float) -> bool:
 
 
 def label_of(session: Session, device: Device, metric: str) -> str:
-    """Return what a metric is called on a device, as plain text."""
+    """Return the label of a device's metric as plain text."""
     index = session.index(f"{device.key}/{metric}")
     return plain(session.series[index].label if index is not None else "") or metric
 
 
 def samples_in(session: Session, span: Span) -> int:
-    """Return how many samples a chart of the span would have."""
+    """Return the number of samples in a span."""
     return session.between(span.start, end_of(session, span)).samples
 
 
 def peak_of(session: Session, span: Span, key: str) -> Peak:
-    """Return the peak of a series in a span: exact where the ledger kept it, else of the samples so far."""
+    """Return the peak of a series in a span: that of the ledger, or else of the samples so far."""
     exact = span.peaks.get(key)
     return exact or Peak(session.highest_in(span.id, key), "sampled")
 
 
 def outcome_of(session: Session, span: Span) -> str:
-    """Return how a span ended, or why it has not; one that was read back need not run any more."""
+    """Return how a span ended, or why it has not; an open span of a recording is not running."""
     if span.outcome or session.running:
         return plain(span.outcome) or "running"
     return BROKEN_OFF if session.broken_off else "not ended when it was saved"
@@ -161,7 +161,7 @@ def end_of(session: Session, span: Span) -> float:
 
 def _facts(session: Session, span: Span, device: Device) -> Facts:
     def at_end(metric: str) -> float:
-        """Return a series' value at the end of the span, or the last one before that that is known."""
+        """Return a series' value at the end of the span, or else its last known value in the span."""
         key = f"{device.key}/{metric}"
         if math.isfinite(value := session.value(span.after or session.last_sample, key)):
             return value
@@ -170,7 +170,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
 
     key = f"{device.key}/allocated"
     index = session.index(key)
-    # A series that came to be within the span came with its allocator: before, nothing was held.
+    # A series that appeared within the span came with its allocator: before, nothing was allocated.
     came_later = index is not None and index >= len(span.before.values)
     reserved, used, driver = at_end("reserved"), at_end("device_used"), at_end("driver_reserved")
     reserved_peak = peak_of(session, span, f"{device.key}/reserved").value
@@ -198,6 +198,6 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
 
 
 def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
-    """Return what was found in a span while it ran and once it had ended, the gravest first."""
+    """Return the findings of a span, and of the whole session, the gravest first."""
     findings = (finding for finding in session.findings if finding.span_id in {None, span.id})
     return tuple(sorted(findings, key=lambda finding: GRAVITY[finding.severity]))

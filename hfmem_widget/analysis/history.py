@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import plain
@@ -26,15 +26,6 @@ HOW_TO_WATCH = (
 )
 
 _NUMBER = re.compile(r"\[?(\d{1,9})\]?")
-
-
-class Cell(NamedTuple):
-    """A cell of a notebook."""
-
-    number: int | None
-    id: str
-    """The front end's, the same for all runs; empty if it has none."""
-    first_line: str
 
 
 class History:

@@ -1,4 +1,4 @@
-"""What a span left behind on each device that no model or optimizer explains."""
+"""Memory that a span left on each device, beyond that of known models and optimizers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import HELD, Session, Span
 from hfmem_widget.text import MIB
 
-LEAST = 64 * MIB  # bytes from which on a look for names is worth it
-LEAST_SHARE = 0.01  # of the device, from which on we look ourselves
+LEAST = 64 * MIB  # bytes from which a search for names is worth it
+LEAST_SHARE = 0.01  # of the device, from which we search unasked
 
 EXPECTED = tuple(metric for metric in HELD if metric != "kv_cache")
 """What stays after a training; a KV cache is of use only while tokens are generated."""
@@ -20,14 +20,14 @@ EXPECTED = tuple(metric for metric in HELD if metric != "kv_cache")
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """What a span left on a device that is no weight, gradient or optimizer state it knows of; bytes."""
+    """Bytes that a span left on a device, beyond known weights, gradients and optimizer states."""
 
     device: str
     before: float  # allocated and not attributed when the span began
     after: float  # and when it ended
     total: float  # the device's capacity
     attributed: Mapping[str, float]  # when it ended, by metric
-    more: float = 0.0  # attributed when it ended than when it began; negative where less
+    more: float = 0.0  # growth of the attributed memory; negative if it shrank
 
     @property
     def allocated(self) -> float:
@@ -36,12 +36,12 @@ class LeftBehind:
 
     @property
     def bytes(self) -> float:
-        """How much was left behind."""
+        """Growth of the memory that is not attributed."""
         return self.after - self.before
 
     @property
     def net(self) -> float:
-        """How much more was allocated when it ended than when it began."""
+        """Growth of all allocated memory."""
         return self.bytes + self.more
 
     @property
@@ -52,7 +52,7 @@ class LeftBehind:
 
 
 def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
-    """Yield what a span left on each device in use."""
+    """Yield the memory that a span left on each device in use."""
     if span.after is None:
         return
     for device in active_devices(session, span):

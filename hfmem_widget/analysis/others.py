@@ -1,4 +1,4 @@
-"""What others filled while a span ran: the child processes of this one, somebody else's, and malloc."""
+"""Memory beside PyTorch's that grew in a span: of child processes, of other processes, and in malloc."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ALIKE = 0.02
 """Share of the largest rise by which others may differ and still count as the same."""
 
 _MOSTLY = 0.8
-"""Share of a device's rise from which on it counts as the child processes': looks at who they are come
-later than readings of how much there is."""
+"""Share of a device's rise from which on child processes alone explain it: their figures are read later
+than the device's."""
 
 EACH = " each"
 
@@ -32,6 +32,8 @@ LEAST_OF_CHILDREN = 256 * MIB
 LEAST_KEPT = 64 * MIB
 LEAST_UNTOUCHED = 16 * MIB
 """Bytes from which on each is worth a sentence."""
+
+UNTOUCHED = "was allocated and not written yet: it takes memory once it is written."
 
 OF_CHILDREN = ("children", "child_processes", "data_workers", "children_shared")
 
@@ -74,14 +76,14 @@ class Movement:
     @property
     def lead(self) -> str:
         """How many devices rose, by how much, how high, and by whom; empty if this process comes first."""
-        return self._told(how_high=True)
+        return self._sentence(how_high=True)
 
     @property
     def brief(self) -> str:
         """The same where there is little room: of several devices without how high."""
-        return self._told(how_high=False).partition("; ")[0]
+        return self._sentence(how_high=False).partition("; ")[0]
 
-    def _told(self, *, how_high: bool) -> str:
+    def _sentence(self, *, how_high: bool) -> str:
         if not (self.devices and self.leads):
             return ""
         by = _range([device.rise for device in self.devices])
@@ -168,8 +170,8 @@ def _moved(
     )
     moved = Moved(device, *course(f"{device.key}/{METRIC}"), own, children)
     # Memory that is shared with the CPU rises with whatever runs there, too.
-    is_told = moved.rise >= _least(device) if leads and not device.shared else moved.has_children
-    return moved if is_told else None
+    is_much = moved.rise >= _least(device) if leads and not device.shared else moved.has_children
+    return moved if is_much else None
 
 
 def _course(
@@ -214,10 +216,8 @@ def children_text(session: Session, span: Span) -> str:
     if not len(rows):
         return ""
     highest = dict(zip(OF_CHILDREN, rows[rows[:, 0].argmax()].tolist(), strict=True))
-    (children, how), shared = (
-        children_words(session, highest.__getitem__),
-        highest["children_shared"],
-    )
+    children, how = children_words(session, highest.__getitem__)
+    shared = highest["children_shared"]
     held = f"{'hold' if span.stop is None else 'held up to'} {format_bytes(highest['children'])}"
     of_it = f", {format_bytes(shared)} of it shared memory" if shared >= MIB else ""
     return f"{children} {held} {how}".rstrip() + f"{of_it}."
@@ -245,5 +245,4 @@ def untouched_text(session: Session, span: Span) -> str:
     more = after - (0.0 if math.isnan(before) else before)
     if not more >= LEAST_UNTOUCHED:
         return ""
-    size = format_bytes(more)
-    return f"At least {size} was allocated and not written yet: it takes memory once it is written."
+    return f"At least {format_bytes(more)} {UNTOUCHED}"

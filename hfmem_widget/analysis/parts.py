@@ -1,40 +1,39 @@
-"""The parts of one reading of a device, between two, or above one; what cannot be known is a part too."""
+"""The parts of a device's memory at a reading, between two, or at a peak; the unknown rest is a part too."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hfmem_widget.session import HELD, Device, Part, Peak, Sample, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import COUNTED, PARTS
-from hfmem_widget.text import format_bytes
 
 LABELS: Mapping[str, str] = {name: row.label for name, row in PARTS.items()}
 """The parts of a GPU's memory, from the bottom of a stack to its top, and their labels."""
 
 OF_ALLOCATED = tuple(LABELS)[: tuple(LABELS).index("rounding") + 1]
-"""What adds up to the allocated bytes, from the bottom to the top."""
+"""The parts of the allocated bytes, from the bottom to the top."""
 
 Read = Callable[[str], float]
-"""Takes a metric and returns its value at the instant in question, NaN where it is not available."""
+"""Takes a metric and returns its value at one instant; NaN if it is not available."""
 
 MAY_BE_NOTES = {
     "gradients": "Up to {} of the activations are gradients that were being computed.",
     "optimizer": "Up to {} of the temporaries are optimizer states that were being created.",
 }
-"""What is made while a peak is reached is counted as held only once it was there throughout."""
+"""New gradients and states on the way to a peak count as activations: they were not held throughout."""
 
 MAY_BE_LABELS = {
     frozenset({"gradients"}): "activations and new gradients",
     frozenset({"optimizer"}): "temporaries and new optimizer states",
     frozenset(MAY_BE_NOTES): "activations, new gradients and states",
 }
-"""What the rest is called where half of it or more may be such."""
+"""Labels of the activations where half of them or more may be new gradients or states."""
 
 OF_THE_POOL = frozenset({"page_cache", "swap", "machine_swap"})
-"""Metrics of the host that are those of a GPU, too, which shares the machine's memory."""
+"""Metrics of the host that also count for a GPU that shares the machine's memory."""
 
 
 def parts_of(
@@ -42,10 +41,9 @@ def parts_of(
 ) -> tuple[Part, ...]:
     """Return the parts of a device that are known at one instant, in the order of `PARTS`.
 
-    Nothing is spread over parts, and nothing made to add up: where the known parts of a sum exceed it, as
-    two readings of different instants may, the remainder is nothing. All is in bytes; `total` is the device's
-    capacity, NaN if unknown. The host's memory is what is private to the process.
-    Of a GPU that shares the machine's memory, all of the machine's is one stack.
+    No part is scaled to make a sum fit: where known parts exceed their sum, as readings of different instants
+    may, the remainder is 0. All sizes are bytes; `total` is the device's capacity, NaN if unknown. The host's
+    memory is the process' private memory. A GPU that shares the machine's memory has all of it in one stack.
     """
     sizes = allocated_parts(read) | _beside_allocated(read, total, is_host=is_host)
     if is_shared:
@@ -58,7 +56,7 @@ def parts_of(
 
 
 def allocated_parts(read: Read) -> dict[str, float]:
-    """Return what the allocated bytes are made of; empty where nothing is allocated."""
+    """Return the parts of the allocated bytes by name; empty where nothing is allocated."""
     allocated = read("allocated")
     if not allocated > 0:
         return {}
@@ -82,13 +80,11 @@ def allocated_parts(read: Read) -> dict[str, float]:
 
 def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, float]:
     allocated, reserved, used = read("allocated"), read("reserved"), read("device_used")
-    ours = reserved if reserved > 0 else 0.0
+    ours = max(0.0, reserved)  # 0 for NaN, as for all sizes here
     if is_host:
-        children, shared = read("children"), read("shared_memory")
-        children = children if children > 0 else 0.0
-        theirs = read("children_shared") if children else 0.0
-        # The machine's shared memory is nobody's but that of whoever has it mapped.
-        shared = max(0.0, shared - theirs) if shared > 0 else 0.0
+        children, shared = max(0.0, read("children")), max(0.0, read("shared_memory"))
+        # Of the machine's shared memory, what the child processes map is counted as theirs.
+        shared = max(0.0, shared - read("children_shared")) if shared and children else shared
         outside = max(0.0, reserved - allocated)
         free = sum(value for name in ("cached", "python_free") if (value := read(name)) > 0)
         return {
@@ -100,9 +96,8 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
             "free": max(0.0, total - used),
         }
     active, driver = read("active"), read("driver_reserved")
-    active = allocated if math.isnan(active) else active
-    driver = 0.0 if math.isnan(driver) else driver
-    parts = {"pending": max(0.0, active - allocated), "driver": driver}
+    active = known_of(active, allocated)
+    parts = {"pending": max(0.0, active - allocated), "driver": known_of(driver, 0.0)}
     if ours:
         parts["cache"] = max(0.0, reserved - active)
     context, others = read("context"), read("others")
@@ -112,16 +107,14 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
         parts["context"], parts["others"] = context, others
         outside = context + others
     if not math.isnan(used):
-        parts["free"] = max(0.0, total - driver - outside - ours)
+        parts["free"] = max(0.0, total - parts["driver"] - outside - ours)
     return parts
 
 
 def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
-    """Return what the machine has beside what is on its GPU."""
-    ours, context, process, used, cache = (
-        value if (value := read(metric)) > 0 else 0.0
-        for metric in ("reserved", "context", "process", "device_used", "page_cache")
-    )
+    """Return the parts of the machine's memory beside those on its GPU."""
+    metrics = ("reserved", "context", "process", "device_used", "page_cache")
+    ours, context, process, used, cache = (max(0.0, read(metric)) for metric in metrics)
     outside = max(0.0, used - ours - context)
     on_cpu = min(outside, max(0.0, process - ours - context))
     free = max(0.0, total - used) if used else 0.0
@@ -166,10 +159,10 @@ def highest_row(
 def held_throughout(
     low: Read, high: Read, made: str = ""
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what is held at both of two readings, and what was made in between.
+    """Return the bytes held at both of two readings, and those made in between.
 
-    The readings are those at the edges of a stretch, or the extremes of a row. Where the metric that the
-    stretch has `made` was not known at the beginning, it was not there; any other was not looked for yet.
+    The readings are the edges of a stretch, or the extremes of a row. An unknown metric at the beginning is 0
+    if the stretch `made` it; any other was not counted yet.
     """
     held, new = {}, {}
     for metric in HELD:
@@ -180,11 +173,6 @@ def held_throughout(
         if metric in MAY_BE_NOTES and after - held[metric] > 0:
             new[metric] = after - held[metric]
     return held, new
-
-
-def may_be_notes(made: Mapping[str, float]) -> Iterator[str]:
-    """Yield how much of the activations and temporaries may be gradients, or states."""
-    return (MAY_BE_NOTES[metric].format(format_bytes(size)) for metric, size in made.items())
 
 
 def with_made(parts: tuple[Part, ...], made: Mapping[str, float]) -> tuple[Part, ...]:
@@ -201,7 +189,7 @@ def with_made(parts: tuple[Part, ...], made: Mapping[str, float]) -> tuple[Part,
 
 
 def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> dict[str, float]:
-    """Return the sums at a peak, as overrides of a reading that was taken some time before or below it."""
+    """Return the sums at a peak, as overrides of an earlier or lower reading."""
     figures = {"allocated": peak.value, "requested": NOT_AVAILABLE, "active": NOT_AVAILABLE}
     peaks = {} if span is None else span.peaks
     for metric in ("requested", "reserved"):
@@ -214,10 +202,10 @@ def at_its_peak(read: Read, device: Device, peak: Peak, span: Span | None) -> di
 
 
 def known_of(first: float, second: float) -> float:
-    """Return the first of two figures, the second where the first is not known."""
+    """Return the first of two figures, or the second if the first is NaN."""
     return second if math.isnan(first) else first
 
 
 def overridden(read: Read, figures: dict[str, float]) -> Read:
-    """Return a reading in which some figures are others."""
+    """Return a reading with some figures replaced."""
     return lambda metric: figures[metric] if metric in figures else read(metric)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, SpanCost
-from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.record_of import of_stacks, record_of, whole
+from hfmem_widget.analysis.record import Record, of_stacks, record_of, whole
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.cli.write import Found, stem, what_is_in
 from hfmem_widget.errors import OptionError

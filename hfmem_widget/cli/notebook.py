@@ -15,8 +15,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.analysis.record import UNUSED, Record
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record import UNUSED, Record, record_of, whole
 from hfmem_widget.cli.compare import AllowedRise, judge, parse_limit
 from hfmem_widget.cli.output import FINE, NO, remark, say
 from hfmem_widget.cli.write import stem, what_is_in

@@ -20,7 +20,8 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, Intera
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from hfmem_widget.analysis.history import HISTORY, Cell
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import HISTORY
 from hfmem_widget.errors import OptionError
 from hfmem_widget.guard import (
     entry,

@@ -24,8 +24,8 @@ from typing import Any
 
 from hfmem_widget.guard import entry, interrupts_deferred
 from hfmem_widget.session import Certainty, Peak
-from hfmem_widget.session.highs import NOTHING, Highs
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.spans import NOTHING, Highs
 from hfmem_widget.sources.allocator import Allocator, Instant, Reading, Stats, reading_of
 from hfmem_widget.text import format_bytes
 

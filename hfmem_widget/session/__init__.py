@@ -3,16 +3,13 @@
 from hfmem_widget.session.model import FINE_KINDS as FINE_KINDS
 from hfmem_widget.session.model import ROLES as ROLES
 from hfmem_widget.session.model import Anatomy as Anatomy
-from hfmem_widget.session.model import Call as Call
 from hfmem_widget.session.model import Certainty as Certainty
-from hfmem_widget.session.model import Change as Change
 from hfmem_widget.session.model import Contents as Contents
 from hfmem_widget.session.model import Device as Device
 from hfmem_widget.session.model import Finding as Finding
 from hfmem_widget.session.model import Guide as Guide
 from hfmem_widget.session.model import KVCache as KVCache
 from hfmem_widget.session.model import LocalNote as LocalNote
-from hfmem_widget.session.model import Move as Move
 from hfmem_widget.session.model import Part as Part
 from hfmem_widget.session.model import Peak as Peak
 from hfmem_widget.session.model import Phase as Phase
@@ -21,6 +18,9 @@ from hfmem_widget.session.model import Sample as Sample
 from hfmem_widget.session.model import Series as Series
 from hfmem_widget.session.model import Span as Span
 from hfmem_widget.session.model import SpanKind as SpanKind
+from hfmem_widget.session.moves import VERDICTS as VERDICTS
+from hfmem_widget.session.moves import Change as Change
+from hfmem_widget.session.moves import Move as Move
 from hfmem_widget.session.rank_records import PhaseSkew as PhaseSkew
 from hfmem_widget.session.rank_records import Rank as Rank
 from hfmem_widget.session.rank_records import RankRow as RankRow

@@ -1,4 +1,4 @@
-"""Devices, series, samples, spans, peaks, parts, findings: data without behaviour.
+"""Devices, series, samples, spans, peaks, parts and findings: plain data.
 
 Readings are floats: bytes are exact to 2**53, and NaN is "not available". Times are seconds since the
 session began.
@@ -30,12 +30,12 @@ SpanKind = Literal[
 ]  # fmt: skip
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
-"""The metrics that every device has, whichever source reads them."""
+"""The metrics of every device, whichever source reads them."""
 
 FINE_KINDS: frozenset[SpanKind] = frozenset(
     {"step", "substep", "forward", "backward", "optimizer", "prefill", "decode"}
 )
-"""The spans of a step, and of a call of ``generate``: a long run has too many to keep them all."""
+"""The kinds of spans within trainings and calls of ``generate``: a long run has too many to keep all."""
 
 NOT_AVAILABLE = math.nan
 
@@ -52,7 +52,7 @@ class LocalNote(str):
 def same(left: object, right: object) -> bool:
     """Return whether two pieces of data are equal, where "not available" equals itself.
 
-    NaN does not, and so neither does a dataclass with one in it: since Python 3.13 not even to itself.
+    ``==`` calls NaN unequal, and so a dataclass with a NaN: since Python 3.13 even to itself.
     """
     if left is right:
         return True
@@ -69,7 +69,7 @@ def same(left: object, right: object) -> bool:
 
 
 class Growing:
-    """Data that grows in place: equal if what is `_compared` is equal, and without a hash."""
+    """Data that grows in place: equal if the attributes in `_compared` are equal, and without a hash."""
 
     _compared: ClassVar[tuple[str, ...]]
     __hash__ = None  # type: ignore[assignment]  # it changes
@@ -83,7 +83,7 @@ class Growing:
 def data_frame(
     rows: Any, columns: Sequence[str], index: Any = None, name: str = ""
 ) -> pd.DataFrame:
-    """Return a pandas data frame, by default indexed by numbers; without pandas, say how to get it."""
+    """Return a pandas data frame, by default indexed by numbers; raise `ImportError` without pandas."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -132,8 +132,8 @@ class Series:
     metric : str
         One of `ROLES`, or another metric of the source that reads it.
     label : str
-        What people read, such as "allocated" on a GPU and "private memory" on the CPU. Default: that of
-        `series.TABLE`.
+        Its name on the screen, such as "allocated" on a GPU and "private memory" on the CPU. Default: that
+        of `series.TABLE`.
     """
 
     device: str
@@ -170,7 +170,7 @@ class Sample:
 
 
 class Size(float):
-    """A number of bytes that shows itself as people read it."""
+    """A number of bytes whose text is in GiB or MiB, and to the last byte."""
 
     __slots__ = ()
 
@@ -232,7 +232,7 @@ class Span:
     def ended(
         self, after: Sample, peaks: Mapping[str, Peak], outcome: str, counts: Mapping[str, float]
     ) -> Span:
-        """Return it as it has ended at a sample."""
+        """Return the span, ended at a sample."""
         begun = self.id, self.kind, self.label, self.start, self.before
         # Written out: `replace` takes four times as long, and this is done at every edge.
         return Span(*begun, after.time, after, peaks, self.parent, outcome, counts)
@@ -244,24 +244,24 @@ class Span:
 
     @property
     def name(self) -> str:
-        """What distinguishes its phase from others of its kind: a block's label, a forward pass's model."""
+        """The name of its phase among those of its kind: a block's label, or a forward pass's model."""
         is_named = self.kind == "block" or (self.kind == "forward" and self.label != "forward")
         return self.label if is_named else ""
 
 
 @dataclass(slots=True)
 class Phase:
-    """All finished spans of one kind within one outermost span, taken together; a session gives copies."""
+    """Totals of all finished spans of one kind within one outermost span; a session returns copies."""
 
     kind: SpanKind
-    label: str  # the name of blocks, and of models that are just called; empty for the rest
+    label: str  # the `name` of its spans
     count: int = 0
     seconds: float = 0.0  # the sum of their durations
     highest: dict[str, Span] = field(default_factory=dict)
     """By series key, the span with the highest peak."""
     steps: int = 0
-    """Of the parts of a step: on how many steps they were measured; of steps, and of passes that are named
-    after a model: how many were measured one by one. Short ones are not all measured so."""
+    """For a part of a step, the number of steps on which it was measured; for steps and for a model's forward
+    passes, the number measured one by one. Short ones share spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +273,11 @@ class Part:
     name : str
         One of `series.PARTS`, such as ``weights``, ``activations``, ``unattributed``, ``cache``.
     label : str
-        What people read.
+        Its name on the screen.
     bytes : float
-        Never negative, never NaN: a part that is not known is left out.
+        Never negative, never NaN: an unknown part is left out.
     note : str
-        What must be known to read the figure right; usually empty.
+        A caveat for the figure; usually empty.
     """
 
     name: str
@@ -306,7 +306,7 @@ class Anatomy(Shown):
     notes : tuple of str
         Plain sentences.
     made : mapping
-        Bytes at most of the activations that are gradients or optimizer states being made, by part.
+        Upper bound in bytes of new gradients and optimizer states among the activations, by part.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.anatomy:shown_anatomy"
@@ -323,7 +323,7 @@ class Anatomy(Shown):
     made: Mapping[str, float] = field(default_factory=dict)
 
     def bytes(self, name: str) -> float:
-        """Return the bytes of a part by its name; NaN if it is not known."""
+        """Return the bytes of a part by its name; NaN if unknown."""
         return next((part.bytes for part in self.parts if part.name == name), NOT_AVAILABLE)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -340,32 +340,32 @@ class Anatomy(Shown):
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """The KV cache of a call of ``generate``: how large it was, how it grows, and what would fit.
+    """The KV cache of a call of ``generate``: its size, its growth, and the longest sequence that would fit.
 
     A token is one more position of all sequences at once, over all layers.
 
     Attributes
     ----------
     device : Device
-        The one on which most of it lay.
+        The device with most of it.
     bytes : float
-        The most it held there.
+        Its peak there.
     sequences : int
-        How many were generated at once, beams included; 0 if unknown.
+        Sequences generated at once, beams included; 0 if unknown.
     length : int
         Tokens in it at the end, the prompt's included; 0 if unknown.
     token_bytes : float
-        Bytes that each further token takes.
+        Bytes of each further token.
     window_bytes : float
-        Bytes that it takes besides as long as there are fewer tokens than `window`.
+        Further bytes of each token up to `window`.
     window : int
         The longest sliding window in tokens; 0 if there is none.
     limit : int
         Tokens that a static cache holds at most; 0 if it grows.
     longest : float
-        About how long the sequences could have become in tokens, prompt included, in the memory that was
-        free on the device, of which a tenth is left for temporaries. NaN on the CPU, of a static cache, and
-        where it is unknown; infinite if the cache has stopped growing.
+        Estimated maximum length in tokens, prompt included, in the free memory of the device less a tenth for
+        temporaries. NaN on the CPU, for a static cache, and if unknown; infinite if the cache has stopped
+        growing.
     tokens_per_second : float
         Of the decode, over all sequences, without its first step; NaN if unknown.
     """
@@ -400,7 +400,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A judgement about a session, with its evidence.
+    """A judgement on a session, with its evidence.
 
     Attributes
     ----------
@@ -424,66 +424,6 @@ class Finding:
     span_id: int | None = None
 
 
-Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One thing to change in the user's code: an option and its value, as Python code."""
-
-    target: Call  # of an "evaluation": the arguments of the Trainer that is there
-    name: str
-    value: str
-
-
-VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
-"""Whether something fits, in words; None where that is not sure."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A way to run a training, an evaluation or a generation in less memory. Sizes are bytes."""
-
-    name: str  # in a few words
-    changes: tuple[Change, ...]
-    batch: int  # rows
-    length: int  # tokens of a row
-    accumulation: int  # batches of a step
-    cost: str  # what else it changes, in a few words; empty where the result is the same up to rounding
-    peak: int  # allocated, of a step where it is a training, by a dry run of the user's own model
-    low: float  # needed at least
-    high: float
-    """And at most as far as is known: with the pieces that an allocator leaves between its blocks where they
-    would not fit."""
-    room: float  # what the training may have on its device, with what it has already
-    spare: float = 0.0
-    """What something else had when it began, such as an earlier error: it may be free by now."""
-    largest_batch: int | None = None
-    """The most rows of its length that are sure to fit, 0 if not even one; None where that was not tried."""
-    longest: int | None = None
-    """The most tokens in each row of its batch that are sure to fit, likewise."""
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether a step fits; None where that is not sure."""
-        if self.high <= self.room:
-            return True
-        return False if self.low > self.room + self.spare else None
-
-    @property
-    def code(self) -> str:
-        """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
-        calls = {
-            "model": "from_pretrained(\u2026, {})",
-            "peft": "LoraConfig({})",
-            "evaluation": "trainer.args.{}",
-        }
-        return ", ".join(
-            calls.get(change.target, "{}").format(f"{change.name}={change.value}")
-            for change in self.changes
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Guide:
     """A straight line over the chart of a device, or the point at which memory ran out.
@@ -499,30 +439,29 @@ class Guide:
     first: float
     last: float
     band: tuple[float, float] = (0.0, 0.0)
-    """How far off the line may be at each end, either way; zeros if it is exact."""
+    """The line's margin of error at each end, either way; zeros if it is exact."""
 
 
 @dataclass(slots=True)
 class Polling:
-    """How sampling went."""
+    """Statistics of the sampling."""
 
-    interval: float = 0.1  # seconds between ticks as asked for
-    current_interval: float = 0.1  # and now; after a back-off that is longer
+    interval: float = 0.1  # requested seconds between ticks
+    current_interval: float = 0.1  # current seconds between ticks; longer after a back-off
     ticks: int = 0
     missed: int = 0  # ticks skipped because they were late
     longest_gap: float = 0.0  # the longest time between two ticks, in seconds
     cost: float = NOT_AVAILABLE  # seconds of this process' CPU time that a tick takes, smoothed
     stopped: str = ""  # why polling ended early; usually empty
-    steps: int = 0  # of trainings, that have ended
-    steps_with_phases: int = 0  # on which phases were measured
+    steps: int = 0  # finished steps of trainings
+    steps_with_phases: int = 0  # steps whose phases were measured
     groups: int = 0  # spans of the other steps, some of which share one
-    short_steps: bool = False  # True while they are so short that they do
-    share: float = NOT_AVAILABLE
-    """Of the time of a training's steps, what measuring them takes, as estimated from recent ones."""
+    short_steps: bool = False  # True while steps are so short that they share spans
+    share: float = NOT_AVAILABLE  # of the time of recent steps that measuring them takes, estimated
 
     @property
     def limited(self) -> str:
-        """What is measured on some steps only, as a person reads it; empty where that is nothing."""
+        """A sentence on what is measured on some steps only; empty where every step is measured."""
         others = self.steps - self.steps_with_phases
         if others <= 0:
             return ""

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from hfmem_widget.errors import WatchStateError
-from hfmem_widget.session.highs import NOTHING
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -22,7 +21,7 @@ from hfmem_widget.session.model import (
     SpanKind,
 )
 from hfmem_widget.session.session import UNWRITTEN, Session
-from hfmem_widget.session.spans import Phases, Spans
+from hfmem_widget.session.spans import NOTHING, Phases, Spans
 from hfmem_widget.session.steps import PHASES, device_figures_of_step, figures_of_step
 from hfmem_widget.text import plain
 
@@ -32,7 +31,7 @@ BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
 NO_STEP = "no step"
-"""The outcome of a supposed step that no optimizer has ended: it becomes a block."""
+"""The outcome of a supposed step without an optimizer's step: it becomes a block."""
 
 NO_STEP_LABEL = "without an optimizer's step"
 
@@ -144,7 +143,7 @@ class Recorder:
                 self._spans.add(replace(span, peaks=dict(peaks)))
 
     def note(self, sentence: str) -> None:
-        """Add a sentence that a person must know, unless it is there already."""
+        """Add a sentence to the session's notes, unless it has it already."""
         if sentence not in self.session.notes:
             self.session.notes.append(sentence)
 
@@ -155,7 +154,7 @@ class Recorder:
             self.session.lock = UNWRITTEN
 
     def break_off(self, stopped_at: float, why: str) -> None:
-        """End the session after a fault of ours, and its open spans as far as they are known."""
+        """End the session and its open spans after a fault of ours, with the figures so far."""
         session = self.session
         session.stopped_at = stopped_at
         session.broken_off = True
@@ -180,13 +179,13 @@ class Recorder:
         self.subscribers.append(listener)
 
     def unsubscribe(self, listener: Any) -> None:
-        """Call it no longer, at ticks or steps; harmless if it was not called."""
+        """Remove a listener for ticks or steps; harmless if it is not registered."""
         for listeners in (self.subscribers, self._step_listeners):
             if listener in listeners:
                 listeners.remove(listener)
 
     def publish(self) -> None:
-        """Call the subscribers with what is new."""
+        """Call the subscribers with the new samples."""
         with self.lock:
             samples = tuple(self._unpublished)
             self._unpublished.clear()
@@ -197,7 +196,7 @@ class Recorder:
         self._step_listeners.append(listener)
 
     def _call(self, listeners: list[Any], failed: str, *args: object) -> None:
-        """Call each listener; one that fails is removed, and a note says so."""
+        """Call each listener; remove one that fails, with a note."""
         for listener in tuple(listeners):
             try:
                 listener(*args)
@@ -216,7 +215,7 @@ class Recorder:
         exact: Mapping[str, Peak],
         counts: Mapping[str, float],
     ) -> Span:
-        """End an open span, with the peaks that are known and those that only the samples give."""
+        """End an open span; the samples give the peaks that `exact` lacks."""
         peaks, highs = dict(exact), self._spans.highs.close(span.id)
         for column, key in self._roles:
             if key not in peaks and column < len(highs) and highs[column] != NOTHING:
@@ -226,7 +225,7 @@ class Recorder:
         return span
 
     def _account(self, span: Span) -> None:
-        """Take a finished span into the phases and the steps, which outlive it."""
+        """Add a finished span to the phases and the steps, which outlive it."""
         if span.kind == "step":
             self._account_step(span, self._phase_peaks.pop(span.id, {}))
             return
@@ -242,7 +241,7 @@ class Recorder:
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
 
     def _account_step(self, step: Span, phases: Mapping[str, Mapping[str, float]]) -> None:
-        """Take a finished step into the phases and the steps, with the peaks of its phases."""
+        """Add a finished step to the phases and the steps, with the peaks of its phases."""
         session = self.session
         root, around = self._around(step.id, step.parent)
         if not any(other.kind == "step" for other in around):
@@ -258,7 +257,7 @@ class Recorder:
         self._call(self._step_listeners, "A listener for steps was disconnected", step)
 
     def _around(self, root: int, parent: int | None) -> tuple[int, list[Span]]:
-        """Return the outermost span around one with a parent, or itself, and all that are around it."""
+        """Return the outermost span around span `root`, or itself, and all spans around it."""
         around = []
         while (outer := self._spans.get(parent)) is not None:
             around.append(outer)

@@ -1,7 +1,7 @@
-"""How an allocator's memory lies: its segments, the blocks in them, and whom each byte serves.
+"""The layout of an allocator's memory: its segments, their blocks, and the use of each byte.
 
-Each byte of a segment is one part: requested, added by rounding, waiting for another stream, or free. Free
-parts differ in who can use them and whether they can be given back.
+Each byte of a segment belongs to one part: requested, added by rounding, waiting for another stream, or free.
+Free parts differ in who can use them, and in whether they can be returned to the driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ SegmentKind = Literal["small", "large", "heap", "top", "mapped"]
 
 NO_POOL = (0, 0)
 
-HOST: Final = "cpu"
 _STATES: Final[dict[str, BlockState]] = {
     "active_allocated": "allocated",
     "active_pending_free": "pending",
@@ -38,7 +37,7 @@ Frames = Sequence[Mapping[str, Any]]
 
 
 class Event(NamedTuple):
-    """What an allocator did; bytes, as requested."""
+    """An action of an allocator; bytes, as requested."""
 
     action: str  # such as "alloc", "free_requested", "free_completed"
     address: int
@@ -55,21 +54,21 @@ class Block:
     size: int
     requested: int  # of its size; 0 where it is free
     state: BlockState
-    frames: Frames = ()  # of the stack that allocated it, innermost first; empty where it is not known
+    frames: Frames = ()  # of the stack that allocated it, innermost first; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Memory that an allocator took in one piece."""
+    """A contiguous piece of memory that an allocator reserved."""
 
     device: str  # its key
-    address: int  # 0 where it is not known, as for a C heap
+    address: int  # 0 if unknown, as for a C heap
     size: int  # bytes
     kind: SegmentKind
     blocks: tuple[Block, ...]  # in the order of their addresses; they fill it
-    stream: int = 0  # the CUDA stream that its free blocks are for; 0 is the default stream
+    stream: int = 0  # the CUDA stream that can use its free blocks; 0 is the default stream
     pool: tuple[int, int] = NO_POOL  # its private pool, such as a CUDA graph's
-    expandable: bool = False  # whether it can grow, and give back single pages
+    expandable: bool = False  # whether it can grow, and return single pages
 
     @property
     def in_use(self) -> bool:
@@ -77,7 +76,7 @@ class Segment:
         return any(block.state != "free" for block in self.blocks)
 
 
-Piece = tuple[str, int]  # the name of a part, and bytes of it that lie together
+Piece = tuple[str, int]  # the name of a part, and the size of a contiguous piece of it in bytes
 
 LABELS: Final[Mapping[str, str]] = {
     "used": "in use",
@@ -107,7 +106,7 @@ class StreamPool:
     """Segments that serve the same requests: those of one stream in one pool."""
 
     stream: int  # 0 is the default stream
-    pool: tuple[int, int]  # (0, 0) is nobody's private pool
+    pool: tuple[int, int]  # (0, 0) is the common pool
     segments: tuple[Segment, ...]  # the largest first
     pieces: tuple[tuple[Piece, ...], ...]  # of each segment, in the order of addresses
     sums: Mapping[str, int]  # bytes by the names of `LABELS`
@@ -115,7 +114,7 @@ class StreamPool:
 
     @property
     def name(self) -> str:
-        """Whose requests it serves."""
+        """Its stream and pool, in words."""
         stream = f"stream {self.stream:#x}" if self.stream else "the default stream"
         if not self.is_private:
             return stream
@@ -139,12 +138,12 @@ class StreamPool:
 
     @property
     def is_common(self) -> bool:
-        """Whether it serves ordinary code: the default stream, nobody's private pool."""
+        """Whether it serves ordinary code: the default stream, in the common pool."""
         return not self.is_private and self.stream == DEFAULT_STREAM
 
     @property
     def fits(self) -> int:
-        """The largest request in bytes that is served without more from the driver."""
+        """The largest request in bytes that it can serve without more memory from the driver."""
         large = self.largest.get("large", 0)
         return large or min(self.largest.get("small", 0), SMALL_REQUEST)
 
@@ -158,17 +157,17 @@ class Fragmentation:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """Those of all places."""
+        """The segments of all places."""
         return tuple(segment for place in self.places for segment in place.segments)
 
     @property
     def is_host(self) -> bool:
-        """Whether it is of a C heap, whose blocks have no known addresses."""
+        """Whether it describes a C heap, whose blocks have no known addresses."""
         return any(segment.kind == "heap" for segment in self.segments)
 
     @property
     def expandable(self) -> bool:
-        """Whether segments grow and give back single pages."""
+        """Whether any segment can grow, and return single pages."""
         return any(segment.expandable for segment in self.segments)
 
     @property
@@ -185,12 +184,12 @@ class Fragmentation:
 
     @property
     def reserved(self) -> int:
-        """What the allocator has from the driver, or the system, in bytes."""
+        """Bytes that the allocator holds from the driver, or from the system."""
         return sum(place.reserved for place in self.places)
 
     @property
     def fits(self) -> int:
-        """The largest request in bytes that is served without more from the driver."""
+        """The largest request in bytes of ordinary code that needs no more memory from the driver."""
         return max((place.fits for place in self.places if place.is_common), default=0)
 
     def bytes(self, name: str) -> int:
@@ -220,7 +219,7 @@ def pieces(segment: Segment) -> Iterator[Piece]:
 
 
 def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
-    """Yield a free block of an expandable segment: pages that lie in it whole can be given back."""
+    """Yield the pieces of a free block of an expandable segment: whole pages in it can be returned."""
     is_large = segment.kind == "large" and not segment.size % _LARGE_PAGE
     page = _LARGE_PAGE if is_large else _SMALL_PAGE
     start = block.address - segment.address
@@ -279,11 +278,11 @@ class MemoryMap(Shown):
         )
 
     def reserved(self, device: str) -> int:
-        """Return how many bytes a device's allocator has taken."""
+        """Return the bytes that a device's allocator has reserved."""
         return sum(segment.size for segment in self.segments if segment.device == device)
 
     def fragmentation(self, device: str = "") -> Fragmentation:
-        """Return a device's parts, every byte once; by default of the device with the most."""
+        """Return a device's parts, every byte once; by default those of the device with the most reserved."""
         device = device or max(self.devices, key=self.reserved, default="")
         serves = attrgetter("pool", "stream")
         own = sorted((segment for segment in self.segments if segment.device == device), key=serves)
@@ -310,7 +309,7 @@ def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tupl
 
 
 def blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return the blocks of a segment as torch lists it; before torch 2.1 they say no addresses."""
+    """Return the blocks of a segment as torch lists it; before torch 2.1 they have no addresses."""
     blocks, address = [], segment["address"]
     for block in segment["blocks"]:
         size, state = block["size"], _STATES.get(block["state"], "allocated")
@@ -328,7 +327,7 @@ def events_of(trace: Sequence[Event | Mapping[str, Any]]) -> Sequence[Event]:
 
 
 def event_of(listed: Mapping[str, Any]) -> Event:
-    """Return one event of a trace as torch lists it; an error of memory has no address."""
+    """Return one event of a trace as torch lists it; an out-of-memory event has no address."""
     get = listed.get
     return Event(
         listed["action"], get("addr", 0), get("size", 0), get("time_us"), get("frames") or ()

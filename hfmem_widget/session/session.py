@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hfmem_widget.display import Shown, resolve
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.session.highs import NOTHING, highest_of
 from hfmem_widget.session.model import (
     NOT_AVAILABLE,
     ROLES,
@@ -25,7 +24,6 @@ from hfmem_widget.session.model import (
     Guide,
     KVCache,
     LocalNote,
-    Move,
     Phase,
     Polling,
     Sample,
@@ -35,8 +33,9 @@ from hfmem_widget.session.model import (
     data_frame,
     same,
 )
+from hfmem_widget.session.moves import Move
 from hfmem_widget.session.series import HELD
-from hfmem_widget.session.spans import Phases, Spans, SpanTuple
+from hfmem_widget.session.spans import NOTHING, Phases, Spans, SpanTuple, highest_of
 from hfmem_widget.session.steps import Steps, Table
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.session.what_if import WhatIf
@@ -198,10 +197,7 @@ class Session(Shown):
             return {**copied, "_software": dict(self.software)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        moved = {"moves": [], "recipe": {}} | state
-        vars(self).update(
-            moved, lock=UNWRITTEN, remarks={}, run=None, trained=[], evaluated=[], what_if=None
-        )
+        vars(self).update(vars(Session()) | state)
 
     def __repr__(self) -> str:
         state = "running" if self.running else "finished"

@@ -1,24 +1,104 @@
-"""The spans of a session, the highest samples since each open one began, and what their kinds add up to."""
+"""The spans of a session, the highest samples since each open one began, and totals by kind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from itertools import repeat, zip_longest
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from hfmem_widget.display import Shown
-from hfmem_widget.session.highs import Highs
 from hfmem_widget.session.model import FINE_KINDS, Growing, Phase, Span
 from hfmem_widget.session.steps import size_of
 
+NOTHING = -math.inf
+"""The highest of no values."""
+
+MOST_ROWS = 64
+"""Rows that wait until the highs are asked for: many at once cost hardly more than one."""
+
+Key = TypeVar("Key", bound=Hashable)
+Row = Sequence[float]
+
+
+class Highs(dict[Key, list[Row]]):
+    """The highest value of each column of rows, since each key was opened.
+
+    Each key, in order of opening, has the rows that came until the next was opened, so that a row costs the
+    same however many are open. The highs of a key are its own and those of all keys opened later; a closed
+    key leaves its own to the key before it.
+    """
+
+    def newest(self) -> Key | None:
+        """Return the open key that was opened last."""
+        return next(reversed(self), None)
+
+    def open(self, key: Key, row: Row) -> None:
+        """Open a key: keep the highs from now on, `row` included."""
+        self[key] = [row]
+
+    def note(self, *rows: Row) -> None:
+        """Add rows; they may be longer than those before, and NaN is never a high."""
+        for rows_of_newest in reversed(self.values()):
+            _add(rows_of_newest, *rows)
+            break
+
+    def since(self, key: Key) -> list[float]:
+        """Return the highest values since a key was opened, `NOTHING` for none; empty if it is closed."""
+        return next((highs for other, highs in self.highs_by_key() if other == key), [])
+
+    def highs_by_key(self) -> Iterator[tuple[Key, list[float]]]:
+        """Yield each open key with the highest values since it was opened, the newest first."""
+        highs: list[float] = []
+        for key, rows in reversed(self.items()):
+            own = highest_of(rows)
+            rows[:] = [own]
+            highs = highest_of([own, highs]) if highs else own
+            yield key, highs
+
+    def close(self, key: Key) -> list[float]:
+        """Close a key and return the highest values since it was opened."""
+        if key == self.newest():  # as nearly always
+            highs = highest_of(self.pop(key))
+            if self:
+                self.note(highs)
+            return highs
+        highs, order = self.since(key), list(self)
+        place, own = order.index(key), self.pop(key)
+        if place:
+            _add(self[order[place - 1]], own[0])
+        return highs
+
+    def drop(self, key: Key) -> None:
+        """Close a key, if it is open."""
+        if key in self:
+            self.close(key)
+
+
+def _add(rows: list[Row], *new: Row) -> None:
+    rows += new
+    if len(rows) >= MOST_ROWS:
+        rows[:] = [highest_of(rows)]
+
+
+def highest_of(rows: Sequence[Row]) -> list[float]:
+    """Return the highest value of each column, `NOTHING` for none; rows may be of different lengths."""
+    # Begins with no value: `max` keeps a NaN that comes first, and no other.
+    widths = set(map(len, rows))
+    if len(widths) == 1:
+        return list(map(max, repeat(NOTHING, widths.pop()), *rows))
+    return list(map(max, zip_longest((), *rows, fillvalue=NOTHING)))
+
+
 MOST_READINGS = 40_000
-"""Readings kept in spans, over all of them: the more series there are, the fewer spans."""
+"""The most readings in all spans together: the more series, the fewer spans."""
 
 MOST_ROOTS = 500
 MOST_PHASES = 40
-"""Phases of an outermost span at most: a user may give any number of names to blocks."""
+"""The most phases of an outermost span: a user may name any number of blocks."""
 
 
 class SpanTuple(tuple[Span, ...], Shown):
@@ -34,12 +114,12 @@ class SpanTuple(tuple[Span, ...], Shown):
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans that were watched; all others lie within them."""
+    """Return the spans without a parent: what was watched."""
     return [span for span in spans if span.parent is None]
 
 
 def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
-    """Return the span that has an id, and those within it, of some that are in order of opening."""
+    """Return the span with id `root` and those within it; `spans` are in order of opening."""
     spans_inside: dict[int, Span] = {}
     for span in spans:
         if span.id == root or span.parent in spans_inside:
@@ -48,10 +128,9 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 
 
 class Spans(Growing):
-    """Spans in order of opening, by id; `highs` has the highest samples since each open one began, by its id.
+    """Spans in order of opening, by id; `highs` has the highest samples since each open span began, by id.
 
-    Of one that is open when it is handed in, the highest sample so far is taken from its `before`. `coarse`
-    are those that are not of a step.
+    The highs of an open span begin with its `before`. `coarse` has those whose kind is not in `FINE_KINDS`.
     """
 
     _compared = ("_by_id",)
@@ -99,19 +178,19 @@ class Spans(Growing):
             self.highs.open(span.id, span.before.values)
 
     def forget_old(self, width: int) -> None:
-        """Let the oldest spans go where there are very many for so many series: first those of steps."""
+        """Drop the oldest spans if there are too many for `width` series; first those of `FINE_KINDS`."""
         if len(self._by_id) * max(1, width) <= MOST_READINGS:
             return
         closed = [at for at, span in self._by_id.items() if span.stop is not None]
         fine = [at for at in closed if at not in self.coarse]
-        # An eighth at once: looking for them takes as long as there are spans.
+        # An eighth at once: the search takes time in proportion to all spans.
         for at in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._by_id[at]
             self.coarse.pop(at, None)
 
 
 class Phases(Growing):
-    """Finished spans added up by kind, with the worst of each, by the id of the outermost around them."""
+    """Totals of finished spans by kind, with the worst of each, by the id of their outermost span."""
 
     _compared = ("_by_root",)
 

@@ -1,4 +1,4 @@
-"""What was live at a peak, by where it was allocated."""
+"""Live memory at a peak, by the place of its allocation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ By = Literal["line", "module", "operator"]
 BY: tuple[By, ...] = ("line", "module", "operator")
 
 KINDS = ("before", "forward", "backward", "optimizer", "elsewhere")
-"""When memory was allocated; ``before`` is before the recording."""
+"""The phase in which memory was allocated; ``before`` is before the recording."""
 
 BEFORE = "before the recording"
 BACKWARD = "autograd (backward)"
@@ -46,14 +46,16 @@ OPERATOR = "torch operator"
 class Site:
     """Live memory that was allocated from one place."""
 
-    line: str  # the user's own, such as ``cell [3] line 12``, or what stands for it
-    module: str  # the module whose forward ran, such as ``BertLayer``, or what else ran
-    operator: str  # the innermost call: ``aten::mm``; of Python alone ``Linear.forward``
+    line: str  # the user's own, such as ``cell [3] line 12``, or a placeholder
+    module: str  # the module whose forward ran, such as ``BertLayer``, or a placeholder
+    operator: (
+        str  # the innermost call, such as ``aten::mm``, or ``Linear.forward`` without operators
+    )
     kind: str  # one of `KINDS`
     bytes: int  # as requested
     blocks: int  # number of allocations
-    source: str = ""  # the text of the line; empty if it is not known
-    function: str = ""  # the qualified name of the function that the line is in; so is this
+    source: str = ""  # the text of the line; empty if unknown
+    function: str = ""  # the qualified name of the line's function; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What one line, module or operator held over time, in bytes."""
+    """The memory of one line, module or operator over time, in bytes."""
 
     name: str
     sizes: tuple[int, ...]  # at each moment
-    highest: int  # the most at any moment, also at those between
+    highest: int  # the most at any event, also between the moments
     source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """The allocated bytes of a device over time, as a stack of what holds them."""
+    """The allocated bytes of a device over time, as a stack of bands."""
 
     moments: tuple[float, ...]  # seconds, as the peak's; or numbers of events
     is_timed: bool  # whether the events have times
@@ -89,7 +91,7 @@ class OverTime:
     bands: Mapping[By, tuple[Band, ...]]  # from the bottom to the top
 
     def since(self, start: float) -> OverTime:
-        """Return it with its times since another instant."""
+        """Return a copy whose times count from `start`."""
         if not self.is_timed:
             return self
         return replace(self, moments=tuple(moment - start for moment in self.moments))
@@ -97,7 +99,7 @@ class OverTime:
 
 @dataclass(frozen=True, slots=True)
 class LivePeak:
-    """What was live on one device at the peak of the recording. Times are seconds since the session began."""
+    """Live memory of one device at the peak of the recording. Times are seconds since the session began."""
 
     device: str  # its key
     bytes: int  # the sum of `sites`: requested, and not yet freed
@@ -113,17 +115,17 @@ class LivePeak:
     requested: float = NOT_AVAILABLE
     """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
     over_time: OverTime | None = None
-    """None where nothing was recorded but what is live; likewise of a recording that was read."""
-    span_id: int | None = None  # of the outermost span that it is of, if of one
+    """None without recorded events, and in a recording that was read from a file."""
+    span_id: int | None = None  # of its outermost span, if it belongs to one
 
     @property
     def exact(self) -> bool:
-        """Whether the allocator's own peak is the same to the byte."""
+        """Whether it equals the allocator's own peak to the byte."""
         return self.highest == self.requested
 
     @property
     def peak(self) -> Peak:
-        """The most that was allocated while events were recorded, as requested; NaN where none were."""
+        """The peak of requested bytes while events were recorded; NaN without events."""
         if not self.entries and math.isnan(self.requested):
             return Peak(NOT_AVAILABLE, "at least")
         began_empty = self.over_time is not None and not self.over_time.allocated[0]
@@ -131,12 +133,12 @@ class LivePeak:
 
     @property
     def moment(self) -> str:
-        """When it was live, in words."""
+        """The instant in words."""
         return "when it was taken" if math.isnan(self.peak.value) else "at the peak"
 
     @property
     def certainty(self) -> str:
-        """How exact it is, as a sentence."""
+        """A sentence on its accuracy."""
         if self.device == "cpu":
             sentence = (
                 "Counts the tensors that this thread's operators return, each storage once; temporaries "
@@ -167,7 +169,7 @@ class LivePeak:
 
     def rows(self, by: By = "line") -> tuple[Row, ...]:
         """Return the live memory by line, module or operator, largest first."""
-        if by not in {"line", "module", "operator"}:
+        if by not in BY:
             raise wrong_value(by, "by", "'line', 'module' or 'operator'")
         by_name: dict[str, list[Site]] = {}
         for site in self.sites:
@@ -184,14 +186,14 @@ class LivePeak:
 
 @dataclass(frozen=True, slots=True)
 class StackRecording:
-    """How the stacks were recorded, and what that cost, in seconds."""
+    """The source of the stacks, and the cost of recording them, in seconds."""
 
     way: Literal["allocator", "operators"]
-    """By the CUDA allocator's own history, or by looking at each operator's tensors."""
+    """The CUDA allocator's own history, or a look at each operator's tensors."""
     began: float = 0.0  # since the session began
     seconds: float = NOT_AVAILABLE
-    """What recording took: an estimate for the allocator, a lower bound for operators; NaN if unknown."""
-    snapshot: float = 0.0  # what reading the record took, after the end
+    """Cost of recording: an estimate for the allocator, a lower bound for operators; NaN if unknown."""
+    snapshot: float = 0.0  # cost of reading the record, after the end
     notes: tuple[str, ...] = ()
 
 
@@ -217,7 +219,7 @@ class Snapshot(Shown):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the history does not say, in sentences."""
+        """Sentences on gaps of the history."""
         peaks = self.stacks.peaks
         if peaks and not any(peak.entries for peak in peaks):
             return (
@@ -245,47 +247,34 @@ class Snapshot(Shown):
         return page
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stacks(Shown):
     """What was live at the peak of each device, by where it was allocated.
 
-    Parameters
+    Attributes
     ----------
     peaks : tuple of LivePeak
         The one with the most bytes first.
     recording : StackRecording
-    pickled : bytes, optional
-        The snapshot as `save` writes it, compressed by zlib.
+    pickled : bytes
+        The snapshot as `save` writes it, compressed by zlib; empty if it was not kept.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.stacks.html:stacks_bundle"
 
-    def __init__(
-        self, peaks: tuple[LivePeak, ...], recording: StackRecording, pickled: bytes = b""
-    ) -> None:
-        self.peaks = peaks
-        self.recording = recording
-        self._pickled = pickled
+    peaks: tuple[LivePeak, ...]
+    recording: StackRecording
+    pickled: bytes = b""
 
     def __eq__(self, other: object) -> bool:
-        return same(vars(self), vars(other)) if isinstance(other, Stacks) else NotImplemented
+        return same(self, other) if isinstance(other, Stacks) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._pickled)
+        return hash(self.pickled)
 
     def __repr__(self) -> str:
         live = ", ".join(f"{peak.device} {peak.bytes:,} bytes" for peak in self.peaks)
         return f"<Stacks: live at the peak: {live or 'nothing'}>"
-
-    @property
-    def can_be_saved(self) -> bool:
-        """Whether the snapshot was kept."""
-        return bool(self._pickled)
-
-    def with_peaks(
-        self, peaks: tuple[LivePeak, ...], recording: StackRecording | None = None
-    ) -> Stacks:
-        """Return a copy with other peaks, and with another recording if one is given."""
-        return Stacks(peaks, recording or self.recording, self._pickled)
 
     def rows(self, by: By = "line", device: str = "") -> tuple[Row, ...]:
         """Return what was live at a device's peak by source line, module or operator, largest first.
@@ -342,9 +331,8 @@ class Stacks(Shown):
         WatchStateError
             If no snapshot was kept.
         """
-        if not self._pickled:
+        if not self.pickled:
             raise WatchStateError("this recording has no snapshot to save")
-        content = zlib.decompress(self._pickled)
-        target = path_of(path)
+        target, content = path_of(path), zlib.decompress(self.pickled)
         resolve("hfmem_widget.recording.file:write_new")(target, [content], 0o600)
         return target

@@ -1,4 +1,4 @@
-"""The steps of a run of any length in a fixed amount of memory, the worst of them exact."""
+"""The steps of a run of any length in a fixed amount of memory; the worst step stays exact."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.blocks import GrowingTable
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Span, data_frame
+from hfmem_widget.session.timeline import GrowingTable
 from hfmem_widget.text import format_counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _NO_DEVICE = (NOT_AVAILABLE,) * len(PER_DEVICE)
 
 
 def size_of(counts: Mapping[str, float]) -> int:
-    """Return for how many steps a span stands that has such counts."""
+    """Return the number of steps in a span with these counts."""
     last = counts.get("step", 0.0)
     return int(last - counts.get("first", last)) + 1
 
@@ -197,7 +197,7 @@ class Steps(GrowingTable):
         self._wait(row)
 
     def extend(self, table: Table) -> None:
-        """Add finished steps as rows of the columns that there are."""
+        """Add finished steps as rows of the present `columns`."""
         self._settle()
         self.count += int(sizes_of(table).sum())
         with self._lock:
@@ -210,7 +210,8 @@ class Steps(GrowingTable):
             newest = int(self._rows > 0)
             rows = np.concatenate([self._table[self._rows - newest : self._rows], table])
             begins, filled = self._groups_in(rows)
-            most = newest + max(0, self._most_rows - self._rows)
+            most_rows = min(self._most, max(8, CELLS // self._table.shape[1]))
+            most = newest + max(0, most_rows - self._rows)
             kept = begins[:most]
             table = rows[begins[most] :] if len(begins) > most else rows[:0]
             if kept:
@@ -251,11 +252,6 @@ class Steps(GrowingTable):
             frame[f"{device}/certainty"] = certainty
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return frame.rename(columns=new)
-
-    @property
-    def _most_rows(self) -> int:
-        width: int = self._table.shape[1]
-        return min(self._most, max(8, CELLS // width))
 
     def _groups_in(self, rows: Table) -> tuple[list[int], list[int]]:
         """Return where groups begin in rows, and their sizes; the first row is the newest of the table."""
@@ -301,13 +297,13 @@ def _places(table: Table) -> NDArray[np.intp]:
 
 
 def sizes_of(table: Table) -> Table:
-    """Return how many steps each row stands for."""
+    """Return the number of steps in each row."""
     sizes: Table = table[:, _LAST] - table[:, _FIRST] + 1
     return sizes
 
 
 def group_of(row: Sequence[float], devices: Sequence[str]) -> StepGroup:
-    """Return a row of a table of some devices as a group."""
+    """Return a row of a table with these devices as a group."""
     parent, first, last, start, stop, samples, longest, tokens, content = row[: len(FIGURES)]
     by_device = {}
     for at, device in enumerate(devices):

@@ -2,14 +2,56 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
-from typing import Self
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hfmem_widget.session.blocks import GrowingTable
+from hfmem_widget.session.model import Growing
 from hfmem_widget.text import wrong_value
+
+BLOCK = 64
+"""The most rows that wait: numpy takes as long for one row as for many."""
+
+
+class GrowingTable(Growing):
+    """A table that grows; its readers call `_settle` first. A copy, also by `pickle`, grows no further."""
+
+    def __init__(self) -> None:
+        self._new: list[Sequence[float]] = []
+        self.replace_lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            return {name: copy(value) for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.replace_lock()
+
+    def replace_lock(self) -> None:
+        """Make a new lock: in a forked child, the thread that held the old one does not exist."""
+        self._lock = threading.RLock()
+
+    def _wait(self, row: Sequence[float]) -> None:
+        with self._lock:
+            self._new.append(row)
+        if len(self._new) >= BLOCK:
+            self._settle()
+
+    def _settle(self) -> None:
+        with self._lock:
+            if self._new:
+                # In this order: where there is no memory for more rows, they wait.
+                self._enter(np.array(self._new))
+                self._new.clear()
+
+    def _enter(self, block: NDArray[np.float64]) -> None:
+        raise NotImplementedError
+
 
 CAPACITY = 4096
 CELLS = 150_000
@@ -27,8 +69,7 @@ class Timeline(GrowingTable):
     When `capacity` rows are full (fewer if there are very many series), neighbours merge and `bucket`
     doubles: the whole run always fits, and no sampled extreme is ever lost.
 
-    The `width` is the number of series. At most `capacity` rows, an even number, and so many `cells` of
-    readings are kept.
+    The `width` is the number of series. At most `capacity` rows, an even number, and `cells` readings stay.
     """
 
     _compared = ("time", "low", "high", "bucket", "samples", "gaps")
@@ -126,7 +167,7 @@ class Timeline(GrowingTable):
         """Make room for series that appeared later; their past is "not available"."""
         # At once: a reader who enters rows meanwhile would put back the narrower arrays.
         with self._lock:
-            self._enter_waiting()
+            self._settle()
             if width > self.width:
                 self._allocate(len(self._time), width)
 
@@ -146,7 +187,7 @@ class Timeline(GrowingTable):
 
     @property
     def most_rows(self) -> int:
-        """How many rows are kept: fewer where there are very many series."""
+        """The most rows that are kept: fewer with very many series."""
         return max(2, min(self.capacity, self._cells // max(1, self.width) + 1))
 
     def _enter(self, block: Floats) -> None:

@@ -1,4 +1,4 @@
-"""What a training would take at other batches and lengths: coefficients that its dry runs gave."""
+"""The memory of a training at other batches and lengths, by coefficients from its dry runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Bytes at a moment of a step: so many, more for each token, and for each that a token may look at."""
+    """Bytes at a moment of a step: a fixed part, one for each token, and one for each pair of tokens."""
 
     gradients: float  # bytes of it that are complete gradients
     fixed: float
@@ -16,22 +16,22 @@ class Moment:
     per_pair: float
 
     def bytes(self, rows: int, length: int) -> float:
-        """Return the bytes of it above what is held."""
+        """Return the bytes above the held parts."""
         tokens = rows * length
         return self.fixed + self.per_token * tokens + self.per_pair * tokens * length
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A training with or without checkpointing, in some precision."""
+    """A training with or without checkpointing, in one precision."""
 
     checkpointing: bool
     precision: str
     held: Mapping[str, float]  # bytes of the parts that no batch changes
-    moments: tuple[Moment, ...]  # whichever takes most is the peak
-    low: float  # shares of that peak between which the real one is expected
+    moments: tuple[Moment, ...]  # the largest is the peak
+    low: float  # the real peak is expected between these shares of it
     high: float
-    off: float  # share by which dry runs differ at most, those included that nothing was fitted to
+    off: float  # largest relative difference to a dry run, including those that were not fitted
 
     def peak(self, rows: int, length: int) -> float:
         """Return the bytes at the peak."""

@@ -15,6 +15,7 @@ from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.display import Shown
 from hfmem_widget.session import (
     HELD,
+    VERDICTS,
     Certainty,
     Finding,
     Move,
@@ -23,7 +24,7 @@ from hfmem_widget.session import (
     Span,
     outermost,
 )
-from hfmem_widget.session.model import NOT_AVAILABLE, VERDICTS
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import Row
 from hfmem_widget.text import (
     format_bytes,

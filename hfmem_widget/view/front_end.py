@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hfmem_widget.analysis.history import Cell
+from hfmem_widget.analysis.cell import Cell
 
 _BY_VARIABLE = {
     "VSCODE_PID": "VS Code",

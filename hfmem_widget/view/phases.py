@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfmem_widget.analysis.facts import active_devices, end_of
-from hfmem_widget.analysis.record_of import pace_of
+from hfmem_widget.analysis.record import pace_of
 from hfmem_widget.session import Peak, Phase, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_STEP_LABEL
 from hfmem_widget.text import format_count, format_counted, format_duration, format_rate, plain

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, astuple
 
 from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.session import Move, WhatIf
-from hfmem_widget.session.model import VERDICTS
+from hfmem_widget.session import VERDICTS, Move, WhatIf
 from hfmem_widget.text import format_bytes, format_count, format_counted
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from hfmem_widget.analysis.history import Cell
-from hfmem_widget.analysis.record import Record, no_points, no_steps
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.record import NO_POINTS, NO_STEPS, Record, record_of, whole
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.html import whole_bundle
 from hfmem_widget.features.compare.model import Comparison
@@ -296,7 +295,7 @@ def compared_without_lines() -> Bundle:
     for name, scale in (("a", 1.0), ("b", 2.0)):
         session = training(scale)
         record = record_of(session, whole(session), label=name)
-        bare = [replace(one, curve=no_points(), steps=no_steps()) for one in record.devices]
+        bare = [replace(one, curve=NO_POINTS, steps=NO_STEPS) for one in record.devices]
         records[name] = [replace(record, devices=tuple(bare))]
     return whole_bundle(of_runs(records))
 

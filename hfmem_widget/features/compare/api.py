@@ -13,8 +13,16 @@ import numpy as np
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.history import HISTORY
-from hfmem_widget.analysis.record import UNUSED, DeviceRecord, Floats, Record
-from hfmem_widget.analysis.record_of import as_in_a_snapshot, of_stacks, record_of, whole
+from hfmem_widget.analysis.record import (
+    UNUSED,
+    DeviceRecord,
+    Floats,
+    Record,
+    as_in_a_snapshot,
+    of_stacks,
+    record_of,
+    whole,
+)
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.by_line import notes_of, with_changes
 from hfmem_widget.features.compare.model import (

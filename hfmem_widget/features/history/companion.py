@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hfmem_widget.analysis.history import HISTORY, Cell, History
-from hfmem_widget.analysis.record import DeviceRecord, Record
-from hfmem_widget.analysis.record_of import UNNAMED, record_of
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import HISTORY, History
+from hfmem_widget.analysis.record import UNNAMED, DeviceRecord, Record, record_of
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions

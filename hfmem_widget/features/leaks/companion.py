@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
+from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.facts import QUICK, findings_of
-from hfmem_widget.analysis.history import Cell
 from hfmem_widget.analysis.left_behind import left_behind
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.reruns import enter_reruns

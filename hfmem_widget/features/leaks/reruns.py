@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hfmem_widget.analysis.history import HISTORY, Cell
-from hfmem_widget.analysis.record import UNLABELLED, Record
-from hfmem_widget.analysis.record_of import names_of
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import HISTORY
+from hfmem_widget.analysis.record import UNLABELLED, Record, names_of
 from hfmem_widget.features.leaks.who_added import KINDS, NEARLY_ALL, search
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders

@@ -8,7 +8,8 @@ from typing import Final
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.segments import HOST, Block, MemoryMap, Segment, SegmentKind, segments_of
+from hfmem_widget.session.segments import Block, MemoryMap, Segment, SegmentKind, segments_of
+from hfmem_widget.session.series import HOST
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import Allocator, reading_of
 from hfmem_widget.sources.malloc import Mallinfo, ReadHeap, find_glibc_heap

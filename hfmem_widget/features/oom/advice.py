@@ -20,8 +20,7 @@ from hfmem_widget.features.oom.diagnosis import (
     with_share,
 )
 from hfmem_widget.features.oom.model import Advice, Cache, Cause, Incident, OomDiagnosis
-from hfmem_widget.session import Move
-from hfmem_widget.session.model import VERDICTS
+from hfmem_widget.session import VERDICTS, Move
 from hfmem_widget.text import (
     GIB,
     MIB,
@@ -48,13 +47,11 @@ _FOUR_BITS_OF_SIXTEEN = 0.28  # 4.5 bits a weight, with the scales of a block of
 
 
 def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
-    """Return what the diagnosis calls for, then what saves most."""
+    """Return the remedies of the diagnosed cause, then the changes that save most."""
     first = list(remedies(incident, diagnosis.cause))
-    # After these nothing need be made smaller, once they have a remedy.
+    # A remedy of these causes is enough: nothing else need be smaller.
     is_enough = first and diagnosis.cause in ENOUGH
-    more = sorted(
-        [] if is_enough else savings(incident), key=lambda advice: advice.bytes, reverse=True
-    )
+    more = [] if is_enough else sorted(savings(incident), key=lambda advice: -advice.bytes)
     last = list(_left_behind(incident))
     if diagnosis.cause in BEFORE_A_LIMIT and limit(incident) is not None:
         last.insert(0, _raise_limit(incident))
@@ -211,7 +208,6 @@ def _in_chunks(incident: Incident) -> Advice:
 
 
 def _left_behind(incident: Incident) -> Iterator[Advice]:
-    """Yield what to do about what only the error still holds."""
     if incident.seen.freed >= KEPT_FROM:
         freed = format_bytes(incident.seen.freed)
         yield Advice(
@@ -262,21 +258,14 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
     is_gathering = running(incident, "gathering")
     if is_gathering or incident.grown > incident.asked:
         grown = max(incident.grown, 0.0)
-        action = (
-            "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the "
-            "predictions"
-        )
-        place = "on the GPU"
-        if incident.on_the_host:  # where eval_accumulation_steps would move nothing
-            action = (
-                "Set prediction_loss_only=True, or reduce each prediction "
-                "(preprocess_logits_for_metrics)"
-            )
-            place = "in memory"
+        more = f": {format_bytes(grown)} more than at its start" if grown > 0 else ""
         yield Advice(
-            action,
-            f"predictions stay {place} until the evaluation ends"
-            + (f": {format_bytes(grown)} more than at its start" if grown > 0 else ""),
+            "Set prediction_loss_only=True, or reduce each prediction (preprocess_logits_for_metrics)"
+            if incident.on_the_host  # where eval_accumulation_steps would move nothing
+            else "Set eval_accumulation_steps, or prediction_loss_only=True if no metric needs the "
+            "predictions",
+            f"predictions stay {'in memory' if incident.on_the_host else 'on the GPU'} until the evaluation "
+            f"ends{more}",
             f"up to {format_bytes(grown)}" if grown > 0 else "",
             grown,
             is_tried=True,
@@ -293,14 +282,12 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
 def of_states(incident: Incident) -> Iterator[Advice]:
     """Yield what makes gradients and optimizer states smaller."""
     contents, states = incident.contents, incident.part("optimizer")
-    missing = incident.seen.states
+    missing, names = incident.seen.states, [name.lower() for name in contents.optimizers]
     whole = states + missing
-    is_there = training(incident) or in_optimizer(incident)
-    if (
-        is_there
-        and _may_be_adam(incident)
-        and whole >= STATES_FROM * max(incident.allocated, whole)
-    ):
+    # Adam keeps two states as large as the weights.
+    may_be_adam = not names or any("adam" in name and "8bit" not in name for name in names)
+    is_large = whole >= STATES_FROM * max(incident.allocated, whole)
+    if may_be_adam and is_large and (training(incident) or in_optimizer(incident)):
         yield Advice(
             'Use optim="adamw_8bit", or optim="adafactor", which has almost no states',
             f"the optimizer's states will take {format_bytes(whole)}"
@@ -321,19 +308,13 @@ def of_states(incident: Incident) -> Iterator[Advice]:
             freed,
             is_tried=True,
         )
-    if in_optimizer(incident) and _may_be_adam(incident) and states > 0 and not missing:
+    if in_optimizer(incident) and may_be_adam and states > 0 and not missing:
         yield Advice(
             'Use a fused optimizer: optim="adamw_torch_fused", or AdamW(…, fused=True)',
             "memory ran out in optimizer.step(); unfused, it allocates temporaries as large as the weights",
             f"up to {format_bytes(incident.part('weights'))}",
             incident.part("weights") / 2,
         )
-
-
-def _may_be_adam(incident: Incident) -> bool:
-    """Return whether an optimizer keeps two states as large as the weights; by its name, if that is known."""
-    names = [name.lower() for name in incident.contents.optimizers]
-    return not names or any("adam" in name and "8bit" not in name for name in names)
 
 
 def _of_activations(incident: Incident) -> Iterator[Advice]:
@@ -405,4 +386,4 @@ def _could_be_bfloat16(incident: Incident) -> bool:
 def _usual_dtype(incident: Incident) -> str:
     """Return the dtype of most of the weights; empty if unknown."""
     dtypes = incident.contents.dtypes
-    return max(dtypes, key=lambda dtype: dtypes[dtype], default="")
+    return max(dtypes, key=dtypes.__getitem__, default="")

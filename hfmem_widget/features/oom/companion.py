@@ -39,10 +39,7 @@ class OutOfMemory(Companion):
     stands_above = True
 
     def __init__(
-        self,
-        options: WatchOptions | None = None,
-        *,
-        observer: OomObserver = OBSERVER,
+        self, options: WatchOptions | None = None, *, observer: OomObserver = OBSERVER
     ) -> None:
         self._observer = observer
         self._shows = options is None or not options.quiet
@@ -137,8 +134,7 @@ class OutOfMemory(Companion):
         session = self._recorder.session if self._recorder is not None else None
         if session is None or not session.running:
             return
-        path = inside(session.open_spans, self._root)
-        if not path:
+        if not (path := inside(session.open_spans, self._root)):
             return
         self._count += 1
         sample = session.last_sample

@@ -1,6 +1,6 @@
 """Why memory ran out, in plain words: of the causes that an incident shows, the one that decided.
 
-What was being done is read of the names of the functions that ran.
+The names of the functions that ran say what the code was doing.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def diagnose(incident: Incident) -> OomDiagnosis:
 
 
 def _beside_the_gpu(incident: Incident) -> OomDiagnosis | None:
-    """Return that it was not the GPU that was full, if CUDA's own error does not say what was."""
+    """Return that the GPU was not full, where CUDA's own error does not say what was."""
     if incident.origin != "cuda runtime":
         return None
     free = f"{format_bytes(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
@@ -97,8 +97,8 @@ def _another_model(incident: Incident) -> OomDiagnosis | None:
     other = incident.seen.other
     if other is None or other.bytes < GROWN_FROM * incident.ceiling:
         return None
-    alive = f"{'is' if other.what.startswith('Another') else 'are'} alive"
-    sentence = f"{other.what} {alive}: {other.at} ({format_bytes(other.bytes)})."
+    verb = "is" if other.what.startswith("Another") else "are"
+    sentence = f"{other.what} {verb} alive: {other.at} ({format_bytes(other.bytes)})."
     return OomDiagnosis("another model", sentence)
 
 
@@ -107,8 +107,8 @@ def _graphs(incident: Incident) -> OomDiagnosis | None:
     if kept is None or kept.bytes < GROWN_FROM * incident.ceiling:
         return None
     held = f"{kept.path} holds {with_share(kept.bytes, incident)}"
-    graphs = f"the graphs of {format_counted(kept.graphs, 'tensor')}"
-    return OomDiagnosis("graphs", f"Graphs kept: {held}: {graphs}.")
+    graphs = format_counted(kept.graphs, "tensor")
+    return OomDiagnosis("graphs", f"Graphs kept: {held}: the graphs of {graphs}.")
 
 
 def _kv_cache(incident: Incident) -> OomDiagnosis | None:
@@ -181,14 +181,13 @@ def _growth(incident: Incident) -> OomDiagnosis | None:
 def limit(incident: Incident) -> OomDiagnosis | None:
     """Return that a limit on this process is the cause, if nothing but that is."""
     if incident.on_the_host:
-        host = incident.host
-        sentence = (
-            f"{host.command} allows this process {format_bytes(host.limit)}; {format_bytes(host.used)} "
-            "was mapped already, so the request did not fit"
+        if not incident.met_a_limit:
+            return None
+        limits = f"{incident.host.command} allows this process {format_bytes(incident.host.limit)}"
+        mapped = (
+            f"{format_bytes(incident.host.used)} was mapped already, so the request did not fit"
         )
-        return (
-            OomDiagnosis("limit", f"Limit reached: {sentence}.") if incident.met_a_limit else None
-        )
+        return OomDiagnosis("limit", f"Limit reached: {limits}; {mapped}.")
     is_limited = incident.allowed > 0 or incident.preemptive
     # Beyond the device, the request would not fit without the limit either.
     if incident.is_beyond or not is_limited or incident.free < incident.asked:
@@ -347,26 +346,24 @@ def in_backward(incident: Incident) -> bool:
 
 
 def to_come(incident: Incident) -> float:
-    """Return what the code would certainly have needed next: gradients and states, or more of a KV cache."""
+    """Return the bytes that the code certainly needed next: gradients and states, or more of a KV cache."""
     seen, cache = incident.seen, incident.seen.cache
+    if cache is not None:
+        return cache.whole - cache.held
     is_step = in_backward(incident) or in_optimizer(incident) or incident.within("train", "step")
-    if cache is not None or not is_step or evaluating(incident):
-        return cache.whole - cache.held if cache is not None else 0.0
-    return seen.gradients + seen.states
+    return seen.gradients + seen.states if is_step and not evaluating(incident) else 0.0
 
 
 def recomputing(incident: Incident) -> bool:
     """Return whether a backward pass was recomputing the activations of a checkpoint."""
-    return in_backward(incident) and any(
-        call.startswith(_CHECKPOINTING) for call in _within_backward(incident)
-    )
+    calls = _within_backward(incident) if in_backward(incident) else ()
+    return any(call.startswith(_CHECKPOINTING) for call in calls)
 
 
 def checkpointed(incident: Incident) -> bool:
-    """Return whether activations were being recomputed, or the model says that they are to be."""
-    return incident.model.checkpointing or any(
-        call.startswith(_CHECKPOINTING) for call in incident.calls
-    )
+    """Return whether activations were being recomputed, or the model's own fields say that they will be."""
+    is_recomputing = any(call.startswith(_CHECKPOINTING) for call in incident.calls)
+    return incident.model.checkpointing or is_recomputing
 
 
 def is_logits(incident: Incident) -> bool:
@@ -380,7 +377,7 @@ def is_logits(incident: Incident) -> bool:
 
 
 def _within_backward(incident: Incident) -> tuple[str, ...]:
-    """Return what ran, without what called the backward pass: that did not ask for memory."""
+    """Return the functions that ran, without the callers of the backward pass: these requested no memory."""
     return tuple(takewhile(BACKWARD.__ne__, incident.calls))
 
 

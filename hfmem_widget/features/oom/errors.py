@@ -1,8 +1,7 @@
-"""Which errors are about memory, and what their texts say: those of PyTorch 2.6 to 2.15 and its libraries.
+"""Errors about memory of PyTorch 2.6 to 2.15 and its libraries, and the figures in their texts.
 
-An error counts only by its type, or if its text begins as theirs do: "out of memory" in the middle of
-somebody's sentence, or of a ValueError, means nothing. Sizes are as exact as the text, with two decimals.
-No error is kept.
+An error's type or the beginning of its text decides: "out of memory" within a sentence, or in a ValueError,
+means nothing. Sizes are as exact as the text, with two decimals. No error is kept.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ Origin = Literal[
     "cuda", "cuda async", "cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes", "mps", "xpu", "cpu",
     "numpy", "python", "no batch size", "other",
 ]  # fmt: skip
-"""What could not have the memory that it requested."""
+"""The library or allocator whose request failed."""
 
 MOST_ERRORS: Final = 16  # errors of a chain that are looked at
 MOST_TEXT: Final = 20_000  # characters that are looked at
 BESIDE_THE_ALLOCATOR: Final[frozenset[Origin]] = frozenset(
     {"cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes"}
 )
-"""What asks the driver itself, and cannot use PyTorch's cache."""
+"""Libraries that request memory of the driver itself, and cannot use PyTorch's cache."""
 
 ON_THE_HOST: Final[frozenset[Origin]] = frozenset({"cpu", "numpy", "python"})
 
@@ -172,7 +171,10 @@ def _read(error: BaseException) -> OutOfMemoryText | None:
 
 def read_text(text: str) -> OutOfMemoryText | None:
     """Return what an error's text says of memory; None if it does not begin as such a text does."""
-    text = _within(text[:MOST_TEXT].strip())
+    text = text[:MOST_TEXT].strip()
+    # A thread or a worker passes the original error's text on with its traceback.
+    if _CAUGHT.match(text) and (raised := _RAISED.findall(text)):
+        text = raised[-1].strip()
     origin = next(
         (name for name, texts in _BEGINNINGS.items() if any(re.match(one, text) for one in texts)),
         None,
@@ -192,12 +194,6 @@ def read_text(text: str) -> OutOfMemoryText | None:
         is_certain=not any(status in text for status in _DOUBTFUL),
         **sizes,
     )
-
-
-def _within(text: str) -> str:
-    """Return the original error's text, if a thread or a worker passes it on with its traceback."""
-    raised = _RAISED.findall(text) if _CAUGHT.match(text) else []
-    return raised[-1].strip() if raised else text
 
 
 def _device(origin: Origin, text: str) -> str:

@@ -1,4 +1,4 @@
-"""What an error shows once code has failed, with what was known when memory ran out; its finding."""
+"""The report on an error that ended the code, with the figures of the moment it occurred; its finding."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from hfmem_widget.sources.heap.referents import outwards
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import GIB, format_bytes
 
-RAN_OUT = "when it ran out"
-
 CONTEXT_UP_TO = 2 * GIB  # what CUDA and its libraries take beyond what PyTorch has reserved
 LIMITED_BELOW = 0.995  # a ceiling above this share of the device is no limit, but rounding
 SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two decimals
@@ -43,7 +41,7 @@ MOST_MODULES = 2_000
 def failure_of(
     error: BaseException, sample: Sample, models: Iterable[Any], *, ran_out: bool
 ) -> Failure | None:
-    """Return what an error says if it is about memory; a doubtful text is, if memory did run out."""
+    """Return an error's figures if it is about memory; a doubtful text counts only if memory `ran_out`."""
     error_and_text = about_memory(error)
     if error_and_text is None or not (error_and_text[1].is_certain or ran_out):
         return None
@@ -70,7 +68,7 @@ def belongs_to(error_text: OutOfMemoryText, event: OomEvent) -> bool:
 def device_of(
     session: Session, error_text: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
-    """Return the device an error is about, else the GPU that is fullest in the span; without a GPU no key."""
+    """Return an error's device, or else the GPU with the highest peak; without a GPU one without a key."""
     devices = {device.key: device for device in session.devices}
     key = error_text.device if event is None else event.device
     if key:
@@ -96,16 +94,19 @@ def incident_of(
     path: Sequence[Span] = (),
     span: Span | None = None,
 ) -> Incident:
-    """Put together what is known of an error.
+    """Return the incident of a failure.
 
-    If the allocator was observed, the event is what it had at that instant, the sample is the reading next to
-    it, and the path has the open spans, outermost first. The span is the outermost one, after it has ended.
+    If the allocator was observed, `event` has its figures at that instant, `sample` is the nearest reading,
+    and `path` has the open spans, outermost first. `span` is the outermost one, after its end.
     """
     error_text, sample = failure.error_text, sample or failure.sample
     device = device_of(session, error_text, event, span)
     seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
     # The allocator's own are of that very instant; a sample is only near to it.
-    readings = dict(seen.readings) if event else _readings(error_text)
+    readings = dict(seen.readings)
+    if event is None and not math.isnan(error_text.allocated):
+        readings = dict.fromkeys(("allocated", "active", "requested"), error_text.allocated)
+        readings["reserved"] = error_text.allocated + known_of(error_text.unallocated, 0.0)
     later = span.after if span is not None else None
     series = f"{device.key}/allocated"
 
@@ -132,7 +133,7 @@ def incident_of(
     process = reserved if is_host else reserved + read("context")
     anatomy = Anatomy(
         device=device,
-        moment=RAN_OUT,
+        moment="when it ran out",
         time=sample.time,
         allocated=allocated,
         reserved=reserved,
@@ -147,6 +148,11 @@ def incident_of(
     numbers = (part.counts.get("step", 0) for part in reversed(path) if part.kind == "step")
     current = next(numbers, NOT_AVAILABLE)
     usual = [step.longest for step in steps if not step.first <= current <= step.last]
+    leaks = (
+        finding
+        for finding in (findings_of(session, span) if span else ())
+        if finding.kind == "leak" and finding.evidence.get("device", device.key) == device.key
+    )
     return Incident(
         device=device,
         origin=error_text.origin,
@@ -168,7 +174,7 @@ def incident_of(
         host=failure.host,
         capability=seen.capability,
         autocast=seen.autocast,
-        growth=_growth_on(device.key, session, span),
+        growth=next(leaks, None),
         grown=known_of(allocated - at_its_start, 0.0),
         lengths=(min(lengths), max(lengths)) if lengths else (),
         usual=(min(usual), max(usual)) if usual else (),
@@ -176,19 +182,10 @@ def incident_of(
     )
 
 
-def _readings(error_text: OutOfMemoryText) -> dict[str, float]:
-    if math.isnan(error_text.allocated):
-        return {}
-    reserved = error_text.allocated + known_of(error_text.unallocated, 0.0)
-    return dict.fromkeys(("allocated", "active", "requested"), error_text.allocated) | {
-        "reserved": reserved
-    }
-
-
 def _capacity(
     error_text: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
 ) -> tuple[float, float]:
-    """Return what the device has for programs, and what this process may use of it if that is less."""
+    """Return the device's capacity for programs, and the limit of this process, NaN without one."""
     if error_text.origin == "mps":  # whose limit is Apple's own recommendation
         return error_text.allowed, NOT_AVAILABLE
     total = known_of(known_of(seen.total, error_text.total), device.total - known_of(driver, 0.0))
@@ -197,7 +194,7 @@ def _capacity(
 
 
 def _foreign(error_text: OutOfMemoryText, reserved: float) -> tuple[tuple[int, float], ...]:
-    """Return the processes that are not this one, which in a container has another id for the driver."""
+    """Return the other processes; in a container the driver's id of this one differs from ours."""
     if not math.isnan(error_text.in_use) or math.isnan(reserved):
         return error_text.processes
     ours = [
@@ -224,11 +221,6 @@ def _others(error_text: OutOfMemoryText, used: float, reserved: float, sampled: 
     return beyond if beyond > CONTEXT_UP_TO else NOT_AVAILABLE
 
 
-def _growth_on(device: str, session: Session, span: Span | None) -> Finding | None:
-    leaks = (each for each in findings_of(session, span) if each.kind == "leak") if span else ()
-    return next((one for one in leaks if one.evidence.get("device", device) == device), None)
-
-
 def _calls_in(error: BaseException) -> tuple[str, ...]:
     """Return the functions that ran where an error was raised, innermost first, across threads."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
@@ -237,7 +229,7 @@ def _calls_in(error: BaseException) -> tuple[str, ...]:
 
 
 def _facts_of(models: Iterable[Any]) -> ModelFacts:
-    """Return what models say by their own fields, without running their code; an odd one costs no other."""
+    """Return settings in the models' own fields, without running their code; one that fails is skipped."""
     checkpointing, vocabulary, quantized = False, 0, False
     for model in models:
         with suppress(Exception):
@@ -252,15 +244,13 @@ def _facts_of(models: Iterable[Any]) -> ModelFacts:
     return ModelFacts(checkpointing, vocabulary, quantized)
 
 
-KIND = "oom"
-
 _EVIDENCE = (
     "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others", "room",
 )  # fmt: skip
-"""The figures of an incident that its finding has, where they are known."""
+"""Figures of an incident in its finding, where they are known."""
 
 Noted = tuple[OomEvent, tuple[Span, ...], Sample]
-"""An event, and what the session had at that instant: the open spans, and its last sample."""
+"""An event, and the session's open spans and last sample at that instant."""
 
 
 class Report(NamedTuple):
@@ -303,13 +293,14 @@ def report_on(
 def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
     """Return the spans that an error went through, outermost first."""
     by_id = {span.id: span for span in session.spans}
-    raised = [span for span in by_id.values() if span.outcome == root.outcome]
-    raised = [span for span in raised if span.id >= root.id]
+    raised = [
+        each for each in by_id.values() if each.outcome == root.outcome and each.id >= root.id
+    ]
     path: list[Span] = []
-    span = max(raised, key=lambda span: (span.start, span.id), default=None)
+    span = max(raised, key=lambda each: (each.start, each.id), default=None)
     while span is not None:
         path.insert(0, span)
-        span = None if span.id == root.id or span.parent is None else by_id.get(span.parent)
+        span = by_id.get(span.parent or 0) if span.id != root.id else None
     return tuple(path) if path and path[0].id == root.id else (root,)
 
 
@@ -320,7 +311,7 @@ def finding_of(
     figures = {name: getattr(incident, name) for name in _EVIDENCE} | {"total": incident.capacity}
     finite = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
     return Finding(
-        kind=KIND,
+        kind="oom",
         severity="critical",
         title=f"{headline(incident)} ({diagnosis.name}).",
         evidence={
@@ -341,7 +332,7 @@ def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
     errors = "An out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
     which = "it" if count == 1 else "the last one"
     return Finding(
-        kind=KIND,
+        kind="oom",
         severity="info",
         title=f"{errors} caught; {which} requested {format_bytes(last.asked)} on {last.device}, with "
         f"{format_bytes(last.free)} free.",

@@ -1,4 +1,4 @@
-"""One out-of-memory error: what the allocator, the text of the error and the session know of it."""
+"""An out-of-memory error: the figures of the allocator, of the error's text and of the session."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NAMES: dict[Cause, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the models of the session say of themselves."""
+    """Settings that the session's models have in their own fields."""
 
     checkpointing: bool = False
     vocabulary: int = 0  # size of the logits' last axis; 0 if unknown
@@ -55,11 +55,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostLimit:
-    """What this process may map, what it has mapped, and what sets the limit; NaN if there is none."""
+    """The limit on what this process may map, and what it has mapped, in bytes; NaN if there is none."""
 
     limit: float = NOT_AVAILABLE
     used: float = NOT_AVAILABLE
-    command: str = "ulimit -v"
+    command: str = "ulimit -v"  # which sets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ class Cache:
     """The KV cache of a call of ``generate``; bytes."""
 
     rows: int
-    length: int  # tokens of each row that were asked for, prompt included
+    length: int  # requested tokens of each row, prompt included
     held: float
-    whole: float  # at that length
-    layers: int = 0  # that have a part of it already
+    whole: float  # its size at that length
+    layers: int = 0  # layers with a part of it already
 
 
 @dataclass(frozen=True, slots=True)
 class OtherModels:
-    """A model like those in use that is none of them, or several."""
+    """Models of the same classes as those in use, that nothing uses."""
 
     what: str  # in words
     at: str  # the names that hold them
@@ -84,20 +84,20 @@ class OtherModels:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of the device while the error was alive; bytes."""
+    """Observations on the device while the error was alive; bytes."""
 
-    freed: int = 0  # by `%memholders --free errors`: what nothing else holds
+    freed: int = 0  # by `%memholders --free errors`: nothing but errors holds it
     kept: Holder | None = None  # the name that holds most through the graphs of several tensors
     other: OtherModels | None = None
-    gradients: int = 0  # that the weights in use do not have yet, and their optimizers' states
-    states: int = 0
+    gradients: int = 0  # missing gradients of the weights in use
+    states: int = 0  # missing states of their optimizers
     optimizers: tuple[str, ...] = ()
     cache: Cache | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known of the error that ended the code, when it does."""
+    """The error that ended the code, as it was at that moment."""
 
     error_text: OutOfMemoryText
     sample: Sample  # the session's last one
@@ -112,11 +112,11 @@ class Incident:
     """An out-of-memory error and the state of memory at that instant. Bytes; NaN if unknown."""
 
     device: Device
-    origin: Origin  # what could not have the memory that it requested
+    origin: Origin  # the library or allocator whose request failed
     asked: float = NOT_AVAILABLE  # in one piece
     total: float = NOT_AVAILABLE  # of the device
     free: float = NOT_AVAILABLE  # on the device
-    allowed: float = NOT_AVAILABLE  # what this process may use at most; NaN without a limit
+    allowed: float = NOT_AVAILABLE  # the limit of this process; NaN without one
     allocated: float = NOT_AVAILABLE  # by PyTorch's allocator, as is `reserved`
     reserved: float = NOT_AVAILABLE
     others: float = NOT_AVAILABLE  # used by other processes
@@ -139,27 +139,27 @@ class Incident:
 
     @property
     def on_the_host(self) -> bool:
-        """Whether the host ran out, and not a GPU."""
+        """Whether the host ran out of memory, and not a GPU."""
         return self.origin in ON_THE_HOST or self.device.key == "cpu"
 
     @property
     def place(self) -> str:
-        """What ran out, in words."""
+        """The device that ran out of memory, in words."""
         return "this machine" if self.on_the_host else self.device.key or "a GPU"
 
     @property
     def beside_the_allocator(self) -> bool:
-        """Whether a library asked, which cannot use PyTorch's cache."""
+        """Whether the request came from a library, which cannot use PyTorch's cache."""
         return self.origin in BESIDE_THE_ALLOCATOR
 
     @property
     def ceiling(self) -> float:
-        """What this process could use at most if it were alone."""
+        """Bytes that this process could use if it were alone."""
         return known_of(self.allowed, self.total)
 
     @property
     def capacity(self) -> float:
-        """The device's capacity as all cards show it: with the driver reserve."""
+        """The device's capacity as on all cards: with the driver's reserve."""
         kept = self.device.total - self.total
         # More is not the driver's: this process has a share of the device, such as an instance of MIG.
         is_a_share = kept > DRIVER_KEEPS * self.total
@@ -174,7 +174,7 @@ class Incident:
     def met_a_limit(self) -> bool:
         """Whether the request failed because of a limit on what this process may map.
 
-        Nothing else refuses what the machine has room for; what was mapped may be less by now.
+        Nothing else refuses a request that the machine has room for; less may be mapped by now.
         """
         if not self.on_the_host or self.is_beyond or math.isnan(self.host.limit):
             return False
@@ -182,12 +182,12 @@ class Incident:
 
     @property
     def limit(self) -> float:
-        """What this process may use, if that is less than there is; else NaN."""
+        """Bytes that this process may use, if that is less than the capacity; else NaN."""
         return self.host.limit if self.met_a_limit else self.allowed
 
     @property
     def cache(self) -> float:
-        """What PyTorch has reserved beyond its tensors."""
+        """Bytes that PyTorch has reserved beyond its tensors."""
         return max(0.0, self.reserved - self.allocated) if self.reserved > 0 else self.reserved
 
     @property
@@ -197,12 +197,12 @@ class Incident:
 
     @property
     def largest_free(self) -> float:
-        """The largest piece of that."""
+        """The largest piece of `slack`."""
         return NOT_AVAILABLE if self.blocks is None else self.blocks.largest_free
 
     @property
     def room(self) -> float:
-        """What this process could still have, in whatever pieces; NaN if unknown."""
+        """Bytes that this process could still get, in any pieces; NaN if unknown."""
         left = known_of(self.allowed - self.reserved, self.free)
         if self.on_the_host:  # of whose heap the free pieces serve small requests
             limited = min(self.host.limit - self.host.used, self.asked)
@@ -211,15 +211,15 @@ class Incident:
 
     @property
     def room_for_cache(self) -> float:
-        """What a KV cache could take with what it has: temporaries make way for it."""
+        """Bytes available to the KV cache, its present size included: temporaries make way for it."""
         held = self.seen.cache.held if self.seen.cache else 0.0
-        # What was counted of the cache is no temporary; where it was not counted yet, it is among these.
+        # A part of the cache that was not counted yet is among the activations.
         temporary = self.part("activations") - max(0.0, held - self.part("kv_cache"))
         return self.room + held + max(0.0, temporary)
 
     @property
     def known_growth(self) -> float:
-        """By how much the leak has grown; 0 if unknown."""
+        """Growth of the leak; 0 if unknown."""
         grown = self.growth.evidence.get("grown") if self.growth is not None else None
         return float(grown) if isinstance(grown, int | float) else 0.0
 
@@ -228,7 +228,7 @@ class Incident:
         return known_of(self.anatomy.bytes(name), 0.0) if self.anatomy is not None else 0.0
 
     def count(self, name: str) -> float:
-        """Return the innermost open span's count of something, such as ``tokens``."""
+        """Return the count of a name such as ``tokens`` in the innermost open span with one; else NaN."""
         counts = (span.counts[name] for span in reversed(self.path) if name in span.counts)
         return next(counts, NOT_AVAILABLE)
 
@@ -252,7 +252,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class OomDiagnosis:
-    """Why memory ran out: the cause, and a sentence with its figures; not sure if it is only a guess."""
+    """Why memory ran out: the cause, and a sentence with its figures; a guess unless `is_sure`."""
 
     cause: Cause
     sentence: str
@@ -270,9 +270,9 @@ class Advice:
 
     action: str  # with its setting
     reason: str  # why it applies here
-    saving: str = ""  # what it should save; empty if unknown
-    bytes: float = 0.0  # the same roughly, to order by
-    is_tried: bool = False  # by a dry run, where the model can be run dry: its figures stand then
+    saving: str = ""  # its expected saving in words; empty if unknown
+    bytes: float = 0.0  # roughly the same in bytes, as the order
+    is_tried: bool = False  # whether dry runs try it, if there are any: their figures replace these
 
     @property
     def because(self) -> str:
@@ -280,6 +280,6 @@ class Advice:
         return self.reason[:1].upper() + self.reason[1:]
 
     def sentence(self) -> str:
-        """Return all of it as plain text."""
+        """Return action, reason and saving as plain text."""
         saves = f" It could save {self.saving}." if self.saving else ""
         return f"{self.action}. {self.because}.{saves}"

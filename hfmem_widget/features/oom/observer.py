@@ -1,9 +1,9 @@
-"""What PyTorch's caching allocator has at the instant at which it runs out of memory.
+"""The state of PyTorch's caching allocator at the instant at which it runs out of memory.
 
-An observer cannot be detached, and what it raises reaches the user's code. So one is attached to a process,
-only once the user's own code has initialised its devices; it then calls its listeners, and raises nothing.
-It is called on the thread that asked for memory, before the error is raised and without the
-allocator's lock. In a backward pass that is autograd's own thread, on which no Python need be running.
+PyTorch cannot detach an observer, and an exception in one reaches the user's code. So a process attaches a
+single observer, once the user's own code has initialised the devices; it calls its listeners, and never
+raises. PyTorch calls it on the thread that requested memory, before the error is raised and without the
+allocator's lock. In a backward pass that is autograd's own thread, which may run no Python.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final
 from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.guard import interrupts_deferred, warn
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.segments import NO_POOL
 from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.heap.referents import outwards
@@ -39,7 +40,6 @@ BACKWARD: Final = "torch.autograd.graph._engine_run_backward"
 
 _AUTOGRADS: Final = "pt_autograd"  # how torch names autograd's threads, and those that they start
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
-_NO_POOL: Final = (0, 0)
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<built-in")
 # Typed or generated code has a name in angle brackets; C++ has a library's, or none.
 _PYTHON: Final = re.compile(r"<.*|.*\.py", re.DOTALL)
@@ -133,7 +133,6 @@ class OomObserver:
             return NOT_AVAILABLE, ()
 
     def _ran_out(self, device: int, asked: int, ceiling: int, free: int) -> None:
-        """Note the state of memory; the allocator calls this."""
         listeners = tuple(self._listeners)
         if not listeners:
             return
@@ -209,17 +208,17 @@ def _waiting_for_autograd() -> FrameType | None:
     innermost = sys._current_frames()  # noqa: SLF001  (there is no public way)
     # This very frame would be a ring: it and all the others would stay until a collection.
     innermost.pop(threading.get_ident(), None)
-    # It need not be the innermost one: who waits runs what of the graph is on the CPU, and its hooks.
-    waiting_frames = (
-        next((frame for frame in outwards(inner) if _name_of(frame) == BACKWARD), None)
+    # It need not be the innermost one: the waiting thread runs the graph's CPU operators, and its hooks.
+    waiting = [
+        frame
         for inner in innermost.values()
-    )
-    waiting = [frame for frame in waiting_frames if frame is not None]
+        if (frame := next((each for each in outwards(inner) if _name_of(each) == BACKWARD), None))
+    ]
     return waiting[0] if len(waiting) == 1 else None
 
 
 def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) -> Blocks:
-    """Return one device's blocks, as a request of so many bytes (rounded up to a segment) finds them.
+    """Return a summary of one device's blocks for a request of `asked` bytes, rounded up to a segment.
 
     The segments are as `torch.cuda.memory_snapshot` returns them; small requests have a pool of their own.
     """
@@ -228,7 +227,7 @@ def summed_up(segments: Iterable[Mapping[str, Any]], device: int, asked: int) ->
     private, free = 0, [0]
     live: Counter[tuple[int, str]] = Counter()
     for segment in own:
-        is_private = tuple(segment.get("segment_pool_id", _NO_POOL)) != _NO_POOL
+        is_private = tuple(segment.get("segment_pool_id", NO_POOL)) != NO_POOL
         for block in segment["blocks"]:
             size = block["size"]
             if block["state"] == "active_allocated":

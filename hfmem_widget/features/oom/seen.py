@@ -1,6 +1,6 @@
-"""What only an error that is still alive shows: who holds memory, and what the code would have needed next.
+"""Observations while an error is alive: the holders of memory, and the memory that the code needed next.
 
-Of all that is looked at, texts and figures alone are kept.
+Only texts and figures are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STATES = {
     **dict.fromkeys(("adagrad", "rmsprop", "lion"), 1),
     "sgd": 0,
 }
-"""States as large as the weight that optimizers with these names keep of each weight."""
+"""By an optimizer's name, its number of states as large as the weight for each weight."""
 
 _ONE_MORE = ("amsgrad", "momentum", "centered")  # settings with which there is one state more
 # Lists in what a model returns:
@@ -41,7 +41,7 @@ _OF_ONE_OUTPUT = re.compile(r"hidden_states|attentions|past_key_values")
 
 
 def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
-    """Return what an error shows of a device; `optimizers` are some that there are."""
+    """Return the observations on a device while `error` is alive; `optimizers` are known ones."""
     cause, _ = about_memory(error) or (error, None)
     named: list[tuple[str, Any]] = []
     with tensors.unnoticed():
@@ -74,7 +74,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
 
 
 def _running(error: BaseException, cause: BaseException) -> list[Any]:
-    """Return what the code that ran had: its functions' variables, and the globals that it reads."""
+    """Return the variables of the functions that ran, and the globals that these read."""
     users = {"__main__", *roots.user_modules()}
     catching = error.__traceback__ and error.__traceback__.tb_frame
     callers = ((frame, frame.f_lasti) for frame in outwards(catching and catching.f_back))
@@ -86,7 +86,7 @@ def _running(error: BaseException, cause: BaseException) -> list[Any]:
 
 def _roots(error: BaseException) -> list[roots.Root]:
     shell, catching = running_shell(), error.__traceback__ and error.__traceback__.tb_frame
-    # What handles the error, within the function that catches it, has it only until that is done.
+    # The frames that handle the error, within the function that catches it, hold it only for a moment.
     stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
     inner = stack[: stack.index(id(catching))] if id(catching) in stack else []
     kept_roots = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
@@ -95,16 +95,16 @@ def _roots(error: BaseException) -> list[roots.Root]:
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    """Yield the frames that an error came through, and the instruction that each was at."""
+    """Yield each frame of a traceback with the offset of its instruction."""
     while traceback is not None:
         yield traceback.tb_frame, traceback.tb_lasti
         traceback = traceback.tb_next
 
 
 def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) -> Iterator[Any]:
-    """Yield the globals that the user's code which ran reads, or a function that it names.
+    """Yield the globals that the user's running code reads, also through the functions that it names.
 
-    What is only assigned, or before it is read, is of an earlier run.
+    A global that is assigned, and not read before that, belongs to an earlier run.
     """
     waiting = [(frame.f_code, at, frame.f_globals) for frame, at in ran]
     codes = {code for code, *_ in waiting}
@@ -129,19 +129,19 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
 
 
 def _is_kept(row: Holder) -> bool:
-    """Return whether a row is several tensors with their graphs, and not what one forward pass returned."""
+    """Return whether a row is several tensors with their graphs, and not the output of one forward pass."""
     is_graphs = row.graphs > 1 and 2 * row.graph_bytes >= row.bytes
     return is_graphs and row.pattern.endswith("[*]") and not _OF_ONE_OUTPUT.search(row.pattern)
 
 
 def _without_error(row: Holder) -> Holder:
-    """Return a row that begins with the function, where an error keeps that."""
+    """Return a row without the error at the beginning of its path."""
     of_error, _, path = row.path.partition(ARROW)
     return replace(row, path=path) if path and OF_AN_ERROR.match(of_error) else row
 
 
 def _groups(subject: Any) -> Any:
-    """Return the groups of an optimizer; none of what is no optimizer, or wraps one."""
+    """Return the groups of an optimizer; empty for other objects, also for a wrapper of one."""
     return fields_of(subject).get("param_groups") or ()
 
 
@@ -167,10 +167,10 @@ def _bytes(tensors_held: Iterable[Any], device: str) -> int:
 def _other_models(
     models: list[Any], used: Iterable[int], running: list[Any], named: list[Any], device: str
 ) -> OtherModels | None:
-    """Return the models of the same classes as those in use that are none of them."""
+    """Return the models of the same classes as those in use that nothing uses."""
     inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
     classes = {type(model) for model in models if id(model) not in inner}
-    # What an object has whose method runs is in use as well, such as a Trainer's reference model.
+    # Attributes of an object whose method runs are in use as well, such as a Trainer's reference model.
     objects = {id(each) for each in running if type(each) not in CONTAINERS}
     users = {name for name, value in list(main_variables().items()) if id(value) in objects}
     optimizers = [(path, one) for path, one in named if _groups(one)]
@@ -198,7 +198,7 @@ def _other_models(
 
 
 def _states_to_come(optimizer: Any, device: str) -> int:
-    """Return the bytes of the states that an optimizer has not made yet; 0 where its kind is not known."""
+    """Return the bytes of an optimizer's missing states; 0 for an unknown kind of optimizer."""
     fields, size = fields_of(optimizer), 0
     for group in _groups(optimizer) if type(optimizer).__name__.lower() in STATES else ():
         each = STATES[type(optimizer).__name__.lower()]
@@ -210,7 +210,7 @@ def _states_to_come(optimizer: Any, device: str) -> int:
 
 
 def _cache(error: BaseException, device: str) -> Cache | None:
-    """Return the KV cache of a call of `generate`, and what it takes at the length that was asked for."""
+    """Return the KV cache of a call of `generate`, with its size at the requested length."""
     variables = list(referents.variables_of(error))
     lengths = [
         length

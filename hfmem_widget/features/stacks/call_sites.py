@@ -8,15 +8,12 @@ import os
 import re
 import sys
 import sysconfig
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hfmem_widget.features.stacks.live_at_peak import Replay
 from hfmem_widget.session.segments import Frames
 from hfmem_widget.session.stacks import (
     BACKWARD,
@@ -35,7 +32,7 @@ Frame = Mapping[str, Any]
 SOURCE_LENGTH = 72
 
 READ_AS = "read as"
-"""In a frame from elsewhere: the file of the same library here, if any. No other file of its is opened."""
+"""Key of a frame from another machine: the same library's file here, if any. No other file is opened."""
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
@@ -51,15 +48,6 @@ _MODULE_MACHINERY = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _BACKWARD_FILES = re.compile(
     r"[/\\]torch[/\\](autograd[/\\](graph|function|__init__)|_tensor|utils[/\\]checkpoint)\.py$"
 )
-
-
-def sites_of(found: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
-    """Return what was live at the peak by the places of its stacks, biggest first."""
-    sizes: dict[Site, list[int]] = defaultdict(list)
-    for row in found.live.tolist():
-        sizes[places[found.table.stacks[row]]].append(int(found.table.sizes[row]))
-    sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
-    return tuple(sorted(sites, key=lambda site: -site.bytes))
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
@@ -80,10 +68,7 @@ def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
 
 
 def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return the innermost line of the user's own code, else of a library that is not torch.
-
-    With its text and the function that it is in.
-    """
+    """Return the innermost line of the user's code, or else of a library but torch; its text and function."""
     own = (frame for frame in frames if _is_users(frame["filename"]))
     others = (frame for frame in frames if not _is_torch(frame["filename"]))
     frame = next(chain(own, others), None)
@@ -93,7 +78,7 @@ def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str, str]:
 
 
 def _source(frame: Frame) -> str:
-    """Return a line's text; of a snapshot from elsewhere none: the file here is another, or nobody's."""
+    """Return a line's text; empty for a snapshot from another machine, whose files may differ."""
     if READ_AS in frame:
         return ""
     return plain(linecache.getline(frame["filename"], frame["line"]).strip(), SOURCE_LENGTH)
@@ -112,7 +97,7 @@ def _name_of_line(frame: Frame, cells: Mapping[str, int]) -> str:
 
 
 def _module(frames: Frames) -> tuple[str, str]:
-    """Return the module whose forward ran, or what else did, and when that was."""
+    """Return the module whose forward ran, or else what ran, and the `Site.kind`."""
     in_backward = next((at for at, frame in enumerate(frames) if _is_backward(frame)), None)
     for frame in frames:
         if _last_name(frame) == "step" and _OPTIMIZERS.search(frame["filename"]):
@@ -135,7 +120,7 @@ def _module(frames: Frames) -> tuple[str, str]:
 
 
 def _operator(frames: Frames, cells: Mapping[str, int]) -> str:
-    """Return the innermost call: an operator if one was recorded, else what Python knows of it."""
+    """Return the innermost call: an operator if one was recorded, or else a line or function of Python."""
     innermost = frames[0]
     if innermost["filename"] == OPERATOR:
         return plain(innermost["name"])

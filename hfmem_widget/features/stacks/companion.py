@@ -14,8 +14,7 @@ from hfmem_widget.features.stacks.dispatch_tracker import (
     Tracked,
     without_frames_of_ours,
 )
-from hfmem_widget.features.stacks.live_at_peak import Snapshot, replay
-from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.features.stacks.live_at_peak import Snapshot, live_peak, replay
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
@@ -82,16 +81,14 @@ class StacksCompanion(Companion):
             self._collect(session)
         if self._stacks is None:
             return {}
-        session.stacks = self._stacks.with_peaks(
-            tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
-        )
+        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
+        session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle
 
-        stacks = session.stacks
         # The session may have several cells.
         recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - span.start))
         peaks = tuple(_since(peak, span.start) for peak in stacks.peaks)
-        return stacks_bundle(stacks.with_peaks(peaks, recording))
+        return stacks_bundle(replace(stacks, peaks=peaks, recording=recording))
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         self._look()
@@ -158,10 +155,10 @@ def _live_peak(
     snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
     """Return a device's peak; `began` is None if older events had to make room."""
-    found = replay(snapshot, device)
-    peak = live_peak(found, key)
-    if found.times and found.times[0] is not None:
-        peak = _since(peak, session.started_at - found.times[0] / 1e6)
+    history = replay(snapshot, device)
+    peak = live_peak(history, key)
+    if history.times and history.times[0] is not None:
+        peak = _since(peak, session.started_at - history.times[0] / 1e6)
     return replace(peak, wrapped=True) if began is None else replace(peak, since=began)
 
 
@@ -175,7 +172,6 @@ def _since(peak: LivePeak, start: float) -> LivePeak:
 
 
 def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
-
     def exact(metric: str) -> float:
         peak = span.peaks.get(f"{live.device}/{metric}")
         return peak.value if peak is not None and peak.certainty == "exact" else NOT_AVAILABLE

@@ -1,9 +1,9 @@
 """The tensors that a thread's operators make and free on the CPU, in the form of the allocator's history.
 
 A `TorchDispatchMode` sees every operator below autograd, also those of a backward pass, which the CPU runs on
-the thread that asked for it. A storage that an operator returns for the first time is an allocation; it is
-free when the storage goes. A storage that an operator takes, and none has returned, was there before. What an
-operator allocates and frees within itself is not seen.
+the thread that started it. A storage counts as allocated when an operator first returns it, and as freed when
+it is destroyed. An argument's storage that no operator has returned existed before. Temporaries inside an
+operator are not seen.
 """
 
 # ruff: noqa: SLF001  (frames, storages' identities, modes and their stack are offered there only)
@@ -33,8 +33,6 @@ ACTIONS = ("alloc", "free_requested", "free_completed")
 
 Stack = tuple[tuple[CodeType, int], ...]
 """Code and line of each Python frame, innermost first."""
-
-Frames = list[dict[str, Any]]
 
 NOWHERE = 0  # the place of a block of which neither operator nor stack is known
 
@@ -98,7 +96,7 @@ class EventRing:
         }
 
 
-def _frames(operator: str, stack: Stack) -> Frames:
+def _frames(operator: str, stack: Stack) -> list[dict[str, Any]]:
     innermost = [{"filename": OPERATOR, "line": 0, "name": operator}] if operator else []
     return innermost + [
         {"filename": code.co_filename, "line": line, "name": code.co_qualname}
@@ -106,7 +104,7 @@ def _frames(operator: str, stack: Stack) -> Frames:
     ]
 
 
-def _segment(address: int, size: int, frames: Frames) -> dict[str, Any]:
+def _segment(address: int, size: int, frames: list[dict[str, Any]]) -> dict[str, Any]:
     sizes = ("total_size", "allocated_size", "active_size", "requested_size")
     place = {"device": 0, "address": address, "stream": 0, "segment_pool_id": (0, 0)}
     block = {"address": address, "size": size, "requested_size": size, "frames": frames}
@@ -156,7 +154,7 @@ def mode_class(torch: Any) -> Any:
 
 
 def _without_our_frame(error: BaseException) -> None:
-    """Take out of an error's traceback this mode's frame, and the one in which torch calls an operator."""
+    """Remove this mode's frame, and that of torch's call of an operator, from an error's traceback."""
     ours = error.__traceback__
     inside = ours.tb_next if ours is not None else None
     if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
@@ -166,7 +164,7 @@ def _without_our_frame(error: BaseException) -> None:
 
 
 def remove(mode: Any) -> int:
-    """Take our mode off the thread's stack; return how many are below it, or -1 if it was not there."""
+    """Remove our mode from the thread's stack; return the number of modes below it, or -1 without it."""
     depth = next((at for at, other in enumerate(_modes()) if other is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
@@ -200,11 +198,11 @@ class _Storage(weakref.ref[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What was seen."""
+    """What an `OperatorTracker` recorded."""
 
     snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
     seconds: float
-    """The least that following cost, of this thread's own time: without torch's way to us."""
+    """A lower bound of this thread's CPU time for it: torch's own overhead of the mode is not included."""
     wrapped: bool  # whether the oldest events had to make room
     aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
 
@@ -240,11 +238,11 @@ class OperatorTracker:
         return True
 
     def pause(self) -> None:
-        """See nothing from now on; on any thread. The mode stays until the end."""
+        """Record nothing from now on; on any thread. The mode stays until `end`."""
         self._following = False
 
     def end(self) -> Tracked | None:
-        """Follow no longer, and return what was seen; None if nothing was followed."""
+        """Stop recording, and return the record; None if there is none."""
         mode, self._mode = self._mode, None
         if mode is None:
             return None
@@ -270,22 +268,22 @@ class OperatorTracker:
         return tracked
 
     def stand_aside(self) -> None:
-        """Leave the operators to torch's profiler, which would count each twice: before us and after."""
+        """Remove the mode while torch's profiler runs, which would count each operator twice."""
         if threading.get_ident() == self._thread and self._left_at is None:
             self._depth = remove(self._mode)
             self._left_at = time.perf_counter() if self._depth >= 0 else None
 
     def come_back(self) -> None:
-        """Follow the operators again, once the profiler has ended."""
+        """Restore the mode once the profiler has ended."""
         if threading.get_ident() == self._thread and self._left_at is not None:
             self._aside += time.perf_counter() - self._left_at
             self._left_at = None
             _without_those_above(self._depth, self._mode.__enter__)
 
     def seen(self, func: Any, values: Any, made_by: str) -> str:
-        """Note what an operator takes that was never made, or has made, if it is named by `made_by`.
+        """Note new storages among an operator's arguments, or its results if `made_by` has its name.
 
-        Return its name, which is empty if nothing is followed.
+        Return the operator's name, which is empty if nothing is recorded.
         """
         if not self._following:
             return ""
@@ -298,19 +296,17 @@ class OperatorTracker:
                 self._look(values, made_by)
         except RecursionError:
             pass  # the user's own frames leave no room for ours here
-        except Exception as error:  # noqa: BLE001  (a fault of ours must not reach the user's operator)
-            self._give_up(error)
+        except Exception as error:
+            if raised_by_handler(error):
+                raise
+            # A fault of ours must not reach the user's operator.
+            self._following = False
+            warn(f"stacks are no longer recorded ({type(error).__name__}: {error})")
         self._seconds += time.thread_time() - began
         return name
 
-    def _give_up(self, error: Exception) -> None:
-        if raised_by_handler(error):
-            raise error
-        self._following = False
-        warn(f"stacks are no longer recorded ({type(error).__name__}: {error})")
-
     def _look(self, values: Any, made_by: str) -> None:
-        """Note the storages among some values that are new: made by an operator, or there before."""
+        """Note the storages of tensors in `values`, which may be nested."""
         tensor = sys.modules["torch"].Tensor
         for value in values:
             if isinstance(value, tensor):
@@ -386,7 +382,7 @@ def _name_of(func: Any) -> str:
 
 
 def without_frames_of_ours(error: BaseException) -> None:
-    """Take our frames out of the tracebacks of an error and of those it came from: we called no operator."""
+    """Remove our frames from the tracebacks of an error and of its causes."""
     for cause in chain_of(error):
         before, entry = None, cause.__traceback__
         while entry is not None:

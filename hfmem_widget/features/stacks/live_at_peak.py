@@ -1,24 +1,30 @@
-"""Every block of a recorded history of allocations, and what was live at its highest moment.
+"""The blocks of a recorded history of allocations: what was live at its highest moment, and over time.
 
-The history is a ring: its oldest events may be gone. A block that was freed in it but never allocated, and
-one that is there at its end but was never allocated in it, were there before; what it retains is exact.
+The history is a ring: its oldest events may be overwritten. A block that is freed in it or live at its end,
+but not allocated in it, existed before. What the ring retains is exact.
 
-A block leaves twice: when its tensor is gone (``free_requested``: no longer *allocated*), and when no stream
-uses it any more (``free_completed``: no longer *active*, nor *requested* as the allocator counts that).
+A block is freed in two steps: its tensor is destroyed (``free_requested``: no longer *allocated*), and then
+no stream uses it (``free_completed``: no longer *active*, nor *requested* as the allocator counts it).
 Usually both come together.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmem_widget.features.stacks.call_sites import place_of
+from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.segments import Block, Event, Frames, blocks_of, events_of
+from hfmem_widget.session.stacks import BEFORE, BY, Band, By, LivePeak, OverTime, Site
+from hfmem_widget.sources.heap.roots import cells_of
+from hfmem_widget.view.front_end import running_shell
 
 Snapshot = Mapping[str, Any]
 Ints = NDArray[np.int64]
@@ -30,9 +36,9 @@ class Blocks:
 
     sizes: Ints  # bytes, as requested
     stacks: Ints  # the positions of their stacks in `frames`
-    born: Ints  # the moment it was there; 0 for those from before
-    gone: Ints  # the moment it was not there any more; behind the last for those that stayed
-    frames: Sequence[Frames | None]  # each stack once; the first is None, that of the unknown
+    born: Ints  # the moment of its allocation; 0 for blocks from before the history
+    gone: Ints  # the moment of its release; after the last moment for blocks that stayed
+    frames: Sequence[Frames | None]  # each stack once; the first is None: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +67,11 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     allocated = np.cumsum(steps)[:-1]
     position = int(np.argmax(allocated))
     pending = sum(block.requested for blocks in own for block in blocks if block.state == "pending")
-    time = events[position - 1].time_us if position else None
     return Replay(
         bytes=int(allocated[position]),
         active=_most_active(events, int(allocated[-1]) + pending),
         live=np.flatnonzero((table.born <= position) & (table.gone > position)),
-        time_us=time,
+        time_us=events[position - 1].time_us if position else None,
         allocated=allocated,
         table=table,
         times=[event.time_us for event in events],
@@ -82,7 +87,6 @@ class _Stacks:
         self._by_list: dict[int, int] = {id(None): 0}
 
     def place(self, stack: Frames | None) -> int:
-        """Return the position of a stack in `frames`."""
         place = self._by_list.get(id(stack), -1)
         if place < 0 and stack is not None:
             key = tuple(map(id, stack))
@@ -132,7 +136,7 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
 
 
 def _most_active(events: Sequence[Event], at_the_end: int) -> int:
-    """Return the most that was active, from what was at the end: each event is undone."""
+    """Return the highest active bytes, computed backwards from those at the end."""
     active = most = at_the_end
     for action, _, size, *_ in reversed(events):
         if action == "alloc":
@@ -141,3 +145,121 @@ def _most_active(events: Sequence[Event], at_the_end: int) -> int:
             active += size
             most = max(most, active)
     return most
+
+
+MOST_MOMENTS = 480
+MOST_BANDS = 12  # with the rest as one, and with what was there before
+OTHERS = "others"
+
+
+def live_peak(history: Replay, device: str) -> LivePeak:
+    """Return what was live at a device's peak, and what held it over time; seconds since the first event."""
+    cells, at = cells_of(running_shell()), history.time_us
+    first = next(iter(history.times), None)
+    places = [place_of(frames, cells) for frames in history.table.frames]
+    return LivePeak(
+        device=device,
+        bytes=history.bytes,
+        highest=history.active,
+        sites=sites_of(history, places),
+        time=NOT_AVAILABLE if at is None or first is None else (at - first) / 1e6,
+        entries=len(history.times),
+        over_time=over_time(history, places) if history.times else None,
+    )
+
+
+def over_time(
+    history: Replay, places: Sequence[Site], most_moments: int = MOST_MOMENTS
+) -> OverTime:
+    """Return the allocated bytes of a history by what held them; `places` are those of its stacks.
+
+    The bands add up to the byte. Of more moments than asked for, the highest, lowest, first and last of equal
+    stretches of time remain. Seconds are since the first event.
+    """
+    times, is_timed = _times(history)
+    moments = _chosen(history.allocated, times, most_moments)
+    allocated = history.allocated[moments]
+    return OverTime(
+        moments=tuple((times[moments] / (1e6 if is_timed else 1)).tolist()),
+        is_timed=is_timed,
+        allocated=tuple(allocated.tolist()),
+        bands={by: _bands(history.table, places, by, moments, allocated) for by in BY},
+    )
+
+
+def _times(history: Replay) -> tuple[Ints, bool]:
+    """Return the microseconds of each moment since the first event, and True; without times its number."""
+    known = [time for time in history.times if time is not None]
+    if not known or len(known) < len(history.times) or max(known) <= min(known):
+        return np.arange(len(history.allocated)), False
+    since = np.maximum.accumulate(np.array(known, dtype=np.int64) - known[0])
+    return np.concatenate((since[:1], since)), True
+
+
+def _chosen(allocated: Ints, times: Ints, most: int) -> Ints:
+    if len(allocated) <= most:
+        return np.arange(len(allocated))
+    columns = most // 4
+    column = np.minimum(times * columns // max(1, int(times[-1])), columns - 1)
+    starts = np.flatnonzero(np.diff(column, prepend=-1))
+    chosen: set[int] = set()
+    for start, stop in zip(starts, [*starts[1:], len(allocated)], strict=True):
+        part = allocated[start:stop]
+        chosen |= {int(start), int(stop) - 1}
+        chosen |= {int(start + np.argmax(part)), int(start + np.argmin(part))}
+    return np.array(sorted(chosen))
+
+
+def _bands(
+    table: Blocks, places: Sequence[Site], by: By, moments: Ints, allocated: Ints
+) -> tuple[Band, ...]:
+    """Return the bands from the bottom to the top: those from before, the largest, and the rest."""
+    names: dict[str, int] = {BEFORE: 0}
+    group_of_place = [names.setdefault(getattr(place, by), len(names)) for place in places]
+    groups = np.array(group_of_place, dtype=np.int64)[table.stacks]
+    highest = _highest(table, groups, len(names))
+    ranked = [
+        int(group) for group in np.argsort(-highest, kind="stable") if group and highest[group]
+    ][: MOST_BANDS - 2]
+    sources = dict(zip(group_of_place, (place.source for place in places), strict=True))
+    titles = list(names)
+    rest, bands = allocated.copy(), []
+    for group in ([0] if highest[0] else []) + ranked:
+        sizes = _sizes(table, groups == group, moments)
+        rest -= sizes
+        source = sources[group] if by == "line" else ""
+        bands.append(Band(titles[group], tuple(sizes.tolist()), int(highest[group]), source))
+    if rest.any():
+        bands.append(Band(OTHERS, tuple(rest.tolist()), int(rest.max())))
+    return tuple(bands)
+
+
+def _sizes(table: Blocks, rows: np.ndarray, moments: Ints) -> Ints:
+    held = np.zeros(len(moments), dtype=np.int64)
+    for edges, sign in ((table.born, 1), (table.gone, -1)):
+        order = np.argsort(edges[rows], kind="stable")
+        sums = np.concatenate(([0], np.cumsum(table.sizes[rows][order])))
+        held += sign * sums[np.searchsorted(edges[rows][order], moments, side="right")]
+    return held
+
+
+def _highest(table: Blocks, groups: Ints, count: int) -> Ints:
+    edges = np.concatenate((table.born, table.gone))
+    changes = np.concatenate((table.sizes, -table.sizes))
+    both = np.concatenate((groups, groups))
+    # At one moment what is freed goes first: only what was held together counts.
+    order = np.lexsort((changes, edges, both))
+    both, sums = both[order], np.cumsum(changes[order])
+    # Each group ends at zero, since every block is gone behind the last moment.
+    highest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(highest, both, sums)
+    return highest
+
+
+def sites_of(history: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
+    """Return what was live at the peak by the places of its stacks, biggest first."""
+    sizes: dict[Site, list[int]] = defaultdict(list)
+    for row in history.live.tolist():
+        sizes[places[history.table.stacks[row]]].append(int(history.table.sizes[row]))
+    sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
+    return tuple(sorted(sites, key=lambda site: -site.bytes))

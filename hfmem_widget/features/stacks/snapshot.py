@@ -12,8 +12,7 @@ from typing import Any
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.stacks.call_sites import READ_AS
 from hfmem_widget.features.stacks.html import peaks_shown
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
 from hfmem_widget.recording.file import open_regular
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.segments import NO_POOL, Event, MemoryMap, segments_of
@@ -53,18 +52,17 @@ def _read(path: Path) -> Snapshot:
         raise NotPlainError(NOT_TORCHS) from None
     own = {each["device"] for each in snapshot["segments"]}
     own |= {at for at, trace in enumerate(snapshot["device_traces"]) if trace}
-    peaks = [_live_peak(snapshot, device) for device in own]
-    peaks.sort(key=lambda peak: -peak.bytes)
+    peaks = sorted((_live_peak(snapshot, at) for at in own), key=lambda peak: -peak.bytes)
     devices = tuple(f"cuda:{device}" for device in sorted(own))
     stacks = Stacks(tuple(peaks), StackRecording("allocator"))
     return Snapshot(plain(path.name), stacks, MemoryMap(devices, segments))
 
 
 def _live_peak(snapshot: Mapping[str, Any], device: int) -> LivePeak:
-    found = replay(snapshot, device)
+    history = replay(snapshot, device)
     # A block keeps its stack, also where the event that had it is gone.
-    is_cut = bool(found.times) and bool(found.table.stacks[found.table.born == 0].any())
-    return replace(live_peak(found, f"cuda:{device}"), wrapped=is_cut)
+    is_cut = bool(history.times) and bool(history.table.stacks[history.table.born == 0].any())
+    return replace(live_peak(history, f"cuda:{device}"), wrapped=is_cut)
 
 
 def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:

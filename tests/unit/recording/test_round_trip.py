@@ -112,7 +112,7 @@ def test_what_was_live_at_the_peak_comes_back(tmp_path: Path) -> None:
     few, many = with_stacks("few", *sites[:9]), with_stacks("many", *sites)
     assert few.stacks is not None
     (peak,) = few.stacks.peaks
-    few.stacks = few.stacks.with_peaks((peak, replace(peak, device="cpu", requested=math.nan)))
+    few.stacks = replace(few.stacks, peaks=(peak, replace(peak, device="cpu", requested=math.nan)))
 
     opened = hfmem_widget.open(few.save(tmp_path / "few.hfmem.jsonl")).stacks
     assert as_recorded(opened.peaks) == as_recorded(few.stacks.peaks)

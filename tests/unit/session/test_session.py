@@ -17,11 +17,10 @@ import pytest
 import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, StepGroup, Steps
-from hfmem_widget.session.blocks import BLOCK
 from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import DeviceSteps
-from hfmem_widget.session.timeline import Timeline
+from hfmem_widget.session.timeline import BLOCK, Timeline
 from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes.groups import add_group
 

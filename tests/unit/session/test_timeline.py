@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.session import Timeline
-from hfmem_widget.session.highs import MOST_ROWS, NOTHING, Highs
+from hfmem_widget.session.spans import MOST_ROWS, NOTHING, Highs
 from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
 
 

@@ -9,8 +9,9 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget import compare
-from hfmem_widget.analysis.history import Cell, History
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record import record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare import api
 from hfmem_widget.features.compare.api import Subject

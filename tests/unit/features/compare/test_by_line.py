@@ -455,7 +455,7 @@ def test_stacks_of_another_cell_of_the_session_are_not_compared() -> None:
     other = with_stacks("head", *MANY)
     assert other.stacks is not None
     (peak,) = other.stacks.peaks
-    other.stacks = other.stacks.with_peaks((replace(peak, span_id=99),))
+    other.stacks = replace(other.stacks, peaks=(replace(peak, span_id=99),))
     comparison = hfmem_widget.compare(with_stacks("base"), other, by="line")
     assert comparison.cells[1].changes is None
 

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
-from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record, record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import MOST_CELLS, by_step, by_time, of_runs, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, Comparison, difference

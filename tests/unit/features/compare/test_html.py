@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.analysis.history import Cell
-from hfmem_widget.analysis.record import Record
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record import Record, record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
 from hfmem_widget.features.compare.html import step_ticks, svg, whole_bundle
 from hfmem_widget.features.compare.model import Comparison, difference

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import hfmem_widget
-from hfmem_widget.analysis.history import Cell, History
-from hfmem_widget.analysis.record import DeviceRecord, Pace, Record
-from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.analysis.cell import Cell
+from hfmem_widget.analysis.history import History
+from hfmem_widget.analysis.record import DeviceRecord, Pace, Record, record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.history.companion import Historian, since_text
 from hfmem_widget.features.history.html import MOST_ROWS, history_bundle

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.analysis.record import DeviceRecord, Record
-from hfmem_widget.analysis.record_of import record_of
+from hfmem_widget.analysis.record import DeviceRecord, Record, record_of
 from hfmem_widget.features.leaks.reruns import reruns, with_names
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders

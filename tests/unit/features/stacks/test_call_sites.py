@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.features.stacks.call_sites import place_of, qualified
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
 from hfmem_widget.session.stacks import (
     BACKWARD,
     BEFORE,

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.chart import chart_html, colours_of
-from hfmem_widget.features.stacks.html import stacks_bundle
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import live_peak
+from hfmem_widget.features.stacks.html import chart_html, colours_of, stacks_bundle
+from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
 from hfmem_widget.session.stacks import BY, By, OverTime, StackRecording, Stacks
 from tests.data.torch_snapshots import Allocations, training
 from tests.scenes import scripted_run

@@ -65,7 +65,7 @@ def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
     assert "to the byte: 1,000 requested" in watched.report(allocated=1024, requested=1000)
     assert watched.session.stacks is not None
     assert watched.session.stacks.peaks[0].exact
-    assert watched.session.stacks.can_be_saved
+    assert watched.session.stacks.pickled
     assert not cuda.recording
     # Equality with a bound would prove nothing.
     assert "cannot be checked" in watched.report("at least", allocated=1024, requested=1000)

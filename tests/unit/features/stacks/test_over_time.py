@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.features.stacks.call_sites import place_of
-from hfmem_widget.features.stacks.live_at_peak import replay
-from hfmem_widget.features.stacks.over_time import MOST_BANDS, MOST_MOMENTS, OTHERS, over_time
+from hfmem_widget.features.stacks.live_at_peak import (
+    MOST_BANDS,
+    MOST_MOMENTS,
+    OTHERS,
+    over_time,
+    replay,
+)
 from hfmem_widget.session.stacks import BEFORE, BY, OverTime
 from tests.data.torch_snapshots import Allocations
 from tests.unit.features.stacks.test_live_at_peak import Allocator, histories

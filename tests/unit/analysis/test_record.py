@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hfmem_widget.analysis.record import MOST_POINTS, MOST_STEP_ROWS, DeviceRecord
-from hfmem_widget.analysis.record_of import record_of, whole
+from hfmem_widget.analysis.record import MOST_POINTS, MOST_STEP_ROWS, DeviceRecord, record_of, whole
 from hfmem_widget.errors import OptionError
 from hfmem_widget.session import Peak, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup

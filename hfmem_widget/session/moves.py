@@ -1,0 +1,64 @@
+"""What to change in the user's code so that a training, an evaluation or a generation fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing to change in the user's code: an option and its value, as Python code."""
+
+    target: Call  # "evaluation" is the arguments of the existing Trainer
+    name: str
+    value: str
+
+
+VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
+"""Whether something fits, in words; None where that is not sure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A way to run a training, an evaluation or a generation in less memory. Sizes are bytes."""
+
+    name: str  # in a few words
+    changes: tuple[Change, ...]
+    batch: int  # rows
+    length: int  # tokens of a row
+    accumulation: int  # batches of a step
+    cost: str  # its side effects, in a few words; empty where the result is the same up to rounding
+    peak: int  # allocated, of a step in a training, by a dry run of the user's own model
+    low: float  # the least that it needs
+    high: float  # the most that it needs, as far as is known: with fragments of the allocator's blocks
+    room: float  # available to the training on its device, what it has already included
+    spare: float = (
+        0.0  # held by something else at its beginning, such as an error: it may be free by now
+    )
+    largest_batch: int | None = (
+        None  # rows of its length that surely fit, 0 for none; None if not tried
+    )
+    longest: int | None = None  # tokens in each row of its batch that surely fit, likewise
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a step fits; None where that is not sure."""
+        if self.high <= self.room:
+            return True
+        return False if self.low > self.room + self.spare else None
+
+    @property
+    def code(self) -> str:
+        """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
+        calls = {
+            "model": "from_pretrained(\u2026, {})",
+            "peft": "LoraConfig({})",
+            "evaluation": "trainer.args.{}",
+        }
+        return ", ".join(
+            calls.get(change.target, "{}").format(f"{change.name}={change.value}")
+            for change in self.changes
+        )
