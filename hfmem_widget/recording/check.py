@@ -19,7 +19,6 @@ from msgspec import Meta, Struct, defstruct, field
 from msgspec.structs import asdict
 
 from hfmem_widget.recording import limits
-from hfmem_widget.recording.limits import LARGEST, LONGEST_TEXT, MOST_RANKS, MOST_SERIES
 from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
     Certainty,
@@ -44,10 +43,10 @@ from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import DEVICE_KEY, plain
 
-Count = Annotated[int, Meta(ge=0, lt=int(LARGEST))]
-RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
-Figure = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
-Figures = Annotated[list[Figure | None], Meta(max_length=MOST_SERIES)]
+Count = Annotated[int, Meta(ge=0, lt=int(limits.LARGEST))]
+RankNumber = Annotated[int, Meta(ge=0, lt=limits.MOST_RANKS)]
+Figure = Annotated[float, Meta(gt=-limits.LARGEST, lt=limits.LARGEST)]
+Figures = Annotated[list[Figure | None], Meta(max_length=limits.MOST_SERIES)]
 """A number; None where it is not available."""
 
 DeviceKey = Annotated[str, Meta(pattern=f"^(?:{DEVICE_KEY.pattern})$")]
@@ -58,7 +57,7 @@ class Text(str):
     """A text that is made plain and shortened when it is read."""
 
     __slots__ = ()
-    most: ClassVar[int] = LONGEST_TEXT
+    most: ClassVar[int] = limits.LONGEST_TEXT
 
 
 class Name(Text):  # noqa: D101
@@ -70,7 +69,7 @@ class Host(Text):  # noqa: D101
 
 
 class Sentence(Text):  # noqa: D101
-    most = 4 * LONGEST_TEXT
+    most = 4 * limits.LONGEST_TEXT
 
 
 def _made_plain(kind: type[Text], value: object) -> Text:
@@ -96,7 +95,6 @@ def require(holds: object, complaint: str) -> None:
 
 
 _PEAK, _CERTAINTY, _WORST = (PER_DEVICE.index(name) for name in ("peak", "certainty", "worst"))
-_CERTAIN = frozenset(range(len(CERTAINTIES)))
 
 Texts = Annotated[list[Text], Meta(max_length=64)]
 Counts = Annotated[dict[Text, Count], Meta(max_length=256)]
@@ -170,7 +168,7 @@ _NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0, **
 
 def _filled(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_filled(name, one) for one in value)
+        return tuple(_filled(name, item) for item in value)
     if isinstance(value, dict):
         return _evidence(value)
     if isinstance(value, RecordedLine):
@@ -178,7 +176,7 @@ def _filled(name: str, value: Any) -> Any:
     return _NULL.get(name, NOT_AVAILABLE) if value is None else value
 
 
-def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
+def _recorded(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
     """Return the class that describes a dataclass in a recording; its `made` returns the dataclass.
 
     Its fields have the types of `_USUAL`, or those that `own` gives by name; a field in `may_lack` may be
@@ -204,25 +202,25 @@ OrNull = Figure | None
 _Evidence = Annotated[dict[str, Any], Meta(max_length=256)]
 _Advice = Annotated[list[Sentence], Meta(max_length=64)]
 _MAY_LACK = {"name": "", "uuid": "", "total": None, "provisional": False, "shared": 0.0}
-_Device: Any = _like(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
-_Change: Any = _like(Change)
+_Device: Any = _recorded(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
+_Change: Any = _recorded(Change)
 _Kind = Annotated[str, Meta(pattern=f"^(?:{'|'.join(KINDS)})$")]
-_Site: Any = _like(Site, kind=_Kind)
-_READ_LIKE: tuple[Any, ...] = (
-    _like(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
-    _like(Guide, "guide", device=DeviceKey, stop=OrNull),
-    _like(
+_Site: Any = _recorded(Site, kind=_Kind)
+_OF_DATACLASSES: tuple[Any, ...] = (
+    _recorded(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
+    _recorded(Guide, "guide", device=DeviceKey, stop=OrNull),
+    _recorded(
         Move, "move", {"spare": 0.0, **_NOT_TRIED}, name=Sentence, cost=Sentence,
         changes=Annotated[list[_Change], Meta(max_length=16)],
         low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
         **dict.fromkeys(_NOT_TRIED, Count | None),
     ),
-    _like(
+    _recorded(
         LivePeak, "live", {"over_time": None}, device=DeviceKey, over_time=type(None),
         sites=Annotated[list[_Site], Meta(max_length=limits.MOST_SITES)],
         time=OrNull, allocated=OrNull, requested=OrNull, span_id=Count | None,
     ),
-    _like(Contents, "contents", {"libraries": {}}),
+    _recorded(Contents, "contents", {"libraries": {}}),
 )  # fmt: skip
 
 
@@ -279,21 +277,17 @@ class Rows(RecordedLine, tag="rows"):
         still = [at for at, column in enumerate(columns) if len(column) == 1]
         moves = [at for at, column in enumerate(columns) if len(column) != 1]
         block[:, still] = _floats([columns[at][0] for at in still])
-        if moves:
-            block[:, moves] = _added_up(_floats([columns[at] for at in moves])).T
+        if moves:  # each entry is the difference from the last available value
+            differences = _floats([columns[at] for at in moves])
+            is_missing = np.isnan(differences)
+            values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
+            require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
+            block[:, moves] = np.where(is_missing, np.nan, values).T
         return time, block
 
 
 def _floats(figures: Sequence[object]) -> Floats:
     return np.array(figures, dtype=np.float64)
-
-
-def _added_up(differences: Floats) -> Floats:
-    """Return the values of columns whose entries are differences from the last available value."""
-    is_missing = np.isnan(differences)
-    values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
-    require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
-    return np.where(is_missing, np.nan, values)
 
 
 class FoldLine(RecordedLine, tag="fold"):
@@ -391,8 +385,9 @@ class StepsLine(RecordedLine, tag="steps"):
             is_in_order = parent >= 0 <= first <= last and start >= 0 <= stop
             require(len(row) == width and is_in_order, "steps out of order")
             for at in begins:
-                is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
-                require(row[at + _PEAK] is None or is_told, "peaks of no step")
+                is_known = row[at + _CERTAINTY] in range(len(CERTAINTIES))
+                is_whole = row[at + _PEAK] is None or (is_known and row[at + _WORST] is not None)
+                require(is_whole, "peaks of no step")
         if None in chain.from_iterable(rows):
             self.rows_or_null = [list(map(available, row)) for row in rows]
 
@@ -422,8 +417,7 @@ class PhasesLine(RecordedLine, tag="phases"):
     def rows(self) -> list[tuple[Phase, Mapping[Text, int]]]:
         """Return the phases, and the ids of their highest spans."""
         return [
-            (Phase(one.kind, one.label, one.count, one.seconds, steps=one.steps), one.highest)
-            for one in self.phases
+            (Phase(**(asdict(phase) | {"highest": {}})), phase.highest) for phase in self.phases
         ]
 
 
@@ -446,9 +440,9 @@ def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
     if isinstance(value, dict | list):
         require(len(value) <= limits.MOST_SERIES, "evidence that is too long")
     if isinstance(value, dict):
-        return {plain(name, Text.most): _evidence(one, depth - 1) for name, one in value.items()}
+        return {plain(name, Text.most): _evidence(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_evidence(one, depth - 1) for one in value]
+        return [_evidence(item, depth - 1) for item in value]
     if isinstance(value, str):
         return plain(value, Sentence.most)
     require(value is None or abs(value) < limits.LARGEST, "a figure out of range")
@@ -499,7 +493,7 @@ class End(RecordedLine, tag="end"):
 
 _KNOWN: tuple[Any, ...] = (
     *(Head, Columns, Rows, FoldLine, SpanLine, StepsLine, PhasesLine, _Note, Gap, Recipe, End),
-    *_READ_LIKE,
+    *_OF_DATACLASSES,
 )
 _TAGS = {kind.__struct_config__.tag for kind in _KNOWN}
 

@@ -69,7 +69,14 @@ class GrowingFile:
         try:
             if _state(descriptor) != self._left:
                 raise FileNotFoundError(errno.ENOENT, "another file has its name")
-            self._add(descriptor, data)
+            left = memoryview(data)
+            try:
+                while left:  # one call may write only a part
+                    left = left[os.write(descriptor, left) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, self._left[-1])
+                raise
             self._left = _state(descriptor)
         finally:
             os.close(descriptor)
@@ -80,16 +87,6 @@ class GrowingFile:
             with self._plain.open("rb") as lines:
                 write_new(self.path, members(lines))
             self._plain.unlink()
-
-    def _add(self, descriptor: int, data: bytes) -> None:
-        left = memoryview(data)
-        try:
-            while left:  # one call may write only a part
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(descriptor, self._left[-1])
-            raise
 
     def _opened(self, flags: int = 0) -> int:
         flags |= os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)

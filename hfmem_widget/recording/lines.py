@@ -248,22 +248,18 @@ class Lines:
         return line
 
     def _changed_spans(self, *, everything: bool) -> Iterator[bytes]:
-        spans = self._session.spans
+        session = self._session
+        spans = session.spans
         for span in spans:
-            if self._spans.get(span.id) is not span and (
-                everything or self._is_written_early(span)
-            ):
+            # A step's span is written before the end only if it has been open for long.
+            is_due = everything or span.kind not in FINE_KINDS or span.id in self._spans
+            is_long = span.stop is None and session.last_sample.time - span.start >= LONG
+            if self._spans.get(span.id) is not span and (is_due or is_long):
                 self._spans[span.id] = span
                 yield _line(k="span", **self._span(span))
         if len(self._spans) > 2 * len(spans) + 100:
             ids = {span.id for span in spans}
             self._spans = {at: span for at, span in self._spans.items() if at in ids}
-
-    def _is_written_early(self, span: Span) -> bool:
-        """Return whether a span is written before the end; a step's only if it has been open for long."""
-        if span.kind not in FINE_KINDS or span.id in self._spans:
-            return True
-        return span.stop is None and self._session.last_sample.time - span.start >= LONG
 
     def _span(self, span: Span) -> dict[str, object]:
         after = () if span.after is None else span.after.values
