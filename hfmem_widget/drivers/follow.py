@@ -214,6 +214,7 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
+    """End the watch of this process as a rank; has no effect a second time, or in a forked child."""
     own = process_state(OwnRank)
     if own.watch is None or not own.is_followed:
         return
@@ -226,10 +227,7 @@ def _leave(error: BaseException | None = None) -> None:
     own.watch = None  # last, so that an interrupted end is repeated
 
 
-@entry(undo=_leave)
-def end(error: BaseException | None = None) -> None:
-    """End the watch of this process as a rank; does nothing a second time, or in a forked child."""
-    _leave(error)
+end = entry(undo=_leave)(_leave)
 
 
 class Followed:

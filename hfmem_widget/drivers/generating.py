@@ -28,8 +28,6 @@ from hfmem_widget.sources.heap.frames import variables_of
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names of what models keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
-_NOTHING = nullcontext()
-
 RESHAPING = (
     *("bad_words_ids", "begin_suppress_tokens", "logits_processor", "min_length", "min_new_tokens"),
     *("no_repeat_ngram_size", "repetition_penalty", "suppress_tokens"),
@@ -143,7 +141,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     """Return the context of a call of ``generate``; an empty one within another, such as an assistant's."""
     watch, here = current_watch(), process_state(GenerateContext)
     if watch is None or here.generation is not None:
-        return _NOTHING
+        return nullcontext()
     monitor, session = watch
     monitor.attribution.follow(model)
     here.in_step = False
@@ -201,26 +199,21 @@ def _has_encoder(model: object) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
+@contextmanager
 def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
-) -> AbstractContextManager[object]:
+) -> Iterator[None]:
     """Note a step of ``generate``, whose forward pass has just returned."""
     monitor, here = running_monitor(), process_state(GenerateContext)
-    if monitor is not None and not here.in_step:
-        caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
-        monitor.cache_grew(*caches)
-        generation = here.generation
-        if generation is not None and generation.model == id(model):
-            new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
-            generation.stepped(caches, _rows(outputs), _number(new))
-        return _in_step()
-    return _NOTHING
-
-
-@contextmanager
-def _in_step() -> Iterator[None]:
-    """Count a step only once, although a model's own method may call the inherited one."""
-    here = process_state(GenerateContext)
+    if monitor is None or here.in_step:  # a model's own method may call the inherited one
+        yield
+        return
+    caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
+    monitor.cache_grew(*caches)
+    generation = here.generation
+    if generation is not None and generation.model == id(model):
+        new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
+        generation.stepped(caches, _rows(outputs), _number(new))
     here.in_step = True
     try:
         yield
