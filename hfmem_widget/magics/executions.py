@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import inspect
 import threading
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython import version_info
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """A cell that runs."""
+    """A running cell."""
 
     info: ExecutionInfo
-    number: int  # the one in brackets beside it; of a cell that is not stored, that of the next one
+    number: (
+        int  # in the brackets beside it; a cell that is not stored has the number of the next one
+    )
     is_outermost: bool  # no other cell runs it
     thread: int = field(default_factory=threading.get_ident)
     """The cells of a subshell run on a thread of its own."""
@@ -101,22 +104,12 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    for frame in _frames():
+    """Yield the results of a cell from this thread's running frames and those of its tasks."""
+    frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
+    with suppress(RuntimeError):  # no loop is running on this thread
+        frames += [frame for task in asyncio.all_tasks() for frame in task.get_stack()]
+    for frame in frames:
         if frame.f_code.co_name == "run_cell_async":
             for value in frame.f_locals.values():
                 if isinstance(value, ExecutionResult) and value.info is info:
                     yield value
-
-
-def _frames() -> Iterator[FrameType]:
-    """Yield this thread's running frames, and those of each task."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  (inspect.currentframe is the same)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-    try:
-        tasks = asyncio.all_tasks()
-    except RuntimeError:  # no loop is running on this thread
-        return
-    for task in tasks:
-        yield from task.get_stack()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -15,7 +15,14 @@ from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.magics.usage import OptionFlags, output, report, switch
+from hfmem_widget.magics.usage import (
+    OptionFlags,
+    find_variable,
+    keep_result,
+    output,
+    report,
+    switch,
+)
 from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 
@@ -43,7 +50,7 @@ RENAMED: Mapping[str, str] = {
 
 
 def _last_training() -> Session | None:
-    """Return the session that has watched a training last, else the newest."""
+    """Return the session of the last watched training, or else the newest session."""
     from hfmem_widget.features.fit.beside import LastTraining
     from hfmem_widget.monitor.process import process_state
 
@@ -212,7 +219,7 @@ class ReportMagics(Magics):
             baseline=arguments.baseline,
         )
         self._show(whole_bundle(comparison))
-        self._keep(arguments, comparison)
+        keep_result(comparison, arguments, self._shell)
 
     def _list_cells(self, arguments: Namespace) -> None:
         from hfmem_widget.features.history.html import history_bundle
@@ -225,7 +232,7 @@ class ReportMagics(Magics):
             return
         if not cells.runs:
             raise UsageError(HOW_TO_WATCH)
-        self._keep(arguments, cells)
+        keep_result(cells, arguments, self._shell)
         if arguments.csv:
             path = cells.save(arguments.csv)
             runs = format_counted(len(cells.runs), "run")
@@ -276,14 +283,14 @@ class ReportMagics(Magics):
                 raise UsageError("--write takes a number, and nothing else")
             self._write(arguments.write)
             return
-        name = arguments.model or LAST
-        is_last = name == LAST and LAST not in self._shell.user_ns
-        subject = _last_training() if is_last else self._named(name)
+        subject = name = arguments.model or LAST  # what is not a variable is the name of a model
+        with suppress(KeyError, AttributeError):
+            subject = find_variable(name, {LAST: _last_training(), **self._shell.user_ns})
         if subject is None:
             raise UsageError(HOW_TO_WATCH)
         fitted = fit(subject, **choices)
         self._show(fit_bundle(fitted))
-        self._keep(arguments, fitted)
+        keep_result(fitted, arguments, self._shell)
 
     def _write(self, number: int) -> None:
         from hfmem_widget.analysis.facts import ran_out
@@ -302,25 +309,16 @@ class ReportMagics(Magics):
             )
         history: Any = self._shell.history_manager
         text = written(history.input_hist_raw[1:], move.changes)
-        before = [each for each in made_anew(text) if each in self._shell.user_ns]
+        before = [name for name in made_anew(text) if name in self._shell.user_ns]
         failed = session is not None and any(map(ran_out, session.findings))
-        models = [
-            each for each in before if hasattr(type(self._shell.user_ns[each]), "named_parameters")
-        ]
-        if failed or models:  # what the cell makes anew would otherwise be there twice
+        kinds = [type(self._shell.user_ns[name]) for name in before]
+        if failed or any(hasattr(kind, "named_parameters") for kind in kinds):
+            # What the cell creates again would otherwise exist twice.
             frees = [FREES if failed else FREES.removesuffix(" errors"), *before]
             magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)
             text = f"{magic}{line}{' '.join(frees)}\n{rest}"
         self._shell.set_next_input(text)
         print(f"The new cell below has: {plain(move.name)}.")  # noqa: T201
-
-    def _named(self, model: str) -> object:
-        """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""
-        first, *others = model.split(".")
-        try:
-            return reduce(getattr, others, self._shell.user_ns[first])
-        except (KeyError, AttributeError):
-            return model
 
     @report
     @argument(
@@ -434,7 +432,7 @@ class ReportMagics(Magics):
             raise KeyboardInterrupt
 
     def run_renamed(self, name: str, line: str) -> None:
-        """Run what a magic of before is called now, and say that once."""
+        """Run a renamed magic by its old name, and print the new name once."""
         magic, *option = RENAMED[name].split()
         if name not in self._renamed_used:
             self._renamed_used.add(name)
@@ -445,10 +443,6 @@ class ReportMagics(Magics):
         from hfmem_widget.view.screen import Screen
 
         Screen(self._shell).show(bundle)
-
-    def _keep(self, arguments: Namespace, result: object) -> None:
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = result
 
 
 def _refuse(arguments: Namespace, names: Sequence[str], why: str) -> None:

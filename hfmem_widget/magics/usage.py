@@ -1,4 +1,4 @@
-"""How all magics are made, parse and complete their line, and what they say about a wrong one."""
+"""Making magics: their options, the parsing and completion of their line, and the errors for a wrong one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import reduce, wraps
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|q
 
 _BEFORE_UNIT = re.compile(r"((?:^|\0)[\d.]+)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""What argparse takes for a value, though it begins as an option does."""
+"""A value for argparse, although it begins like an option."""
 
 
 def words_of(line: str) -> list[str]:
@@ -56,20 +56,20 @@ def asks_for_help(words: Sequence[str]) -> bool:
 
 
 def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
-    """Return words as the arguments of a magic, which by default was written with one % sign.
+    """Return words as the arguments of a magic, by default one written with one % sign.
 
-    Raises `UsageError` if it does not take the words; the message says what it takes.
+    Raises `UsageError` if a word is not allowed; the message says what is.
     """
     _UsageLine(parser, magic or f"%{parser.prog}").check(words)
     try:
         return parser.parse_args(words)
     except UsageError as error:
-        # Nobody has typed argparse's word "argument".
+        # argparse's word "argument" is not in the line.
         raise UsageError(plain(re.sub(r"^argument ", "", str(error)))) from None
 
 
 class _UsageLine:
-    """Checks the words of one line before argparse, whose errors do not say what was meant."""
+    """Checks the words of a line before argparse does, whose errors suggest nothing."""
 
     def __init__(self, parser: ArgumentParser, magic: str) -> None:
         actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
@@ -79,7 +79,7 @@ class _UsageLine:
         self._positional = next((each for each in actions if not each.option_strings), None)
 
     def check(self, words: list[str]) -> None:
-        """Raise UsageError if the magic does not take a word."""
+        """Raise `UsageError` if a word is not allowed."""
         positionals: list[str] = []
         option = ""  # the one whose value was just read
         rest = iter(enumerate(words))
@@ -110,7 +110,7 @@ class _UsageLine:
             raise UsageError(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
-        """Return the whole name of an option, whether a value was given along with it, and which."""
+        """Return the full name of an option, whether the word includes a value, and the value."""
         name, given, value = word.partition("=")
         if name in self._options:
             return name, bool(given), value
@@ -163,7 +163,7 @@ class _UsageLine:
         return not positionals and (not positional.choices or word in positional.choices)
 
     def _check_quotes(self, option: str, words: list[str], at: int) -> None:
-        """Refuse words that were meant for the option before them, if it takes text."""
+        """Raise `UsageError` if the word seems to continue the text of the option before it."""
         if self._options[option].type is None:
             text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
             raise UsageError(f'several words need quotes: {option} "{text}"')
@@ -182,7 +182,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def check_output(name: str, shell: InteractiveShell) -> None:
-    """Raise UsageError if ``--output`` names something that cannot be a variable of the user's."""
+    """Raise `UsageError` if the name given with ``--output`` cannot be a variable of the user's."""
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(str(wrong_value(name, "--output", "the name of a variable")))
     is_ipythons = _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden
@@ -195,7 +195,7 @@ def check_output(name: str, shell: InteractiveShell) -> None:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn an OptionError into the UsageError that IPython shows in one line."""
+    """Turn an `OptionError` into a `UsageError`, which IPython shows in one line."""
     try:
         yield
     except OptionError as error:
@@ -203,71 +203,81 @@ def usage_errors() -> Iterator[None]:
 
 
 def remove(shell: InteractiveShell, name: str) -> Any:
-    """Take a magic back, and return the object that has it; None if there is none."""
+    """Unregister a magic, and return its object; None if there is none."""
     for magics in shell.magics_manager.magics.values():
         magics.pop(name, None)
     return shell.magics_manager.registry.pop(f"{name.capitalize()}Magics", None)
 
 
 class OptionFlags(ArgDecorator):
-    """Adds the flags of some options, below the headings of their groups."""
+    """A decorator that adds the flags of options, below the headings of their groups."""
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         self._options = options
 
     def add_to_parser(self, parser: Any, group: Any) -> None:
-        """Add them; options that are not given are not in the namespace."""
+        """Add the flags; options that are not given are not in the namespace."""
         add_flags(parser, self._options, group)
 
 
 def switch(flags: str, text: str) -> Any:
-    """Return an option without a value."""
+    """Return the decorator for an option without a value."""
     return argument(*flags.split(), action="store_true", help=text)
 
 
 def output(what: str) -> Any:
-    """Return the option that names a variable in which a result is kept."""
+    """Return the decorator for the option that names a variable for the result."""
     text = f"Keep the {what} in this variable."
     return argument("-o", "--output", default="", metavar="NAME", help=text)
 
 
 def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], None]:
-    """Make a line magic of a method that takes parsed arguments; an OptionError is shown in one line."""
+    """Make a line magic of a method that takes parsed arguments; an `OptionError` is shown in one line."""
 
     @wraps(action)
-    def magic(self: Any, line: str) -> None:
+    def run(self: Any, line: str) -> None:
         words = words_of(line)
         if asks_for_help(words):
-            print(made.__doc__)  # noqa: T201
+            print(magic.__doc__)  # noqa: T201
             return
         with usage_errors():
-            arguments = parse(parser, words)
+            arguments = parse(magic.parser, words)
             check_output(getattr(arguments, "output", ""), self._shell)
             action(self, arguments)
 
-    made: Any = magic_arguments()(magic)
-    parser = made.parser
-    made.__doc__ = manual(parser)
-    return line_magic(made)  # type: ignore[return-value]  # it is typed for a callable of Never
+    magic: Any = magic_arguments()(run)
+    magic.__doc__ = manual(magic.parser)
+    return line_magic(magic)  # type: ignore[return-value]  # it is typed for a callable of Never
+
+
+def find_variable(name: str, variables: Mapping[str, Any]) -> Any:
+    """Return a variable, or with dots an attribute of one; `KeyError` or `AttributeError` if missing."""
+    first, *attributes = name.split(".")
+    return reduce(getattr, attributes, variables[first])
+
+
+def keep_result(result: object, arguments: Namespace, shell: InteractiveShell) -> None:
+    """Assign a result to the variable that ``--output`` names, if it was given."""
+    if arguments.output:
+        shell.user_ns[arguments.output] = result
 
 
 _BEFORE_CURSOR = re.compile(r"\s*(%%?)(\w+)[ \t]+(?:.*[ \t])?(\S*)$")
 
 Offered = tuple[ArgumentParser, Sequence[str]]
-"""The parser of a magic, and the words that it knows besides its options."""
+"""The parser of a magic, and the words that it takes besides its options."""
 
 
 class Choice(NamedTuple):
-    """What can stand where the cursor is."""
+    """The words that can continue a line at the cursor."""
 
     begun: str = ""
     words: Sequence[str] = ()
-    is_complete: bool = False
-    """Whether nothing else can stand there."""
+    is_complete: bool = False  # no other words are possible
 
 
 def choice(before: str, magics: Mapping[str, Offered]) -> Choice:
-    """Return what can follow the text before the cursor, on the line of a magic."""
+    """Return the words that can follow the text before the cursor, on the line of a magic."""
     match = _BEFORE_CURSOR.match(before)
     if match is None or match[2] not in magics:
         return Choice()
@@ -287,7 +297,7 @@ def choice(before: str, magics: Mapping[str, Offered]) -> Choice:
 
 
 def complete(shell: InteractiveShell, magics: Mapping[str, Offered]) -> Callable[[], None]:
-    """Offer the options of magics, alone where an option is begun; return what ends that."""
+    """Offer the options of magics to the completer; return a function that ends this."""
 
     def matches(_token: str) -> list[str]:
         return [*choice(shell.Completer.text_until_cursor, magics).words]
