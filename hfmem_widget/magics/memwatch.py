@@ -39,6 +39,7 @@ from hfmem_widget.magics.usage import (
     find_variable,
     keep_result,
     manual,
+    option,
     output,
     parse,
     remove,
@@ -97,12 +98,11 @@ class MemwatchMagics(Magics):
     )
     @OptionFlags(OPTIONS)
     @output("session")
-    @argument(
+    @option(
         "--min",
-        default="",
-        metavar="SIZE",
-        help=f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
+        f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
         "shows every cell.",
+        metavar="SIZE",
     )
     @_can_be_silenced
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # it is typed for a callable of Never

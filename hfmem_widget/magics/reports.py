@@ -19,6 +19,7 @@ from hfmem_widget.magics.usage import (
     OptionFlags,
     find_variable,
     keep_result,
+    option,
     output,
     report,
     switch,
@@ -75,11 +76,9 @@ class ReportMagics(Magics):
         help="'now' takes a reading, 'peak' is the highest point of the watch, and a number is the peak of "
         "that step. Default: the end of the watch beside its peak.",
     )
-    @argument(
-        "-d",
-        "--device",
-        default="",
-        help="Which device, such as cuda:0. Default: the one with the most memory allocated.",
+    @option(
+        "-d --device",
+        "Which device, such as cuda:0. Default: the one with the most memory allocated.",
     )
     @switch("-a --all", "Show every device that was used.")
     @switch(
@@ -153,32 +152,24 @@ class ReportMagics(Magics):
         help="Labels of watched cells (a label means all of its runs), or cell numbers. "
         "Without: list the watched cells.",
     )
-    @argument(
+    @option(
         "--by",
-        default="",
-        metavar="{step,time,line,module}",
-        help="How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
+        "How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
         "each allocated more or less at the peak, of cells watched with --stacks. By line if all were.",
+        metavar="{step,time,line,module}",
     )
-    @argument(
-        "-d", "--device", default="", help="Which device. Default: the one used by the most cells."
-    )
-    @argument(
-        "-b",
-        "--baseline",
-        default="",
-        help="The cell that the others are compared with. Default: the first.",
-    )
-    @argument(
+    @option("-d --device", "Which device. Default: the one used by the most cells.")
+    @option("-b --baseline", "The cell that the others are compared with. Default: the first.")
+    @option(
         "--sort",
+        "Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
+        "behind or by its duration, highest first. Default: cell.",
         default="cell",
         metavar="{cell,peak,left,time}",
-        help="Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
-        "behind or by its duration, highest first. Default: cell.",
     )
     @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
     @switch("--runs", "Of the list: every run in a row of its own.")
-    @argument("--csv", default="", metavar="PATH", help="Write the list to a new .csv file.")
+    @option("--csv", "Write the list to a new .csv file.", metavar="PATH")
     @switch("--clear", "Forget all runs. Files stay as they are.")
     @output("comparison or the list")
     def memcompare(self, arguments: Namespace) -> None:
@@ -327,13 +318,12 @@ class ReportMagics(Magics):
         help="With --free: errors, outputs, all (both of them), garbage, cache, an output such as Out[12], "
         "or variables.",
     )
-    @argument("-d", "--device", default="", help="Only this device, such as cuda:0. Default: all.")
-    @argument(
-        "-l",
-        "--least",
+    @option("-d --device", "Only this device, such as cuda:0. Default: all.")
+    @option(
+        "-l --least",
+        "Combine everything smaller than this in one line. Default: %(default)s.",
         default="1MiB",
         metavar="SIZE",
-        help="Combine everything smaller than this in one line. Default: %(default)s.",
     )
     @switch("--detail", "Also show the largest parts of what each name holds.")
     @switch("--since", "Show what has grown since the last %%memholders with the same --device.")
@@ -342,14 +332,12 @@ class ReportMagics(Magics):
         "Free what is named, then measure what that freed. Without names nothing is freed: it shows "
         "what could be.",
     )
-    @argument(
-        "-v",
-        "--variable",
-        "--variables",
+    @option(
+        "-v --variable --variables",
+        "With --free: a variable, even if its name is one of those words.",
         action="append",
         default=[],
         metavar="NAME",
-        help="With --free: a variable, even if its name is one of those words.",
     )
     @switch("-n --dry-run", "With --free: only show what would be freed.")
     @switch("--no-gc --no-collect", "With --free: do not collect garbage (gc.collect).")

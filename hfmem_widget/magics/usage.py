@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce, wraps
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from IPython.core import completer
 from IPython.core.error import UsageError
@@ -87,8 +87,8 @@ class _UsageLine:
             if word == "--":
                 return
             if _is_value(word):
-                if option and not self._has_room_for(word, positionals):
-                    self._check_quotes(option, words, at)
+                if option and self._options[option].type is None:
+                    self._check_quotes(option, words, at, positionals)
                 positionals.append(word)
                 self._check_positional(positionals)
                 continue
@@ -132,12 +132,12 @@ class _UsageLine:
         raise UsageError(f"{self._magic} has no option {plain(name)}; {hint}")
 
     def _check_value(self, option: str, value: str) -> None:
-        numbers = {int: "a whole number", float: "a number"}
         kind: Any = self._options[option].type
         try:
-            _ = kind in numbers and kind(value)
+            _ = kind in {int, float} and kind(value)
         except ValueError:
-            raise UsageError(str(wrong_value(value, option, numbers[kind]))) from None
+            allowed = "a whole number" if kind is int else "a number"
+            raise UsageError(str(wrong_value(value, option, allowed))) from None
 
     def _check_positional(self, positionals: list[str]) -> None:
         positional, word = self._positional, plain(positionals[-1])
@@ -156,21 +156,18 @@ class _UsageLine:
                 f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}"
             )
 
-    def _has_room_for(self, word: str, positionals: list[str]) -> bool:
+    def _check_quotes(self, option: str, words: list[str], at: int, positionals: list[str]) -> None:
+        """Raise `UsageError` for a word that is no positional: it continues the text of the option before."""
         positional = self._positional
-        if positional is None or positional.nargs == "*":
-            return positional is not None
-        return not positionals and (not positional.choices or word in positional.choices)
-
-    def _check_quotes(self, option: str, words: list[str], at: int) -> None:
-        """Raise `UsageError` if the word seems to continue the text of the option before it."""
-        if self._options[option].type is None:
-            text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
-            raise UsageError(f'several words need quotes: {option} "{text}"')
+        if positional is not None:
+            choices = positional.choices or words
+            if positional.nargs == "*" or (not positionals and words[at] in choices):
+                return
+        text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
+        raise UsageError(f'several words need quotes: {option} "{text}"')
 
 
 def _is_value(word: str) -> bool:
-    """Return whether argparse takes a word for a value."""
     if not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word):
         return True
     return " " in word and "=" not in word
@@ -225,10 +222,14 @@ def switch(flags: str, text: str) -> Any:
     return argument(*flags.split(), action="store_true", help=text)
 
 
+def option(flags: str, text: str, **given: Any) -> Any:
+    """Return the decorator for an option with a value, by default a text."""
+    return argument(*flags.split(), **{"default": "", "help": text} | given)
+
+
 def output(what: str) -> Any:
     """Return the decorator for the option that names a variable for the result."""
-    text = f"Keep the {what} in this variable."
-    return argument("-o", "--output", default="", metavar="NAME", help=text)
+    return option("-o --output", f"Keep the {what} in this variable.", metavar="NAME")
 
 
 def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], None]:
@@ -268,39 +269,31 @@ Offered = tuple[ArgumentParser, Sequence[str]]
 """The parser of a magic, and the words that it takes besides its options."""
 
 
-class Choice(NamedTuple):
-    """The words that can continue a line at the cursor."""
-
-    begun: str = ""
-    words: Sequence[str] = ()
-    is_complete: bool = False  # no other words are possible
-
-
-def choice(before: str, magics: Mapping[str, Offered]) -> Choice:
-    """Return the words that can follow the text before the cursor, on the line of a magic."""
+def choice(before: str, magics: Mapping[str, Offered]) -> tuple[str, Sequence[str], bool]:
+    """Return the word before the cursor, its completions, and whether these are all that is possible."""
     match = _BEFORE_CURSOR.match(before)
     if match is None or match[2] not in magics:
-        return Choice()
+        return "", (), False
     sign, name, begun = match.groups()
     parser, words = magics[name]
     actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
     previous = before.split()[-1 if not begun else -2]
     if any(previous in action.option_strings and action.nargs != 0 for action in actions):
-        return Choice()  # its value, which may be anything
+        return "", (), False  # its value, which may be anything
     names = [action.option_strings for action in actions if action.option_strings]
     options = [next(name for name in flags if name.startswith("--")) for flags in names]
     is_option = begun.startswith("-")
     offered = options if is_option or sign == "%%" else [*words, *options]
     chosen = [text for text in offered if text.startswith(begun)]
     has_choices = any(action.choices for action in actions)
-    return Choice(begun, chosen, is_complete=bool(chosen) and (is_option or has_choices))
+    return begun, chosen, bool(chosen) and (is_option or has_choices)
 
 
 def complete(shell: InteractiveShell, magics: Mapping[str, Offered]) -> Callable[[], None]:
     """Offer the options of magics to the completer; return a function that ends this."""
 
     def matches(_token: str) -> list[str]:
-        return [*choice(shell.Completer.text_until_cursor, magics).words]
+        return [*choice(shell.Completer.text_until_cursor, magics)[1]]
 
     def matches_in_context(context: completer.CompletionContext) -> dict[str, Any]:
         begun, words, is_complete = choice(context.text_until_cursor, magics)
