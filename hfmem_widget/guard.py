@@ -274,7 +274,6 @@ def entry(
 
 
 def _instead(otherwise: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
-    """Return the result for the user's code after a fault of ours."""
     try:
         return otherwise(*args, **kwargs) if otherwise is not None else None
     except (MemoryError, RecursionError):
@@ -340,7 +339,6 @@ def fault_text(error: Exception) -> str:
 
 
 def _files_changed() -> bool:
-    """Return whether a file of the package was written since the package was imported."""
     package = __name__.partition(".")[0]
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if name.partition(".")[0] == package else None

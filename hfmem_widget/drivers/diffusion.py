@@ -133,7 +133,6 @@ class Diffusion:
             self._turn("decode")
 
     def _changes_nothing(self) -> bool:
-        """Return whether a forward pass can be ignored."""
         return bool(self._step) or (self._name == _DENOISING and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:

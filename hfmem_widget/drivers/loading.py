@@ -133,7 +133,7 @@ class Load:
 
     def place(self, names: Iterable[str]) -> None:
         """Note the tensors of the checkpoint that go into the model next."""
-        if self.shards.wanted and not self._number:
+        if self.shards.wanted:
             self._begin_shards(self.shards.wanted)
         for size, completes in self.shards.place(names):
             self._bytes += size

@@ -71,7 +71,6 @@ class _ActiveRuns(Part):
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
-    """Return a method of the callback that passes an event on to its run."""
 
     @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:

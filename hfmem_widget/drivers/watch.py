@@ -178,16 +178,13 @@ class Watch(Decorates):
             harmless(self._companions[0].end, self._recorder, now, error)
             self._companions.pop(0)
         if self._in_outer is not None:
-            harmless(self._close_in, *self._in_outer, outcome_of(error))
+            outer, span_id = self._in_outer
+            if outer.running:
+                harmless(self._monitor.close_span, outer, span_id, outcome_of(error))
             self._in_outer = None
 
     def _open_in(self, outer: Session) -> None:
-        """Open a block on the chart of the outer watch."""
         self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
-
-    def _close_in(self, outer: Session, span_id: int, outcome: str) -> None:
-        if outer.running:
-            self._monitor.close_span(outer, span_id, outcome)
 
     def _show(self, companions: Sequence[Companion], session: Session, span: Span) -> None:
         """Show the card with the findings, and the companions' reports above and below it.

@@ -114,10 +114,10 @@ def growing(path: Path) -> Path:
     return path.with_suffix("") if path.suffix == ".gz" else path
 
 
-def write_new(path: Path, chunks: Iterable[bytes]) -> None:
+def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     """Write a file completely or not at all; raise `OptionError` if that fails or the file exists."""
     try:
-        write_whole(path, chunks, 0o666)
+        write_whole(path, chunks, mode)
     except FileExistsError:
         raise OptionError(_is_there(path)) from None
     except OSError as error:

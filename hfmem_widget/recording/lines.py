@@ -33,13 +33,6 @@ LONG = 5.0
 """Seconds after which a step's span is written although it is still open: the step hangs or is long."""
 
 
-_OF_POLLING = (
-    *("ticks", "missed", "longest_gap", "cost", "current_interval"),
-    *("steps", "steps_with_phases", "groups", "share"),
-)
-"""The fields of the last line about how sampling went."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fold:
     """The lowest and highest values of `samples` samples, each of shape ``(series,)``."""
@@ -187,6 +180,9 @@ class Lines:
     def end(self, wall: float) -> bytes:
         """Return the last line; for its reader, a session that still runs ended now, by the wall clock."""
         session, polling = self._session, self._session.polling
+        names = (
+            "ticks missed longest_gap cost current_interval steps steps_with_phases groups share"
+        )
         return _line(
             k="end",
             time=_time(session.last_sample.time),
@@ -194,7 +190,7 @@ class Lines:
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
             why=polling.stopped,
-            **{name: json_data(getattr(polling, name)) for name in _OF_POLLING},
+            **{name: json_data(getattr(polling, name)) for name in names.split()},
             # Again, as in the head: the watched code may have imported more libraries since.
             software=dict(session.software),
         )

@@ -167,7 +167,6 @@ class StreamReader(LineReader):
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        """Read the blocks that were put off."""
         for line in self._forget_blocks():
             self._take(line)
 

@@ -67,7 +67,6 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 def _names(session: Session, events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events that name processes and tracks."""
     label = plain(session.label) or "run"
     yield _meta("process_name", _RUN, _RUN, label)
     for track in sorted({event["tid"] for event in events if event["pid"] == _RUN}):

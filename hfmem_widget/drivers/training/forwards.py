@@ -25,9 +25,6 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 
-FOLLOWED_OTHERWISE = ("PreTrainedModel", "ScriptModule")
-"""Classes whose calls `generating` follows, or that take no hooks."""
-
 
 class Forwards:
     """Opens a span for every forward pass of a module, if it still exists, until `end`."""
@@ -95,7 +92,9 @@ class Passes:
         gone = [key for key, other in self._followed.items() if other.module() is None]
         take_off(self._followed, gone)
         names = {kind.__name__ for kind in type(module).__mro__}
-        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(FOLLOWED_OTHERWISE):
+        # `generating` follows the calls of the first, and the second takes no hooks.
+        is_other = not names.isdisjoint(("PreTrainedModel", "ScriptModule"))
+        if is_other or len(self._followed) >= MOST_HOOKED:
             return
         # Entered before its hooks are on, so that they are taken off again after a fault.
         followed = self._followed[id(module)] = HookedModule(weakref.ref(module))

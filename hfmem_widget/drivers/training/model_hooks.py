@@ -19,8 +19,6 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
 
-SCRIPTING = "torch.jit._recursive"
-
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
@@ -179,8 +177,7 @@ def _hide_from_copies(module: object) -> None:
         if "__getstate__" in vars(kind):
             surround(kind, "__getstate__", _hidden)
             break
-    scripting = sys.modules.get(SCRIPTING)
-    if scripting is not None:
+    if (scripting := sys.modules.get("torch.jit._recursive")) is not None:
         surround(scripting, "create_script_module", _hidden_within)
 
 
