@@ -157,13 +157,13 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        here = threading.get_ident()
-        self._is_outermost = here != _state.deferring and here == threading.main_thread().ident
+        thread = threading.get_ident()
+        self._is_outermost = thread != _state.deferring and thread == threading.main_thread().ident
         if not self._is_outermost:
             return
         try:
             began = time.perf_counter()
-            _state.deferring = here
+            _state.deferring = thread
             for number in DEFERRED:
                 usual = _handler_of(number)
                 if callable(usual):
@@ -245,10 +245,10 @@ def entry(
             __tracebackhide__ = True
             is_outermost = False
             try:
-                here = threading.get_ident()
-                if unless_on.get(here):
+                thread = threading.get_ident()
+                if unless_on.get(thread):
                     return None  # type: ignore[return-value]  # a function with `unless_on` returns None
-                is_outermost = _state.deferring != here
+                is_outermost = _state.deferring != thread
                 if not defers:
                     return action(*args, **kwargs)
                 with interrupts_deferred():

@@ -403,7 +403,9 @@ def lists_options(
     called: Any = vars(documented).get("__init__", documented)
     signature, keyword = inspect.signature(called), inspect.Parameter.KEYWORD_ONLY
     parameters = {
-        name: given for name, given in signature.parameters.items() if given.kind <= keyword
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind <= keyword
     }
     for name, option in options.items():
         more = inspect.Parameter(name, keyword, default=option.default, annotation=types[name])

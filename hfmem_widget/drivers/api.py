@@ -130,8 +130,8 @@ def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:
         monitor = shared_monitor()
         with interrupts_deferred():
             monitor.end(monitor.begin(options))
-    own = callback_of(trainer)
-    if own is None:
+    callback = callback_of(trainer)
+    if callback is None:
         trainer.add_callback(MemoryCallback(options=replace(options, label=label)))
     else:
-        own.options = replace(options, label=label or own.options.label)
+        callback.options = replace(options, label=label or callback.options.label)

@@ -61,8 +61,8 @@ class Diffusion:
         self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        here = process_state(PipelineContext)
-        self._around, here.call = here.call, self
+        context = process_state(PipelineContext)
+        self._around, context.call = context.call, self
         process_state(ReportedElsewhere).by += 1
         parts, self._parts = self._parts, {}
         module = sys.modules["torch"].nn.Module
@@ -88,9 +88,9 @@ class Diffusion:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        here = process_state(PipelineContext)
-        if here.call is self:
-            here.call = self._around
+        context = process_state(PipelineContext)
+        if context.call is self:
+            context.call = self._around
             process_state(ReportedElsewhere).by -= 1
         while self._hooks:
             if (hooks := self._hooks[-1]) is not None:

@@ -182,8 +182,8 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    own = {"quiet": True, "ranks": False, **handed_on(os.environ)}
-    options = WatchOptions(label=f"rank {member.rank.rank}", **own)
+    given = {"quiet": True, "ranks": False, **handed_on(os.environ)}
+    options = WatchOptions(label=f"rank {member.rank.rank}", **given)
     recording = FileRecording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
 

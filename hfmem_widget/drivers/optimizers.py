@@ -68,8 +68,8 @@ def leave_optimizers(_module: object = None) -> None:
 
 
 def _take_off() -> None:
-    hooks, here = process_state(_Hooks), threading.current_thread()
-    others = (thread for thread in tuple(hooks.threads) if thread is not here)
+    hooks, thread_here = process_state(_Hooks), threading.current_thread()
+    others = (thread for thread in tuple(hooks.threads) if thread is not thread_here)
     if any(thread.is_alive() for thread in others):
         return  # torch may be iterating over its hooks there, and would raise if one was removed
     while hooks.handles:
@@ -101,10 +101,10 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
     if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
-    here = threading.get_ident()
+    thread = threading.get_ident()
     # In a group of a Trainer's steps nothing is counted here.
     if (
-        threads_in_group.get(here) and not (step_counter.thread == here and count_step())
+        threads_in_group.get(thread) and not (step_counter.thread == thread and count_step())
     ) or is_compiling():
         return
 

@@ -53,9 +53,9 @@ class CellRecordings(Recordings):
 
     def cell_ends(self, *, failed: bool) -> None:
         """End the recording of the cell."""
-        own = None if HISTORY.latest is self._before else HISTORY.latest
-        if self._watch is None and own is not None:
-            own.save(self._path)
+        session = None if HISTORY.latest is self._before else HISTORY.latest
+        if self._watch is None and session is not None:
+            session.save(self._path)
         self.end(getattr(sys, "last_value", None) if failed else None)
         # The history lists only what the notebook itself has watched.
         HISTORY.records = [record for record in HISTORY.records if record.label != self._label]

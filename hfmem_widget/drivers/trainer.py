@@ -196,40 +196,23 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     def ends(self, error: BaseException | None) -> None:
         """End everything, with the training's error if any; a second call ends what a fault has left."""
-        call_all(
-            self._forget_run,
-            self._take_hooks_off,
-            self._leave_ranks,
-            partial(self._end_run, outcome_of(error)),
-            partial(self._end_watch, error),
-        )
+        parts: list[Callable[[], object]] = [self._forget_trainer]
+        if self._hooks is not None:
+            parts.append(self._hooks.remove)
+        if self._all_ranks is not None:
+            parts.append(self._all_ranks.close)
+        if self._run is not None:
+            parts += partial(resume_steps, self._run), partial(self._run.ended, outcome_of(error))
+        if self._watch is not None:
+            parts.append(partial(self._watch.stop, error))
+        call_all(*parts)
+        self._hooks = self._all_ranks = self._run = self._watch = None
 
-    def _forget_run(self) -> None:
+    def _forget_trainer(self) -> None:
         if self._trainer is not None:
             with process_state(_ActiveRuns).beginning:
                 process_state(_ActiveRuns).runs.pop(self._trainer, None)
         self._trainer = None
-
-    def _take_hooks_off(self) -> None:
-        if self._hooks is not None:
-            self._hooks.remove()
-        self._hooks = None
-
-    def _leave_ranks(self) -> None:
-        if self._all_ranks is not None:
-            self._all_ranks.close()
-        self._all_ranks = None
-
-    def _end_run(self, outcome: str) -> None:
-        if self._run is not None:
-            resume_steps(self._run)
-            self._run.ended(outcome)
-        self._run = None
-
-    def _end_watch(self, error: BaseException | None) -> None:
-        if self._watch is not None:
-            self._watch.stop(error)
-        self._watch = None
 
     @contextlib.contextmanager
     def apart(
@@ -271,7 +254,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             counts["epochs"] = float(epochs)
         counts |= _loss_and_batch(self._trainer, args)
         run.train_begins(label, counts)
-        self._take_hooks_off()
+        if self._hooks is not None:
+            self._hooks.remove()
         wrapped = getattr(self._trainer, "model_wrapped", None)
         outermost = model if wrapped is None else wrapped
         if has_buckets(outermost):
@@ -405,15 +389,15 @@ def _epochs_of(state: Any) -> int:
 def callback_of(trainer: Any) -> MemoryCallback | None:
     """Return the first `MemoryCallback` of a Trainer."""
     callbacks = trainer.callback_handler.callbacks
-    return next((each for each in callbacks if isinstance(each, MemoryCallback)), None)
+    return next((callback for callback in callbacks if isinstance(callback, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Return a context that follows a call of ``trainer.train()``, if there is a callback or a watch."""
-    own = callback_of(trainer)
-    if own is None and running_monitor() is None:
+    callback = callback_of(trainer)
+    if callback is None and running_monitor() is None:
         return contextlib.nullcontext()
-    return _Following(trainer, trainer.callback_handler.callbacks, own)
+    return _Following(trainer, trainer.callback_handler.callbacks, callback)
 
 
 def _of_one_call() -> MemoryCallback:
@@ -468,9 +452,9 @@ def _aside(
     with process_state(_ActiveRuns).beginning:
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
-    own, run = callback_of(trainer), TrainingRun(monitor, session)
+    callback, run = callback_of(trainer), TrainingRun(monitor, session)
     run.follow(getattr(trainer, "model", None))
-    return run.aside(kind, kind, counts) if own is None else own.apart(run, kind, counts)
+    return run.aside(kind, kind, counts) if callback is None else callback.apart(run, kind, counts)
 
 
 def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, float]:
@@ -490,9 +474,11 @@ def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, floa
     is_usual = is_usual and getattr(args, "eval_do_concat_batches", True)
     if keeps and is_usual and getattr(trainer, "preprocess_logits_for_metrics", None) is None:
         with contextlib.suppress(Exception):  # of the user's, which may have no length
-            own = trainer.eval_dataset
-            of_all = own if data is None else own[data] if isinstance(data, str) else data
-            counts["kept_rows"] = 0.0 if isinstance(of_all, dict) else float(len(of_all))
+            dataset = trainer.eval_dataset
+            evaluated = (
+                dataset if data is None else dataset[data] if isinstance(data, str) else data
+            )
+            counts["kept_rows"] = 0.0 if isinstance(evaluated, dict) else float(len(evaluated))
     return counts
 
 

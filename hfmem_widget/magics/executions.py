@@ -55,9 +55,9 @@ class Executions:
         """
         lost = [execution for execution in self._own() if not _is_alive(execution.info)]
         self._drop(lost)
-        number = next((each.execution_count for each in _results_of(info)), None)
-        own = count if number is None else number
-        execution = Execution(info, own, is_outermost=not self._own())
+        number = next((result.execution_count for result in _results_of(info)), None)
+        cell_number = count if number is None else number
+        execution = Execution(info, cell_number, is_outermost=not self._own())
         self._running.append(execution)
         return execution, lost
 
@@ -67,14 +67,14 @@ class Executions:
         The outermost comes first. After an error that cannot be shown, or an interrupt, IPython announces the
         end of the innermost cell with a result that it made anew, or with none.
         """
-        own = self._own()
+        running = self._own()
         info = None if result is None else result.info
-        at = next((at for at, execution in enumerate(own) if execution.info is info), None)
-        if at is None and own:
-            newest = own[-1].info
+        at = next((at for at, execution in enumerate(running) if execution.info is info), None)
+        if at is None and running:
+            newest = running[-1].info
             may_be = info is None or info.raw_cell == newest.raw_cell
-            at = len(own) - 1 if may_be and not _is_alive(newest) else None
-        ended = [] if at is None else own[at:]
+            at = len(running) - 1 if may_be and not _is_alive(newest) else None
+        ended = [] if at is None else running[at:]
         self._drop(ended)
         return ended
 

@@ -186,10 +186,10 @@ class MemwatchMagics(Magics):
         """End the watches of a cell, and of the cells it ran whose end was not announced."""
         execution, shell = ended[0], self._shell
         candidates = announced, shell.displayhook.exec_result, shell.last_execution_result
-        own = (each for each in candidates if each and each.info is execution.info)
-        result: ExecutionResult | None = next(own, None)
+        results = (each for each in candidates if each and each.info is execution.info)
+        result: ExecutionResult | None = next(results, None)
         error = _failure(result or announced)
-        watches = [watch for each in ended for watch in each.watches]
+        watches = [watch for cell in ended for watch in cell.watches]
         # Before the first watch there is nothing to end, and nothing to import.
         drivers: Any = sys.modules.get("hfmem_widget.drivers.watch")
         interrupted = [] if drivers is None else drivers.kept_from_ending(error)
@@ -457,5 +457,5 @@ def _failure(result: ExecutionResult | None) -> BaseException | None:
     if result is None:
         return sys.exc_info()[1]
     # There are both if the first could not be shown. The truth value of an exception may be False.
-    own = result.error_in_exec
-    return result.error_before_exec if own is None else own
+    error = result.error_in_exec
+    return result.error_before_exec if error is None else error

@@ -76,7 +76,7 @@ class _UsageLine:
         self._magic = magic
         self._manual = f"{magic} -h lists its options"
         self._options = {name: action for action in actions for name in action.option_strings}
-        self._positional = next((each for each in actions if not each.option_strings), None)
+        self._positional = next((action for action in actions if not action.option_strings), None)
 
     def check(self, words: list[str]) -> None:
         """Raise `UsageError` if a word is not allowed."""
@@ -122,11 +122,11 @@ class _UsageLine:
             if self._options[word[:2]].nargs == 0:  # -qi 1 is -q -i 1
                 return self._option(f"-{word[2:]}")
             return word[:2], True, word[2:]
-        begun = [each for each in self._options if name.startswith("--") and each.startswith(name)]
-        if len({id(self._options[each]) for each in begun}) == 1:
-            return begun[0], bool(given), value
-        if begun:
-            raise UsageError(f"{plain(name)} is ambiguous: {_either(begun)}")
+        flags = [flag for flag in self._options if name.startswith("--") and flag.startswith(name)]
+        if len({id(self._options[flag]) for flag in flags}) == 1:
+            return flags[0], bool(given), value
+        if flags:
+            raise UsageError(f"{plain(name)} is ambiguous: {_either(flags)}")
         near = difflib.get_close_matches(f"--{name.lstrip('-')}", self._options, n=1)
         hint = f"did you mean {near[0]}?" if near else self._manual
         raise UsageError(f"{self._magic} has no option {plain(name)}; {hint}")

@@ -106,7 +106,7 @@ ColumnNumbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=limi
 class RecordedLine(Struct, tag_field="k"):
     """A line of JSON; its fields have the names of the format, or a clearer name that is mapped to one."""
 
-    def made(self) -> Any:
+    def content(self) -> Any:
         """Return the object that the reader works with."""
         return self
 
@@ -172,12 +172,12 @@ def _filled(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return _evidence(value)
     if isinstance(value, RecordedLine):
-        return value.made()
+        return value.content()
     return _NULL.get(name, NOT_AVAILABLE) if value is None else value
 
 
 def _recorded(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
-    """Return the class that describes a dataclass in a recording; its `made` returns the dataclass.
+    """Return the class that describes a dataclass in a recording; its `content` returns the dataclass.
 
     Its fields have the types of `_USUAL`, or those that `own` gives by name; a field in `may_lack` may be
     missing and then has the given value. With a tag it is a line of its own, and each such line except
@@ -189,13 +189,13 @@ def _recorded(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, *
         kind = own.get(name) or (usual if get_origin(usual) is Literal else _USUAL[usual])
         known.append((name, kind, may_lack[name]) if name in may_lack else (name, kind))
 
-    def made(line: Any) -> Any:
+    def content(line: Any) -> Any:
         filled = data(**{name: _filled(name, getattr(line, name)) for name in types})
         return Item(tag, line.i, filled) if is_entry else filled
 
     config: Any = {"bases": (RecordedLine,), "tag": tag or False, "kw_only": True}
     config["rename"] = {"span_id": "span"}
-    return defstruct(f"_{data.__name__}", known, namespace={"made": made}, **config)
+    return defstruct(f"_{data.__name__}", known, namespace={"content": content}, **config)
 
 
 OrNull = Figure | None
@@ -238,7 +238,7 @@ class Columns(RecordedLine, tag="series"):
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices."""
-        return tuple(device.made() for device in self.described)
+        return tuple(device.content() for device in self.described)
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -425,7 +425,7 @@ class _Note(RecordedLine, tag="note"):
     i: ListPosition
     text: Sentence
 
-    def made(self) -> Item:
+    def content(self) -> Item:
         return Item("note", self.i, self.text)
 
 
@@ -485,9 +485,9 @@ class End(RecordedLine, tag="end"):
     @property
     def polling(self) -> Polling:
         """How sampling went."""
-        own = asdict(self) | {"stopped": self.why}
+        values = asdict(self) | {"stopped": self.why}
         names = (each.name for each in fields(Polling))
-        known: dict[str, Any] = {name: available(own[name]) for name in names if name in own}
+        known: dict[str, Any] = {name: available(values[name]) for name in names if name in values}
         return Polling(**known)
 
 
@@ -510,7 +510,7 @@ def parse(line: bytes) -> Any:
     require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
         try:
-            return _LINE.decode(line).made()
+            return _LINE.decode(line).content()
         except msgspec.ValidationError:
             kind = _ANY.decode(line).k
             if kind in {"note", "finding", "guide", "move", "live"}:

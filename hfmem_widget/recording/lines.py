@@ -225,7 +225,7 @@ class Lines:
             still = _same(values, values[0]).all(axis=0)
             columns = np.flatnonzero(is_key | ~(still & _same(values[0], self._last)))
         differences = _differences(values[:, columns]).T.tolist()
-        kept = [
+        changes = [
             column[:1] if stands else column
             for column, stands in zip(differences, still[columns].tolist(), strict=True)
         ]
@@ -235,7 +235,7 @@ class Lines:
             w=round(wall, 3),
             t=np.round(time, 4).tolist(),
             s=columns.tolist(),
-            v=kept,
+            v=changes,
             **({"key": True} if is_key and len(time) else {}),
         )
         self._block += 1
@@ -364,12 +364,7 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
 
 def _numbers(values: Floats) -> list[Any]:
     """Return figures for JSON: whole numbers as integers, None where one is not available."""
-    values = np.asarray(values, dtype=np.float64)
-    whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
-    numbers: list[Any] = whole.astype(np.int64).tolist()
-    for at in np.flatnonzero(whole != values):
-        numbers[at] = _number(float(values[at]))
-    return numbers
+    return list(map(_number, values.tolist()))
 
 
 def _differences(values: Floats) -> NDArray[Any]:

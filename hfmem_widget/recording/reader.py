@@ -198,7 +198,7 @@ class StreamReader(LineReader):
         timeline = self._whole_timeline()
         peaks = tuple(self._items["live"])
         is_host = any(peak.device == "cpu" for peak in peaks)
-        how = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
+        recording = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
         last = Sample(self._time, tuple(self._values.tolist()))
         session = Session(
             head.label,
@@ -215,7 +215,7 @@ class StreamReader(LineReader):
             notes=self._items["note"],
             findings=self._items["finding"],
             guides=self._items["guide"],
-            stacks=Stacks(peaks, how) if peaks else None,
+            stacks=Stacks(peaks, recording) if peaks else None,
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         session.recipe = self._recipe

@@ -89,8 +89,8 @@ class Passes:
         if followed is not None and followed.module() is module:
             return
         # A deleted module may have had this one's `id`.
-        gone = [key for key, other in self._followed.items() if other.module() is None]
-        take_off(self._followed, gone)
+        deleted = [key for key, other in self._followed.items() if other.module() is None]
+        take_off(self._followed, deleted)
         names = {kind.__name__ for kind in type(module).__mro__}
         # `generating` follows the calls of the first, and the second takes no hooks.
         is_other = not names.isdisjoint(("PreTrainedModel", "ScriptModule"))

@@ -40,8 +40,8 @@ def note_module(owner: object) -> None:
 def trained_by(optimizer: Any, others: Iterable[Any]) -> list[Any]:
     """Return the outermost modules that an optimizer trains, of those noted lately and of `others`."""
     wanted = _parameters_of(optimizer)
-    seen = (module() for module in process_state(_Seen).modules)
-    modules = {id(module): module for module in (*others, *seen) if module is not None}
+    recent = (module() for module in process_state(_Seen).modules)
+    modules = {id(module): module for module in (*others, *recent) if module is not None}
     trained = [module for module in modules.values() if not wanted.isdisjoint(_within(module))]
     inner = {id(child) for module in trained for child in module.modules() if child is not module}
     return [module for module in trained if id(module) not in inner]
@@ -50,8 +50,8 @@ def trained_by(optimizer: Any, others: Iterable[Any]) -> list[Any]:
 def searched_for(optimizer: Any) -> list[Any] | None:
     """Return the outermost modules on the heap that an optimizer trains; None soon after another search."""
     torch: Any = sys.modules.get("torch")
-    seen, began = process_state(_Seen), time.perf_counter()
-    if torch is None or began < seen.next_search:
+    state, began = process_state(_Seen), time.perf_counter()
+    if torch is None or began < state.next_search:
         return None
     kind, wanted = torch.nn.Module, _parameters_of(optimizer)
     modules = [module for module in gc.get_objects() if issubclass(type(module), kind)]
@@ -66,7 +66,7 @@ def searched_for(optimizer: Any) -> list[Any] | None:
         if id(module) not in reached:
             reached[id(module)] = module
             waiting += above.get(id(module), ())
-    seen.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
+    state.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
     return [module for module in reached.values() if id(module) not in above]
 
 
