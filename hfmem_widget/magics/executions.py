@@ -27,10 +27,8 @@ class Execution:
         int  # in the brackets beside it; a cell that is not stored has the number of the next one
     )
     is_outermost: bool  # no other cell runs it
-    thread: int = field(default_factory=threading.get_ident)
-    """The cells of a subshell run on a thread of its own."""
-    watches: list[Watch] = field(default_factory=list)
-    """The watches that end with it."""
+    thread: int = field(default_factory=threading.get_ident)  # each subshell has its own
+    watches: list[Watch] = field(default_factory=list)  # those that end with the cell
 
 
 class Executions:

@@ -29,7 +29,6 @@ from hfmem_widget.session import (
     Guide,
     Move,
     Peak,
-    Phase,
     Polling,
     Sample,
     Series,
@@ -412,13 +411,6 @@ class PhasesLine(RecordedLine, tag="phases"):
     root: Count
     phases: Annotated[list[_Phase], Meta(max_length=64)]
     spans: Annotated[list[SpanLine], Meta(max_length=limits.MOST_SERIES)]
-
-    @property
-    def rows(self) -> list[tuple[Phase, Mapping[Text, int]]]:
-        """Return the phases, and the ids of their highest spans."""
-        return [
-            (Phase(**(asdict(phase) | {"highest": {}})), phase.highest) for phase in self.phases
-        ]
 
 
 class _Note(RecordedLine, tag="note"):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import asdict
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import check, limits
@@ -325,12 +326,10 @@ class StreamReader(LineReader):
 
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
-        for phase, highest in line.rows:
-            span_of_series = {key: spans[at] for key, at in highest.items() if at in spans}
-            yield replace(
-                phase,
-                highest={key: span for key, span in span_of_series.items() if key in span.peaks},
-            )
+        for phase in line.phases:
+            known = {key: spans[at] for key, at in phase.highest.items() if at in spans}
+            highest = {key: span for key, span in known.items() if key in span.peaks}
+            yield Phase(**(asdict(phase) | {"highest": highest}))
 
     def _whole_timeline(self) -> Timeline:
         rows = self._timeline

@@ -185,7 +185,7 @@ class Loop:
                 self._run.optimizer_ended()
             if self._stepped >= self._expected:
                 self._step_ends()
-        elif self._stepped == 1 and not self._is_reported_elsewhere():
+        elif self._stepped == 1 and not self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             # Its optimizer was unknown until now, so nothing else was seen of this step.
             self._number += 1
 
@@ -233,7 +233,9 @@ class Loop:
             self._step_ends()  # it had fewer optimizers than the one before
         if self._within:
             return True
-        if not (self._is_armed or self._may_guess) or self._is_reported_elsewhere():
+        if not (self._is_armed or self._may_guess):
+            return False
+        if self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
@@ -261,9 +263,6 @@ class Loop:
         # A step that has failed is not in the number yet.
         last = max(self._number, self._first)
         self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})
-
-    def _is_reported_elsewhere(self) -> bool:
-        return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
     def _find_models(self, optimizer: Any) -> None:
         if optimizer in self._seen_optimizers or not hasattr(optimizer, "param_groups"):
