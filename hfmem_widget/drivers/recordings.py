@@ -10,7 +10,7 @@ from hfmem_widget.drivers.api import watch
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.process import Part, process_state
-from hfmem_widget.recording.file import free
+from hfmem_widget.recording.file import unused_path
 from hfmem_widget.session import Session
 
 
@@ -25,7 +25,7 @@ class Recordings(Part):
         self.end(None)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._watch = watch(label, record=free(path), quiet=True)
+            self._watch = watch(label, record=unused_path(path), quiet=True)
             self._watch.start()
         except (OSError, OptionError) as error:
             self._watch = None
