@@ -29,6 +29,7 @@ from hfmem_widget.session import (
     Guide,
     Move,
     Peak,
+    Phase,
     Polling,
     Sample,
     Series,
@@ -403,6 +404,10 @@ class _Phase(Struct):
     seconds: Figure
     highest: Annotated[dict[Text, Count], Meta(max_length=limits.MOST_SERIES)]
     steps: Count = 0
+
+    def phase(self, highest: dict[str, Span]) -> Phase:
+        """Return the phase, with its highest spans by the key of their series."""
+        return Phase(self.kind, self.label, self.count, self.seconds, highest, self.steps)
 
 
 class PhasesLine(RecordedLine, tag="phases"):

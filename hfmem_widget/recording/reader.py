@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec.structs import asdict
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.recording import check, limits
@@ -326,10 +325,9 @@ class StreamReader(LineReader):
 
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
-        for phase in line.phases:
-            known = {key: spans[at] for key, at in phase.highest.items() if at in spans}
-            highest = {key: span for key, span in known.items() if key in span.peaks}
-            yield Phase(**(asdict(phase) | {"highest": highest}))
+        for entry in line.phases:
+            known = {key: spans[at] for key, at in entry.highest.items() if at in spans}
+            yield entry.phase({key: span for key, span in known.items() if key in span.peaks})
 
     def _whole_timeline(self) -> Timeline:
         rows = self._timeline
