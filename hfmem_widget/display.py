@@ -1,4 +1,4 @@
-"""How a noun shows itself: it names its renderer as text, and imports it only when somebody looks."""
+"""Objects that Jupyter shows: each names its renderer as text, which is imported only to show it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 
 class Shown:
-    """A noun that Jupyter shows where it is the last value of a cell."""
+    """The base of objects that Jupyter shows as the last value of a cell."""
 
     __slots__ = ()
     _shown_by: ClassVar[str]
-    """``"module:function"``: takes the noun, returns texts by MIME type."""
+    """``"module:function"``: takes the object, returns texts by MIME type."""
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         bundle: dict[str, str] = resolve(self._shown_by)(self)

@@ -25,7 +25,7 @@ class WatchStateError(HFMemError, RuntimeError):
 
 
 def is_limit(error: BaseException | None) -> bool:
-    """Return whether an error is of this instant, such as too deep a recursion, and nobody's fault."""
+    """Return whether an error is a limit of the moment, such as of memory or recursion, and no fault."""
     if isinstance(error, OSError):
         return error.errno in LIMITS
     return isinstance(error, (MemoryError, RecursionError))
@@ -34,7 +34,7 @@ def is_limit(error: BaseException | None) -> bool:
 def chain_of(
     error: BaseException | None, *, with_suppressed: bool = True
 ) -> Iterator[BaseException]:
-    """Yield an error and those it came from, each once."""
+    """Yield an error and the errors that led to it, each once."""
     waiting, seen = [error], set[int]()
     while waiting:
         cause = waiting.pop(0)

@@ -1,7 +1,7 @@
-"""The guard between the user's code and ours: no fault of ours reaches it, and no signal is lost in ours.
+"""The guard between the user's code and ours: none of our faults reaches the user, and no signal is lost.
 
-Whatever the user's code enters of ours (a hook, a callback, a wrapped function, an edge of a span, a
-listener) is an `entry`. It holds signals back while our code runs, and keeps our faults from the user's.
+Each of our functions that the user's code enters (a hook, a callback, a wrapped function, an edge of a span,
+a listener) is an `entry`. It defers signals while our code runs, and catches our faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFERRED = tuple(
 """Signals whose handlers may raise: to interrupt, to end, and when time is up."""
 
 NO_THREADS: Mapping[int, object] = MappingProxyType({})
-"""Threads for which nothing is to be done: none."""
+"""No threads: the default of the threads on which an `entry` does nothing."""
 
 FADING, MOST_SECONDS = 0.05, 1e-4
 """The mean time of the guard: the weight of each new time, and the most seconds that count of it."""
@@ -40,13 +40,13 @@ _handler_of: Callable[[int], Any] = _signal.getsignal
 _handle: Callable[[int, Any], Any] = _signal.signal
 
 _imported = globals().get("_imported", time.time())
-"""When the package was imported, in seconds since 1970; a reload of this module leaves it."""
+"""When the package was imported, in seconds since 1970; a reload of this module keeps it."""
 
 CHANGED = "hfmem_widget's files have changed since it was imported: restart the kernel."
 
 
 class _StandIn:
-    """A handler that keeps what comes while signals are held back, and passes on what comes later."""
+    """A handler that keeps signals while they are deferred, and passes on later ones."""
 
     def __init__(self, number: int, usual: Handler, action: bytes) -> None:
         self.number = number
@@ -61,23 +61,22 @@ class _StandIn:
             self.usual(number, frame)
 
     def leave(self) -> None:
-        """Put the usual handler back, and what the system calls, such as `signal.siginterrupt` had it."""
+        """Restore the usual handler, and the system's action, which includes `signal.siginterrupt`."""
         _handle(self.number, self.usual)
         _action(self.number, self.action)
 
 
 @dataclass(slots=True)
 class _State:
-    """What changes in the guard of this process, which has one table of handlers."""
+    """The changing state of the guard in this process."""
 
-    deferring: int | None = None
-    """The thread that holds signals back: a child that another thread forks meanwhile does not."""
-    held: list[_StandIn] = field(default_factory=list)
-    """The handlers that stand in on that thread."""
-    seconds: float = 1e-5
-    """The mean time of the guard, in seconds."""
+    deferring: int | None = (
+        None  # the thread that defers signals; a child forked by another has none
+    )
+    held: list[_StandIn] = field(default_factory=list)  # the handlers that stand in on that thread
+    seconds: float = 1e-5  # the mean time of the guard
+    # Our faults that are on stderr already: the type, and where it was raised.
     faults: set[tuple[type[Exception], tuple[CodeType, int] | None]] = field(default_factory=set)
-    """The faults of ours that are on stderr already: what was raised, and where."""
 
 
 _state = _State()
@@ -85,7 +84,7 @@ _state = _State()
 
 @functools.cache
 def _sigaction() -> tuple[Callable[..., int], Any] | None:
-    """Return the C library's function, and a buffer for its result; None where there is no such function."""
+    """Return the C library's `sigaction`, and a buffer for its result; None if it does not exist."""
     import ctypes
 
     try:
@@ -97,7 +96,7 @@ def _sigaction() -> tuple[Callable[..., int], Any] | None:
 
 
 def _action(number: int, new: bytes | None = None) -> bytes:
-    """Return what the system does at a signal, and set it if something new is given."""
+    """Return the system's action for a signal, and replace it if a `new` one is given."""
     function_and_action = _sigaction()
     if function_and_action is None:
         return b""
@@ -107,9 +106,9 @@ def _action(number: int, new: bytes | None = None) -> bytes:
 
 
 def _stand_in_for(number: int, usual: Any) -> None:
-    """Have a signal kept. A handler in C that has taken Python's place stays, and may pass the signal on."""
+    """Keep a signal. A handler in C that has replaced Python's stays, and may pass the signal on."""
     action = _action(number)
-    # One that was left behind by a fault knows whose place it took.
+    # A stand-in that a fault has left behind knows the usual handler.
     stand_in = _StandIn(number, usual.usual if isinstance(usual, _StandIn) else usual, action)
     _state.held.append(stand_in)
     try:
@@ -122,12 +121,12 @@ def _stand_in_for(number: int, usual: Any) -> None:
 
 
 def is_deferring() -> bool:
-    """Return whether signals are held back on this thread."""
+    """Return whether signals are deferred on this thread."""
     return _state.deferring == threading.get_ident()
 
 
 def stop_deferring() -> None:
-    """Put back the usual handlers on this thread, and deliver what has come; harmless if it is done twice."""
+    """Restore the usual handlers on this thread, and deliver the deferred signals; harmless if repeated."""
     if not is_deferring():
         return
     try:
@@ -148,27 +147,28 @@ def _leave() -> None:
 
 
 class interrupts_deferred:  # noqa: N801  (a context manager reads as a function)
-    """Hold back signals with handlers in Python for the milliseconds of a block, and deliver them after it.
+    """Defer signals with handlers in Python for the milliseconds of a block, and deliver them after it.
 
-    Within another such block, and off the main thread, where no signal arrives, it does nothing.
+    Within another such block, and on other threads than the main one, where no signal arrives, it does
+    nothing.
     """
 
     # A class, because a generator costs twice as much.
     __slots__ = ("_is_outermost",)
 
     def __enter__(self) -> None:
-        here = threading.get_ident()
-        self._is_outermost = here != _state.deferring and here == threading.main_thread().ident
+        thread = threading.get_ident()
+        self._is_outermost = thread != _state.deferring and thread == threading.main_thread().ident
         if not self._is_outermost:
             return
         try:
             began = time.perf_counter()
-            _state.deferring = here
+            _state.deferring = thread
             for number in DEFERRED:
                 usual = _handler_of(number)
                 if callable(usual):
                     _stand_in_for(number, usual)
-            # Putting them back takes as long. Another process in between is none of it.
+            # Restoring them takes as long. The limit excludes the time of other processes.
             took = 2 * (time.perf_counter() - began)
             _state.seconds += FADING * (min(took, MOST_SECONDS) - _state.seconds)
         except BaseException:
@@ -181,14 +181,14 @@ class interrupts_deferred:  # noqa: N801  (a context manager reads as a function
 
 
 def seconds_of_an_event() -> float:
-    """Return what the guard takes around an event of a training, which who measures an event does not see."""
+    """Return the seconds of the guard around an event of a training, which no clock within it sees."""
     return _state.seconds
 
 
 def raised_by_handler(error: BaseException) -> bool:
-    """Return whether a signal's handler raised an error, which is then for the user's code.
+    """Return whether a signal's handler raised an error, which then belongs to the user's code.
 
-    Handlers run between any two instructions, so whoever catches a fault of ours may catch such an error.
+    Handlers run between any two instructions, so code that catches our faults may catch such an error.
     """
     codes = set(map(_code_of, map(_handler_of, signal.valid_signals())))
     traceback = error.__traceback__
@@ -197,14 +197,14 @@ def raised_by_handler(error: BaseException) -> bool:
         if frame.f_code in codes:
             return True
         if frame.f_code is _deliver.__code__ and "stand_in" in frame.f_locals:
-            # A handler that has put another in its place is no longer in the table.
+            # A handler that has replaced itself is no longer in the table.
             codes.add(_code_of(frame.f_locals["stand_in"].usual))
         traceback = traceback.tb_next
     return False
 
 
 def _deliver(held: list[_StandIn]) -> None:
-    """Call the handlers of what has come, each once; one that raises does not keep another from it."""
+    """Call the handler of each signal that has come, once; an error in one does not stop the others."""
     while held:
         stand_in = held.pop(0)
         if stand_in.arrived:
@@ -217,7 +217,7 @@ def _deliver(held: list[_StandIn]) -> None:
 def _code_of(handler: Any) -> CodeType | None:
     if isinstance(handler, functools.partial):
         handler = handler.func
-    # A method says its function's; an object that can be called has a method for it.
+    # A method has its function's code; a callable object has a method `__call__`.
     return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
 
 
@@ -231,25 +231,24 @@ def entry(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator for a function that the user's code calls: a fault in it costs one line on stderr.
 
-    What the handler of a signal raised passes once the function is done, and so do `SystemExit` and the like.
-    Where what `unless_on` has for the thread is true nothing is done, which takes far less than the guard.
-    For the same arguments, `otherwise` returns what the user's code gets after a fault (by default None), and
-    `undo` takes back what was begun, if the function did not return. It `lets` errors pass that the function
-    raises on purpose. Signals wait until it is done if it `defers`; that is not worth it where it only makes
-    something.
+    Errors of signal handlers, `SystemExit` and the like pass. On threads with a true value in `unless_on` the
+    function is not called, which takes far less time than the guard. With the arguments of the call,
+    `otherwise` returns the result after a fault (by default None), and `undo` reverts what was begun if the
+    function did not return. Errors of the types `lets`, raised on purpose, pass. If it `defers`, signals wait
+    until the function has ended; a function that only creates an object does not need that.
     """
 
     def guarded_by(action: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(action)
         def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-            # IPython leaves frames that say so out of the user's traceback.
+            # IPython leaves frames with this name out of the user's traceback.
             __tracebackhide__ = True
             is_outermost = False
             try:
-                here = threading.get_ident()
-                if unless_on.get(here):
-                    return None  # type: ignore[return-value]  # what tells nothing has no result
-                is_outermost = _state.deferring != here
+                thread = threading.get_ident()
+                if unless_on.get(thread):
+                    return None  # type: ignore[return-value]  # a function with `unless_on` returns None
+                is_outermost = _state.deferring != thread
                 if not defers:
                     return action(*args, **kwargs)
                 with interrupts_deferred():
@@ -275,17 +274,16 @@ def entry(
 
 
 def _instead(otherwise: Callable[..., Any] | None, *args: Any, **kwargs: Any) -> Any:
-    """Return what the user's code gets after a fault of ours."""
     try:
         return otherwise(*args, **kwargs) if otherwise is not None else None
     except (MemoryError, RecursionError):
-        raise  # the user's code has come to the same limit
-    except Exception:  # noqa: BLE001  (what it stands in for has failed before)
+        raise  # the user's code has reached the same limit
+    except Exception:  # noqa: BLE001  (the function itself has failed already)
         return None
 
 
 def harmless(action: Callable[..., R], *args: object, **kwargs: object) -> R | None:
-    """Call something of ours; a fault in it costs one line on stderr, and the caller goes on with None."""
+    """Call one of our functions; a fault in it costs one line on stderr, and returns None."""
     try:
         return action(*args, **kwargs)
     except Exception as error:
@@ -295,7 +293,7 @@ def harmless(action: Callable[..., R], *args: object, **kwargs: object) -> R | N
 
 
 def call_all(*actions: Callable[[], object]) -> None:
-    """Call all of them, in this order; a fault in one is raised after the others were called."""
+    """Call all of them in order; a fault in one is raised after the others were called."""
     if actions:
         try:
             actions[0]()
@@ -304,7 +302,7 @@ def call_all(*actions: Callable[[], object]) -> None:
 
 
 def warn(sentence: str) -> None:
-    """Write a sentence to stderr, if that can be written to, and Python is not shutting down."""
+    """Write a sentence to stderr, if that is possible and Python is not shutting down."""
     if sys.is_finalizing():
         return
     try:
@@ -316,14 +314,14 @@ def warn(sentence: str) -> None:
 
 
 def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
-    """Return whether an error is for the user's code; if it is a fault of ours, write it to stderr once.
+    """Return whether an error belongs to the user's code; a fault of ours is written to stderr, once.
 
-    A hook that fails in every step would fill a notebook with its line.
+    Otherwise a hook that fails in every step would fill a notebook.
     """
     try:
         if isinstance(error, lets) or raised_by_handler(error):
             return True
-        # The limits of memory and of depth are met all over the place.
+        # The limits of memory and of recursion are reached at many places.
         is_limit = isinstance(error, (MemoryError, RecursionError))
         fault = type(error), None if is_limit else _place_of(error)
         if fault not in _state.faults:
@@ -335,13 +333,12 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
 
 
 def fault_text(error: Exception) -> str:
-    """Return a fault of ours in words; an upgrade under a running kernel may leave parts of two versions."""
+    """Return the text of a fault; after an upgrade, a running kernel may have modules of two versions."""
     fault = f"{type(error).__name__}: {error}"[:400]
     return f"{fault}. {CHANGED}" if _files_changed() else fault
 
 
 def _files_changed() -> bool:
-    """Return whether a file of the package was written since the package was imported."""
     package = __name__.partition(".")[0]
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None) if name.partition(".")[0] == package else None
@@ -359,5 +356,5 @@ def _place_of(error: Exception) -> tuple[CodeType, int] | None:
 
 
 def forget_faults() -> None:
-    """Say the faults of ours again that were said before."""
+    """Report faults again that were reported before."""
     _state.faults.clear()

@@ -1,4 +1,4 @@
-"""The options of a watch: each is one field of `WatchOptions`, from which all else follows."""
+"""The options of a watch: each is a field of `WatchOptions`, from which flags and texts are derived."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Documented = TypeVar("Documented", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option as Python and as argparse need it.
+    """An option for Python and for argparse.
 
-    `heading` begins a group. `parse` returns the value of what was given; None where that is True or False.
-    `off` are the flag and the sentence of what makes it False, where the other flags take a value.
+    `heading` begins a group. `parse` checks and converts a given value; None for a switch. `off` is a flag
+    that sets the option to False, with its help, where the other flags take a value.
     """
 
     default: Any
@@ -44,30 +44,30 @@ def _is_between(value: object, least: float, most: float) -> TypeGuard[float]:
 
 
 INTERVAL = 0.1
-"""Seconds between samples where neither a watch nor JupyterLab's settings name any."""
+"""Seconds between samples if neither a watch nor JupyterLab's settings have an interval."""
 
 
 def seconds(interval: object) -> float | None:
-    """Return the seconds between samples, from 0.01 to 3600; None where none are named."""
+    """Return the seconds between samples, from 0.01 to 3600; None if not given."""
     if interval is None or _is_between(interval, 0.01, 3600):
         return interval
     raise wrong_value(interval, "interval", "a number of seconds from 0.01 to 3600")
 
 
 OF_WHAT = {"allocated": "allocated", "reserved": "reserved", "device": "device_used"}
-"""The metrics that a budget may have, and their series."""
+"""The metrics of budgets, and their series."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A budget: so many bytes, or where `share` is known that part of a device's memory, of one metric."""
+    """A budget of one metric: `size` in bytes, or a `share` of a device's memory."""
 
     size: float
     metric: str = "allocated"
     share: float | None = None
 
     def on(self, total: float) -> float:
-        """Return the bytes on a device of some size; NaN where that is not known."""
+        """Return the budget in bytes on a device with `total` bytes; NaN if those are unknown."""
         return self.size if self.share is None else self.share * total
 
 
@@ -100,7 +100,7 @@ def limit_of(budget: object) -> Limit | None:
 
 
 def device_keys(devices: object) -> tuple[str, ...]:
-    """Return the keys of devices, given one by one or in one text, separated by commas; none means all."""
+    """Return device keys, given as a sequence or in a text separated by commas; none means all devices."""
     if isinstance(devices, str):
         devices = [key.strip() for key in devices.split(",") if key.strip()]
     keys = (
@@ -119,7 +119,7 @@ def device_keys(devices: object) -> tuple[str, ...]:
 
 
 def path_text(path: object, name: str = "record", what: str = "a file or a folder") -> str:
-    """Return a path as text; whether it can be written is known when it is."""
+    """Return a path as text; it is not checked whether it can be written."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
         raise wrong_value(path, name, f"the path of {what}")
@@ -127,12 +127,12 @@ def path_text(path: object, name: str = "record", what: str = "a file or a folde
 
 
 def path_of(given: object) -> Path:
-    """Return the path that a person has given; ``~`` is the user's home, and stays where there is none."""
+    """Return a given path; ``~`` becomes the user's home, if there is one."""
     return Path(os.path.expanduser(path_text(given, "path")))  # noqa: PTH111  (pathlib raises there)
 
 
 def auto_or(other: str, name: str) -> Callable[[object], str]:
-    """Return a check of an option that is "auto" or one other word."""
+    """Return the parser of an option that is "auto" or one other word."""
 
     def check(given: object) -> str:
         if not isinstance(given, str) or given not in {"auto", other}:
@@ -143,12 +143,12 @@ def auto_or(other: str, name: str) -> Callable[[object], str]:
 
 
 def run_directory(given: object) -> bool | str:
-    """Return where ranks write: a directory, or True for a temporary one; False where none are followed."""
+    """Return the directory for ranks, or True for a temporary one; False if none are followed."""
     return given if isinstance(given, bool) else path_text(given, "ranks", "a folder") or True
 
 
 def expanded(path: str) -> Path:
-    """Return the absolute path that a person has given."""
+    """Return a given path as an absolute one."""
     try:
         return path_of(path).absolute()
     except FileNotFoundError:
@@ -157,7 +157,7 @@ def expanded(path: str) -> Path:
 
 
 def function(given: object) -> Callable[..., object] | None:
-    """Return a function that may be called at any time on any thread; None where there is none."""
+    """Return a given function, which may be called at any time on any thread, or None."""
     if given is not None and (not callable(given) or inspect.iscoroutinefunction(given)):
         raise wrong_value(given, "on_finding", "a function that takes a finding, and is not async")
     return given
@@ -173,7 +173,7 @@ def value(
     off: tuple[str, str] = ("", ""),
     kind: type[float] | None = None,
 ) -> Any:
-    """Return a field for an option with a value; the last word of `flags` stands for it in the manual."""
+    """Return a field for an option with a value; the last word of `flags` is its name in the manual."""
     *names, metavar = flags.split()
     argument = {"metavar": metavar, "type": kind, "help": text.replace("%", "%%")}
     option = Option(default, text, tuple(names), argument, heading, parse, off)
@@ -181,7 +181,7 @@ def value(
 
 
 def switch(flags: str, text: str, without: str = "", *, heading: str = "") -> Any:
-    """Return a field for a switch; it is on by default if its flag is what does `without` it."""
+    """Return a field for a switch; with a help text `without` it is on, and its flag turns it off."""
     argument = {"action": "store_false" if without else "store_true", "help": without or text}
     option = Option(bool(without), text, tuple(flags.split()), argument, heading, None)
     return field(default=option.default, metadata={"option": option})
@@ -189,7 +189,7 @@ def switch(flags: str, text: str, without: str = "", *, heading: str = "") -> An
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What options have in common: each is a field made by `value` or `switch`, and is checked."""
+    """The base of classes whose fields, made by `value` and `switch`, are options and are checked."""
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
@@ -200,9 +200,9 @@ class Options:
                 raise wrong_value(given, name, "True or False")
 
     def changed(self, given: Mapping[str, Any], taker: str) -> Self:
-        """Return these options with others in their place; `taker` is what they were given to.
+        """Return a copy with given options replaced; errors name the `taker`, such as ``watch()``.
 
-        Raises `OptionError` if there is no option of that name, or a value is not allowed.
+        Raises `OptionError` if an option does not exist, or a value is not allowed.
         """
         options = options_of(type(self))
         for name in given:
@@ -215,7 +215,7 @@ class Options:
 
 
 def add_flags(parser: ArgumentParser, options: Mapping[str, Option], group: Any = None) -> None:
-    """Add the flags of options to a parser; options that are not given are not in the namespace."""
+    """Add the flags of options to a parser, without defaults in the namespace."""
     group = group or parser
     for name, option in options.items():
         group = parser.add_argument_group(option.heading) if option.heading else group
@@ -233,7 +233,7 @@ def options_of(declared: Any) -> Mapping[str, Option]:
 
 
 class WatchKeywords(TypedDict, total=False):
-    """The options as keyword arguments, in every form in which one may be given."""
+    """The options as keyword arguments, with all types that are accepted."""
 
     label: str
     interval: float | None
@@ -256,17 +256,17 @@ class WatchKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions(Options):
-    """How a watch is made.
+    """The options of a watch.
 
     Parameters
     ----------
     **options
-        Each is kept as it is understood: devices as a tuple of their keys, the budget as a `Limit`.
+        Each is converted: devices to a tuple of their keys, the budget to a `Limit`.
 
     Raises
     ------
     OptionError
-        If a value is not one of those allowed; the message says which are.
+        If a value is not allowed; the message says which values are.
     """
 
     label: str = value(
@@ -379,7 +379,7 @@ class WatchOptions(Options):
             raise OptionError(message)
 
     def check_devices(self, present: tuple[str, ...]) -> None:
-        """Raise `OptionError` if a device was asked for that is not among those `present`."""
+        """Raise `OptionError` if a device of the options is not `present`."""
         for device in self.devices:
             if device not in present:
                 there = f"there is {', '.join(present)}"
@@ -392,23 +392,25 @@ OPTIONS: Mapping[str, Option] = options_of(WatchOptions)
 def lists_options(
     documented: Documented, declared: Any = WatchOptions, keywords: Any = WatchKeywords
 ) -> Documented:
-    """Put options in place of ``**`` in the docstring of a function or a class, and in its signature.
+    """Replace ``**`` in the docstring and the signature of a function or a class by the options.
 
-    `declared` is the class that declares them, and `keywords` has their types as arguments.
+    `declared` is the class of the options, and `keywords` has their types as arguments.
     """
     types, options = get_type_hints(keywords), options_of(declared)
     entries = "\n".join(_entry(name, option, types[name]) for name, option in options.items())
     doc = inspect.cleandoc(documented.__doc__ or "")
     documented.__doc__ = re.sub(r"^\*\*.*(\n {4}.*)*", lambda _: entries, doc, flags=re.MULTILINE)
-    made: Any = vars(documented).get("__init__", documented)
-    signature, keyword = inspect.signature(made), inspect.Parameter.KEYWORD_ONLY
+    called: Any = vars(documented).get("__init__", documented)
+    signature, keyword = inspect.signature(called), inspect.Parameter.KEYWORD_ONLY
     parameters = {
-        name: given for name, given in signature.parameters.items() if given.kind <= keyword
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind <= keyword
     }
     for name, option in options.items():
         more = inspect.Parameter(name, keyword, default=option.default, annotation=types[name])
         parameters.setdefault(name, more)
-    made.__signature__ = signature.replace(parameters=list(parameters.values()))
+    called.__signature__ = signature.replace(parameters=list(parameters.values()))
     return documented
 
 

@@ -1,7 +1,7 @@
-"""Text from outside, made plain and escaped; and bytes and seconds as people read them.
+"""Plain and escaped text, and the formatting and parsing of bytes and seconds.
 
-Labels and device names are made plain once, where they enter, and escaped by each sink for its own syntax.
-Inside, memory is bytes and time is seconds. Shown, memory is binary (GiB, MiB), as nvidia-smi counts it.
+Labels and device names are made plain once, on entry, and escaped by each sink for its own syntax. Internally
+memory is in bytes and time in seconds. Shown memory has binary units (GiB, MiB), as in nvidia-smi.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hfmem_widget.errors import OptionError
 MAX_LENGTH = 120
 
 DEVICE_KEY = re.compile(r"(?!gpu:)[a-z]+:\d+|cpu|ranks")
-"""A device as `torch.device` prints it; or all ranks of a run together, or one of them: ``rank:7``."""
+"""A device as `torch.device` prints it, ``ranks`` for all ranks of a run, or one rank such as ``rank:7``."""
 
 
 def plain(text: object, limit: int = MAX_LENGTH) -> str:
     """Return `text` on one line without control, format or bidi characters, at most `limit` long."""
     raw = str(text)[: 4 * limit + 1024]
     if len(raw) <= limit and raw.isascii() and raw.isprintable() and "  " not in raw:
-        return raw.strip(" ")  # as nearly all are: spans are labelled while a model trains
+        return raw.strip(" ")  # the usual case is fast: spans are labelled while a model trains
     kept = (
         " " if char.isspace() else char
         for char in raw
@@ -37,22 +37,22 @@ def plain(text: object, limit: int = MAX_LENGTH) -> str:
 
 
 def lines_of(code: str) -> list[str]:
-    """Return the lines of a cell that are not empty, without what indents them."""
+    """Return the lines of a cell that are not empty, without indentation."""
     return [line.strip() for line in code.splitlines() if line.strip()]
 
 
 def first_line(code: str) -> str:
-    """Return the first line of a cell's code, which neither comments nor cell magics are."""
+    """Return the first line of a cell that is neither a comment nor a cell magic."""
     return next((line for line in lines_of(code) if not line.startswith(("#", "%%"))), "")
 
 
 def torch_module(device: str) -> str:
-    """Return the module of torch for a device's kind, such as ``torch.cuda`` for ``cuda:0``."""
+    """Return the name of torch's module for a device, such as ``torch.cuda`` for ``cuda:0``."""
     return f"torch.{device.partition(':')[0] or 'cuda'}"
 
 
 def checkpointing_option() -> str:
-    """Return what the loaded transformers calls it among a Trainer's arguments."""
+    """Return the name of the Trainer's argument for checkpointing in the loaded transformers."""
     module = sys.modules.get("transformers.training_args")
     fields = getattr(getattr(module, "TrainingArguments", None), "__dataclass_fields__", {})
     newer = "activation_checkpointing"
@@ -60,25 +60,25 @@ def checkpointing_option() -> str:
 
 
 def wrong_value(given: object, name: str, allowed: str, hint: str = "") -> OptionError:
-    """Return the error for a value of an option or a parameter that is not `allowed`."""
+    """Return the error for a value of the option or parameter `name`; `allowed` says what it must be."""
     value = repr(plain(given)) if isinstance(given, str) else plain(repr(given))
     return OptionError(f"{name} must be {allowed}, not {value}{hint}")
 
 
 def readable(error: OSError) -> str:
-    """Return what keeps a file from being read or written, in a few words."""
+    """Return the reason of an error of a file, in a few words."""
     return plain(error.strerror or type(error).__name__)
 
 
 def for_plotly(text: object) -> str:
     """Return `text` made plain, with Plotly's tags escaped and its MathJax switched off."""
-    # Where MathJax is loaded, Plotly reads anything between dollars (plotly.js#8051:
-    # \href{javascript:…} was reachable from titles and annotations); it decodes entities later.
+    # With MathJax loaded, Plotly renders text between dollars (plotly.js#8051: \href{javascript:…} was
+    # reachable from titles and annotations); it decodes entities later.
     return html.escape(plain(text), quote=False).replace("$", "&#36;")
 
 
 def for_csv(value: object) -> object:
-    """Return a cell of a CSV: text made plain, with a quote before what a spreadsheet takes for a formula."""
+    """Return a cell of a CSV: text made plain, with a quote if a spreadsheet took it for a formula."""
     if not isinstance(value, str):
         return value
     text = plain(value, max(MAX_LENGTH, len(value)))
@@ -90,9 +90,9 @@ _REFERENCE = re.compile(r"[@#]|:(?=//)|(?<=www)\.")
 
 
 def for_markdown(text: object, limit: int = MAX_LENGTH) -> str:
-    """Return `text` made plain, with everything escaped that Markdown reads, and no mentions or links."""
+    """Return `text` made plain, with Markdown's syntax escaped, and without mentions or links."""
     escaped = _MARKDOWN.sub(r"\\\g<0>", html.escape(plain(text, limit), quote=False))
-    # GitHub looks for mentions and addresses in what was unescaped already: a space of no width hides them.
+    # GitHub looks for mentions and addresses after unescaping: a zero-width space hides them.
     return _REFERENCE.sub(r"\g<0>&#8203;", escaped)
 
 
@@ -106,7 +106,7 @@ _UNITS = (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB"), (PIB, "PiB")
 
 
 def unit_for(magnitude: float) -> tuple[float, str]:
-    """Return the divisor and the name of the unit that suits `magnitude` bytes: GiB from 1000 MiB up."""
+    """Return the divisor and the name of the unit for `magnitude` bytes: GiB from 1000 MiB up."""
     if not math.isfinite(magnitude):
         return GIB, "GiB"
     fits = (unit for unit in _UNITS if abs(magnitude) < 999.5 * unit[0])
@@ -126,7 +126,7 @@ def number(value: float, divisor: float, *, signed: bool = False) -> str:
 
 
 def json_number(value: float, decimals: int | None = None) -> float | int | None:
-    """Return a figure as JSON has it: a whole one as such, None where it is not available."""
+    """Return a figure for JSON: whole figures as integers, None for one that is not available."""
     if not math.isfinite(value):
         return None
     if value == int(value):
@@ -135,11 +135,11 @@ def json_number(value: float, decimals: int | None = None) -> float | int | None
 
 
 def json_data(value: object) -> Any:
-    """Return nested data as JSON has it; what JSON has not, as text."""
+    """Return nested data for JSON; other objects become text."""
     if isinstance(value, Mapping):
-        return {plain(name): json_data(one) for name, one in value.items()}
+        return {plain(name): json_data(item) for name, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_data(one) for one in value]
+        return [json_data(item) for item in value]
     if value is None or isinstance(value, bool | int | str):
         return value
     return json_number(value, 9) if isinstance(value, float) else plain(value)
@@ -155,7 +155,7 @@ def format_bytes(value: float, *, signed: bool = False) -> str:
 
 
 def format_count(count: float) -> str:
-    """Return a count of anything but bytes, such as ``1,024``."""
+    """Return a count as text, such as ``1,024``; bytes have `format_bytes`."""
     return f"{round(count):,}" if math.isfinite(count) else MISSING
 
 
@@ -172,7 +172,7 @@ def format_counted(count: float, noun: str) -> str:
 
 
 def ordinal(count: int) -> str:
-    """Return the place of something among others, such as ``1st``, ``12th`` or ``23rd``."""
+    """Return an ordinal number, such as ``1st``, ``12th`` or ``23rd``."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
     return f"{count}{'th' if count // 10 % 10 == 1 else ending}"
 

@@ -1,9 +1,9 @@
-"""Wrappers whose frame nobody sees: what they call is called by the user's code, as if nothing stood between.
+"""Wrappers without a visible frame: a wrapped function seems to be called by the user's code directly.
 
 ``warnings.warn(stacklevel=2)``, ``inspect.stack()[1]`` and ``sys._getframe(1)`` in a library mean its caller.
-CPython shows a frame in none of them, and in no traceback, before its first RESUME instruction. With that a
-function begins, and a tracer and a profiler hear of its call (`_PyFrame_IsIncomplete`; the same in 3.11 to
-3.15). Here it comes only once what is wrapped is over, so that they hear of as many calls as returns.
+CPython hides a frame from them, and from tracebacks, until its first RESUME instruction. A function normally
+begins with it, and tracers and profilers then see a call (`_PyFrame_IsIncomplete`; the same in 3.11 to 3.15).
+Here it comes after the wrapped call, so that they see as many calls as returns.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 Wrapper = TypeVar("Wrapper", bound=Callable[..., Any])
 
 UNTRIED = (3, 14)
-"""The Python from which on instructions are left as they are: wrong ones would end the process."""
+"""The first Python whose instructions are not changed: wrong ones would crash the process."""
 
 OVER = True
-"""Stands by itself in the ``finally`` that ends a wrapper, which has one call of what it wraps, above it."""
+"""An expression statement in the ``finally`` at the end of a wrapper, below its one call of the wrapped."""
 
 
 def unseen(wrapper: Wrapper) -> Wrapper:
-    """Have a wrapper's frame not be seen before its `OVER`, where that was tried, and return the wrapper."""
+    """Hide a wrapper's frame until its `OVER`, on Pythons where that was tested, and return the wrapper."""
     if sys.implementation.name == "cpython" and sys.version_info < UNTRIED:
         wrapper.__code__ = _without_its_frame(wrapper.__code__)
     return wrapper

@@ -15,7 +15,7 @@ from hfmem_widget.features.stacks.snapshot import history_text
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.stream import RankStream
-from hfmem_widget.recording.file import is_pickle, place_of, read_lines, session_of
+from hfmem_widget.recording.file import checked_path, is_pickle, read_lines, session_of
 from hfmem_widget.recording.reader import StreamReader
 from hfmem_widget.session import Certainty, Device, Finding, Peak, Session, outermost
 from hfmem_widget.session.stacks import Snapshot
@@ -38,7 +38,7 @@ MOST_NAMED = 8
 
 def check(arguments: Namespace) -> int:
     """Say what is in a recording; the code is not 0 where something is damaged or missing."""
-    path = place_of(arguments.RUN)
+    path = checked_path(arguments.RUN)
     if path.is_dir():
         run = Run(path)
         run.look()

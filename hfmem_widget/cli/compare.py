@@ -18,7 +18,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import of_runs
 from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import markdown, percent_text, text, verdicts
-from hfmem_widget.recording.file import place_of
+from hfmem_widget.recording.file import checked_path
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
 from hfmem_widget.text import (
@@ -60,7 +60,7 @@ def compare(arguments: Namespace) -> int:
     """Show both, and judge the second where a limit is given."""
     limit = parse_limit(arguments.fail_over) if arguments.fail_over else None
     paths = arguments.A, arguments.B
-    found = [what_is_in(place_of(path)) for path in paths]
+    found = [what_is_in(checked_path(path)) for path in paths]
     runs = _records(found, paths)
     snapshots = {
         run.name: each for run, each in zip(runs, found, strict=True) if isinstance(each, Snapshot)

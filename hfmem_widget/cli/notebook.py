@@ -21,7 +21,7 @@ from hfmem_widget.cli.output import FINE, NO, remark, say
 from hfmem_widget.cli.write import stem, what_is_in
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
-from hfmem_widget.recording.file import place_of, read, read_regular
+from hfmem_widget.recording.file import checked_path, read, read_regular
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.text import first_line, format_counted, format_duration, lines_of, plain
 from hfmem_widget.view.line import line
@@ -36,12 +36,12 @@ def run_notebook(arguments: Namespace) -> int:
     if len(arguments.words) > 1 or arguments.label:
         raise OptionError("a notebook takes no arguments and no --label")
     limit = parse_limit(arguments.fail_over or "2%")
-    before = _cells_in(place_of(arguments.baseline)) if arguments.baseline else {}
+    before = _cells_in(checked_path(arguments.baseline)) if arguments.baseline else {}
     if arguments.baseline and not before:
         raise OptionError(f"{plain(arguments.baseline)} has no recordings of a notebook's cells")
     if arguments.dir and any(expanded(arguments.dir).glob(f"*{SUFFIX}*")):
         raise OptionError(f"{plain(arguments.dir)} has recordings already; choose another folder")
-    client = _client(place_of(arguments.words[0]), arguments.kernel)
+    client = _client(checked_path(arguments.words[0]), arguments.kernel)
     client.timeout = arguments.timeout
     cells = list[Path]()
     folder, failure = _record(client, arguments.dir, cells, remark if arguments.json else say)

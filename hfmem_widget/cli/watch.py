@@ -17,7 +17,7 @@ import numpy as np
 
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
-from hfmem_widget.recording.file import Follower, place_of, session_of
+from hfmem_widget.recording.file import Follower, checked_path, session_of
 from hfmem_widget.recording.limits import MOST_STEPS
 from hfmem_widget.text import plain
 from hfmem_widget.view.terminal import Glance, data, glance, line, screen
@@ -30,7 +30,7 @@ HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> int:
     """Show a run until it ends; the code is `NO` where it broke off."""
-    path = place_of(arguments.RUN)
+    path = checked_path(arguments.RUN)
     with closing(_Ranks(path) if path.is_dir() else _Recording(path)) as run:
         show = _shown_by(arguments)
         try:

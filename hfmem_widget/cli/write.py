@@ -11,7 +11,7 @@ from hfmem_widget.cli.output import FINE, say
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.run import open as open_path
 from hfmem_widget.ranks.run import overview_of
-from hfmem_widget.recording.file import cannot_be, place_of, read, write_new
+from hfmem_widget.recording.file import checked_path, file_error, read, write_new
 from hfmem_widget.recording.limits import ENDINGS, SUFFIX
 from hfmem_widget.recording.trace import TRACES
 from hfmem_widget.session import Session
@@ -27,7 +27,7 @@ Found = Session | Snapshot
 
 def report(arguments: Namespace) -> int:
     """Write the page of a run."""
-    run = place_of(arguments.RUN)
+    run = checked_path(arguments.RUN)
     path = arguments.output or f"{stem(run)}.html"
     say(plain(what_is_in(run).report(path, static=arguments.static), 4096))
     return FINE
@@ -35,7 +35,7 @@ def report(arguments: Namespace) -> int:
 
 def explain(arguments: Namespace) -> int:
     """Say where the memory of a run went."""
-    explained = what_is_in(place_of(arguments.RUN)).explain()
+    explained = what_is_in(checked_path(arguments.RUN)).explain()
     say(json.dumps(explained.to_dict()) if arguments.json else text_of(explained))
     return FINE
 
@@ -50,7 +50,7 @@ def skill(arguments: Namespace) -> int:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise cannot_be("written", place, error) from None
+        raise file_error("written", place, error) from None
     write_new(place, [text.encode()])
     say(plain(place, 4096))
     return FINE
@@ -58,7 +58,7 @@ def skill(arguments: Namespace) -> int:
 
 def export(arguments: Namespace) -> int:
     """Write a table or a trace of a run."""
-    run, to = place_of(arguments.RUN), arguments.to
+    run, to = checked_path(arguments.RUN), arguments.to
     endings = _WRITTEN[to]
     if to == "perfetto" and arguments.table:
         raise OptionError(

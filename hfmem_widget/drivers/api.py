@@ -1,6 +1,6 @@
 """``hfmem_widget.watch``: of a block, a function, a model, a Trainer.
 
-The module is not called ``watch`` because the function is, and a package cannot hold both names.
+It is not in a module ``watch``: a package cannot have a function and a submodule of one name.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ def watch(
     """
     label = options.get("label", "")
     name, follow, is_trainer = _understood(subject, label)
-    made = WatchOptions().changed({**options, "label": label or name}, "watch()")
+    watch_options = WatchOptions().changed({**options, "label": label or name}, "watch()")
     if is_trainer:
-        _give_callback(subject, made, label)
+        _give_callback(subject, watch_options, label)
     return Watch(
-        made,
+        watch_options,
         monitor=shared_monitor(),
         screen=screen_here(),
         follow=follow,
@@ -130,8 +130,8 @@ def _give_callback(trainer: Any, options: WatchOptions, label: str) -> None:
         monitor = shared_monitor()
         with interrupts_deferred():
             monitor.end(monitor.begin(options))
-    own = callback_of(trainer)
-    if own is None:
+    callback = callback_of(trainer)
+    if callback is None:
         trainer.add_callback(MemoryCallback(options=replace(options, label=label)))
     else:
-        own.options = replace(options, label=label or own.options.label)
+        callback.options = replace(options, label=label or callback.options.label)

@@ -31,9 +31,7 @@ DENOISERS = ("unet", "transformer", "controlnet", "prior", "decoder")
 OF_EVENTS = 2e-4
 """Seconds that a step's events take before they reach this code: those of the guard."""
 
-_NOTHING = nullcontext()
 _DENOISING = "denoise"
-_PARENT = FIGURES.index("parent")
 
 
 class PipelineContext(threading.local):
@@ -59,12 +57,12 @@ class Diffusion:
         self._budget, self._until = Budget(time.perf_counter()), 0.0
         # Within a training, which may make a picture now and then, the steps are only counted.
         others = {span.id for span in session.coarse_spans if span.label != _DENOISING}
-        is_alone = others.isdisjoint(session.steps.table[:, _PARENT].tolist())
+        is_alone = others.isdisjoint(session.steps.table[:, FIGURES.index("parent")].tolist())
         self._reports_steps = is_alone and not monitor.is_within(session, REPORTED_ELSEWHERE)
 
     def __enter__(self) -> Self:
-        here = process_state(PipelineContext)
-        self._around, here.call = here.call, self
+        context = process_state(PipelineContext)
+        self._around, context.call = context.call, self
         process_state(ReportedElsewhere).by += 1
         parts, self._parts = self._parts, {}
         module = sys.modules["torch"].nn.Module
@@ -79,7 +77,7 @@ class Diffusion:
                 _follow(type(part), "step", _stepping, unless=_is_counted)
         for name, model in models.items():
             if name.startswith(DENOISERS):
-                # A place before they are on: what a fault interrupts is taken off again.
+                # Entered before they are on, so that they are taken off again after a fault.
                 self._hooks.append(None)
                 self._hooks[-1] = ModelHooks(
                     model,
@@ -90,9 +88,9 @@ class Diffusion:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        here = process_state(PipelineContext)
-        if here.call is self:
-            here.call = self._around
+        context = process_state(PipelineContext)
+        if context.call is self:
+            context.call = self._around
             process_state(ReportedElsewhere).by -= 1
         while self._hooks:
             if (hooks := self._hooks[-1]) is not None:
@@ -135,7 +133,6 @@ class Diffusion:
             self._turn("decode")
 
     def _changes_nothing(self) -> bool:
-        """Return whether a forward pass can be ignored."""
         return bool(self._step) or (self._name == _DENOISING and not self._reports_steps)
 
     def _forward_begins(self, _shape: object) -> None:
@@ -202,26 +199,26 @@ def _follow(
 def _registering(pipeline: object) -> AbstractContextManager[object]:
     # Every pipeline calls it when it is created; the classes themselves are imported late.
     _follow(type(pipeline), "__call__", _calling)
-    return _NOTHING
+    return nullcontext()
 
 
 def _calling(pipeline: object) -> AbstractContextManager[object]:
     watch, call = current_watch(), process_state(PipelineContext).call
     if watch is None or (call is not None and call.pipeline == id(pipeline)):
-        return _NOTHING
+        return nullcontext()
     return Diffusion(*watch, pipeline)
 
 
 def _looping(pipeline: object) -> AbstractContextManager[object]:
     if (call := process_state(PipelineContext).call) is not None and call.pipeline == id(pipeline):
         call.loop_begins()
-    return _NOTHING
+    return nullcontext()
 
 
 def _decoding(_model: object) -> AbstractContextManager[object]:
     if (call := process_state(PipelineContext).call) is not None:
         call.decoding_begins()
-    return _NOTHING
+    return nullcontext()
 
 
 def _is_counted() -> bool:

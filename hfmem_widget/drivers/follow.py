@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from hfmem_widget.session import Session
     from hfmem_widget.session.rank_records import Rank
 
-BEFORE_OTHERS = 100
-"""The priority of our finalizer in multiprocessing: before it waits for the children of the process."""
-
 _BY = "pid-"
 
 _LAUNCHERS = frozenset(
@@ -150,7 +147,14 @@ def begin(directory: str | Path, rank: Rank | None = None) -> bool:
         shared_monitor().register.echo_in(session)
         # At the end of a script there is no other way to learn how it has left.
         surround(sys, "exit", _noting_exit)
-    _end_at_exit(own)
+    if not own.has_exit_hooks:  # once in each process: a forked child forgets them
+        from multiprocessing.util import Finalize
+
+        own.has_exit_hooks = True
+        # A script ends with the first, and a child of multiprocessing with the second, which sees the error
+        # and runs before the process waits for its own children.
+        atexit.register(_at_exit)
+        Finalize(None, _at_exit, exitpriority=100)
     return True
 
 
@@ -167,7 +171,7 @@ def directory_here() -> Path | None:
 
 
 def _alone_around() -> int:
-    """Return the process that is followed as the only one, this one or a parent; 0 if there is none."""
+    """Return the id of the process that is followed as the only rank, this one or a parent; 0 if none is."""
     number = os.environ.get(SOLO, "").removeprefix(_BY)
     return int(number) if number != os.environ.get(SOLO) and number.isdecimal() else 0
 
@@ -178,22 +182,10 @@ def _watch_of(member: Member) -> Watch:
     from hfmem_widget.monitor.shared import shared_monitor
     from hfmem_widget.view.screen import Screen
 
-    own = {"quiet": True, "ranks": False, **handed_on(os.environ)}
-    options = WatchOptions(label=f"rank {member.rank.rank}", **own)
+    given = {"quiet": True, "ranks": False, **handed_on(os.environ)}
+    options = WatchOptions(label=f"rank {member.rank.rank}", **given)
     recording = FileRecording(options, member=member)
     return Watch(options, monitor=shared_monitor(), screen=Screen(), last=(recording,))
-
-
-def _end_at_exit(own: OwnRank) -> None:
-    """Register the end of this process, once: a forked child, in which both are forgotten, does it again."""
-    from multiprocessing.util import Finalize
-
-    if own.has_exit_hooks:
-        return
-    own.has_exit_hooks = True
-    # A script ends with the first, and a child of multiprocessing with the second, which sees the error.
-    atexit.register(_at_exit)
-    Finalize(None, _at_exit, exitpriority=BEFORE_OTHERS)
 
 
 @entry()
@@ -214,6 +206,7 @@ def _at_exit() -> None:
 
 
 def _leave(error: BaseException | None = None) -> None:
+    """End the watch of this process as a rank; has no effect a second time, or in a forked child."""
     own = process_state(OwnRank)
     if own.watch is None or not own.is_followed:
         return
@@ -226,10 +219,7 @@ def _leave(error: BaseException | None = None) -> None:
     own.watch = None  # last, so that an interrupted end is repeated
 
 
-@entry(undo=_leave)
-def end(error: BaseException | None = None) -> None:
-    """End the watch of this process as a rank; does nothing a second time, or in a forked child."""
-    _leave(error)
+end = entry(undo=_leave)(_leave)
 
 
 class Followed:

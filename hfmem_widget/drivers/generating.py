@@ -28,8 +28,6 @@ from hfmem_widget.sources.storages import growth_of, is_cache
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names of what models keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
-_NOTHING = nullcontext()
-
 RESHAPING = (
     *("bad_words_ids", "begin_suppress_tokens", "logits_processor", "min_length", "min_new_tokens"),
     *("no_repeat_ngram_size", "repetition_penalty", "suppress_tokens"),
@@ -76,9 +74,9 @@ class Generation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        here = process_state(GenerateContext)
-        if here.generation is self:
-            here.generation = None
+        context = process_state(GenerateContext)
+        if context.generation is self:
+            context.generation = None
         if not self._block or not self._monitor.is_open(self._session, self._block):
             return
         if error is not None:  # a prefill has handed no cache over yet
@@ -128,11 +126,11 @@ class Generation:
         largest = self._largest_caches.items()
         counts = self._counts | {f"{device}/kv_cache": size for device, size in largest if size}
         # The first token is the prefill's, and the step after it is not in `_new_tokens`.
-        made = self._new_tokens + (self._steps > 1)
+        tokens = self._new_tokens + (self._steps > 1)
         if "longest" in counts:
-            counts["longest"] += made
+            counts["longest"] += tokens
         counts["steps"] = float(self._steps - 1)
-        counts["tokens"] = made * counts.get("samples", 1.0)
+        counts["tokens"] = tokens * counts.get("samples", 1.0)
         passed = self._latest - self._began
         if self._new_tokens and passed > 0:
             counts["tokens_per_second"] = self._new_tokens * counts.get("samples", 1.0) / passed
@@ -141,21 +139,21 @@ class Generation:
 
 def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
     """Return the context of a call of ``generate``; an empty one within another, such as an assistant's."""
-    watch, here = current_watch(), process_state(GenerateContext)
-    if watch is None or here.generation is not None:
-        return _NOTHING
+    watch, context = current_watch(), process_state(GenerateContext)
+    if watch is None or context.generation is not None:
+        return nullcontext()
     monitor, session = watch
     monitor.attribution.follow(model)
-    here.in_step = False
+    context.in_step = False
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
         surround(owner, STEP, stepping, whole_call=True)
     main = str(getattr(model, "main_input_name", "")) if _has_encoder(model) else "input_ids"
     prompt = kwargs.get(main, kwargs.get("inputs", args[0] if args else None))
-    given = {} if prompt is None else {**kwargs, main: prompt}
-    shape = shape_of((), given)
+    inputs = {} if prompt is None else {**kwargs, main: prompt}
+    shape = shape_of((), inputs)
     if shape:
-        tensors = {name: one for name, one in given.items() if hasattr(one, "shape")}
+        tensors = {name: tensor for name, tensor in inputs.items() if hasattr(tensor, "shape")}
         tensors.pop("inputs", None)
         see_batch(model, (), tensors, shape, is_training=False)
     # The second dimension of a sound's features may be frequencies, not time.
@@ -168,10 +166,10 @@ def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the options that decide how much a generation takes; {} where its cache is unusual."""
-    own = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
 
     def asked(name: str) -> Any:
-        return kwargs.get(name) or getattr(own, name, None)
+        return kwargs.get(name) or getattr(config, name, None)
 
     new, whole = asked("max_new_tokens"), asked("max_length")
     is_other = any(map(asked, ("cache_implementation", "past_key_values", "cache")))
@@ -201,31 +199,26 @@ def _has_encoder(model: object) -> bool:
     return bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
 
 
+@contextmanager
 def stepping(
     model: object = None, outputs: Any = None, *args: Any, **kwargs: Any
-) -> AbstractContextManager[object]:
+) -> Iterator[None]:
     """Note a step of ``generate``, whose forward pass has just returned."""
-    monitor, here = running_monitor(), process_state(GenerateContext)
-    if monitor is not None and not here.in_step:
-        caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
-        monitor.cache_grew(*caches)
-        generation = here.generation
-        if generation is not None and generation.model == id(model):
-            new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
-            generation.stepped(caches, _rows(outputs), _number(new))
-        return _in_step()
-    return _NOTHING
-
-
-@contextmanager
-def _in_step() -> Iterator[None]:
-    """Count a step only once, although a model's own method may call the inherited one."""
-    here = process_state(GenerateContext)
-    here.in_step = True
+    monitor, context = running_monitor(), process_state(GenerateContext)
+    if monitor is None or context.in_step:  # a model's own method may call the inherited one
+        yield
+        return
+    caches = _caches_in(outputs) or _caches_in(args[0] if args else {})
+    monitor.cache_grew(*caches)
+    generation = context.generation
+    if generation is not None and generation.model == id(model):
+        new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
+        generation.stepped(caches, _rows(outputs), _number(new))
+    context.in_step = True
     try:
         yield
     finally:
-        here.in_step = False
+        context.in_step = False
 
 
 def is_let_alone() -> bool:
@@ -236,8 +229,8 @@ def is_let_alone() -> bool:
 # Signals are only deferred while something is watched, which most calls are not.
 @entry(otherwise=lambda: True, defers=False)
 def _is_within_or_unwatched() -> bool:
-    here = process_state(GenerateContext)
-    return here.in_call or here.generation is not None or running_monitor() is None
+    context = process_state(GenerateContext)
+    return context.in_call or context.generation is not None or running_monitor() is None
 
 
 class ModelCall:

@@ -1,7 +1,7 @@
-"""Following optimizers, ranks, Trainers, ``generate``, pipelines and ``from_pretrained`` in unchanged code.
+"""Follows optimizers, ranks, Trainers, ``generate``, pipelines and ``from_pretrained`` in unchanged code.
 
-The methods are surrounded on their classes, as soon as these are imported: so is a Trainer that was built
-before. Where nothing is being watched, a surrounded method only asks whether something is.
+Methods are surrounded on their classes once these are imported, which includes a Trainer that was built
+before. Without a watch, a surrounded method only checks whether there is one.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ FOLLOWED: dict[str, tuple[str, str, str]] = {
     "transformers.modeling_utils": ("drivers.loading", "", "leave_steps"),
     **dict.fromkeys(LOADING, ("drivers.loading", "", "")),
 }
-"""By the module, where it is followed: the `PLACES` there are surrounded once that has been imported. Where
-more is to be done, what is then called with it, and what to leave it again."""
+"""By the followed module: our module, whose `PLACES` are surrounded once the followed one is imported, and
+its functions, if any, that begin and stop following it."""
 
 
 @dataclass(slots=True)
 class Attachment(Installed):
-    """What stays followed, and beyond a watch."""
+    """What is followed, also without a watch."""
 
-    imports: WhenImported | None = None  # of what is not there yet
-    for_good: bool = False  # all of it
-    trainers_for_good: bool = False  # for a callback that a training may come to at any time
+    imports: WhenImported | None = None  # of modules that are not imported yet
+    for_good: bool = False  # everything is followed without a watch, too
+    trainers_for_good: bool = (
+        False  # as are Trainers, which may be given a `MemoryCallback` at any time
+    )
 
 
 def begin() -> None:
-    """Follow all of them while something is watched, and all optimizers: a watch begins."""
+    """Follow everything, optimizers included, because a watch begins."""
     from hfmem_widget.drivers.optimizers import follow_optimizers
 
     harmless(attach, for_good=False)
@@ -58,7 +60,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Follow what is only followed while something is watched no longer, if nothing is: a watch has ended."""
+    """Stop following what is only followed during watches, if the last watch has ended."""
     from hfmem_widget.drivers.optimizers import leave_optimizers
     from hfmem_widget.monitor.shared import shared_monitor
 
@@ -70,7 +72,7 @@ def end() -> None:
 
 
 def attach(*, for_good: bool = True) -> WhenImported:
-    """Follow all of them from now on; what is not followed `for_good` is left again with the last watch."""
+    """Follow everything from now on; until the last watch ends, unless `for_good`."""
     attachment = process_state(Attachment)
     attachment.for_good |= for_good
     if attachment.imports is None:
@@ -80,7 +82,7 @@ def attach(*, for_good: bool = True) -> WhenImported:
 
 
 def detach(*, entirely: bool = True) -> None:
-    """Put the original methods back; if not `entirely`, no Trainer's that a `MemoryCallback` was made for."""
+    """Restore the original methods; if not `entirely`, Trainers stay followed for each `MemoryCallback`."""
     attachment = process_state(Attachment)
     imports, attachment.imports = attachment.imports, None
     attachment.for_good = False
@@ -90,7 +92,7 @@ def detach(*, entirely: bool = True) -> None:
     for name, (home, _, leave) in FOLLOWED.items():
         if name == TRAINER and attachment.trainers_for_good:
             continue
-        # Only what was imported to follow something: importing the rest now would import transformers.
+        # Only modules imported to follow something: importing the others now would import transformers.
         if (ours := sys.modules.get(f"hfmem_widget.{home}")) is not None:
             harmless(restore_all, getattr(ours, "PLACES", ()))
             if leave:

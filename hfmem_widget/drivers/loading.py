@@ -1,8 +1,8 @@
-"""``from_pretrained`` as a span of what is being watched, with one for each shard; where ``generate`` is.
+"""``from_pretrained`` as a span of the current watch, with a span for each shard; the places of ``generate``.
 
-Releases of transformers read shards in two ways. Up to 4.57 a function loads one file, then the next. Since
+Releases of transformers read shards in two ways. Up to 4.57 a function loads one file after the other. Since
 5.0 all files are opened at once, and their tensors put into the model in the order of their names: a shard is
-completed when the last of its tensors is. So in both "shard 2 of 5" is the stretch that completes the second.
+complete with the last of its tensors. In both, "shard 2 of 5" is the time until the second one is complete.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from hfmem_widget.text import plain
 
 @dataclass(slots=True)
 class Loads(Part):
-    """The calls that run now, the latest last."""
+    """The calls that are running, the latest last."""
 
     calls: list[Load] = field(default_factory=list)
 
 
 class Shards:
-    """Which files of a checkpoint are completed; `sizes` has the tensors' bytes by file of safetensors."""
+    """Tells which files of a checkpoint are complete; `sizes` has the bytes of each tensor by file."""
 
     def __init__(self, files: Sequence[str] = ()) -> None:
         self.sizes = {file: _sizes_in(file) for file in files}
@@ -45,17 +45,17 @@ class Shards:
 
     @property
     def wanted(self) -> int:
-        """How many files have a tensor that the model takes."""
+        """The number of files with a tensor that the model takes."""
         return len(self._waiting)
 
     def collect(self, name: str) -> None:
-        """Take note of a tensor that the model takes."""
+        """Note a tensor that the model takes."""
         file = self._file_of.get(name)
         if file is not None:
             self._waiting[file] += 1
 
     def place(self, names: Iterable[str]) -> Iterator[tuple[int, bool]]:
-        """Take what goes in now; yield the bytes of each tensor before, and whether it completes a file."""
+        """Note the tensors placed next; yield the bytes of the earlier ones, and if each completed a file."""
         placed, self._placing = self._placing, tuple(names)
         for name in placed:
             file = self._file_of.pop(name, None)
@@ -65,7 +65,7 @@ class Shards:
 
 
 class Load:
-    """One call of ``from_pretrained`` as a span; a context manager that follows what is loaded meanwhile."""
+    """One call of ``from_pretrained`` as a span: a context manager that follows the loading of shards."""
 
     def __init__(self, monitor: Monitor, session: Session, label: str) -> None:
         self.thread = threading.get_ident()
@@ -80,7 +80,7 @@ class Load:
 
     @property
     def goes_on(self) -> bool:
-        """Whether its span is open: the watch may end before it does."""
+        """Whether its span is open: the watch may end before the call."""
         return self._monitor.is_open(self._session, self._span)
 
     def __enter__(self) -> Self:
@@ -96,7 +96,7 @@ class Load:
 
     @contextmanager
     def reading(self, model: object, files: Sequence[str]) -> Iterator[None]:
-        """Follow one checkpoint, of one file or several, as it is put into a model."""
+        """Follow the loading of a checkpoint, of one file or several, into a model."""
         self._monitor.attribution.follow(model)
         self.shards = Shards(files)
         self._number = self._completed = 0
@@ -122,7 +122,7 @@ class Load:
 
     @contextmanager
     def shard(self, file: str) -> Iterator[None]:
-        """Follow one file that is read by itself."""
+        """Follow the reading of a single file."""
         sizes = self.shards.sizes.get(file)
         if sizes is not None:
             self._begin_shards(len(self.shards.sizes))
@@ -132,8 +132,8 @@ class Load:
             self._complete()
 
     def place(self, names: Iterable[str]) -> None:
-        """Take note of the tensors of the checkpoint that go into the model next."""
-        if self.shards.wanted and not self._number:
+        """Note the tensors of the checkpoint that go into the model next."""
+        if self.shards.wanted:
             self._begin_shards(self.shards.wanted)
         for size, completes in self.shards.place(names):
             self._bytes += size
@@ -173,7 +173,7 @@ class Load:
 
 
 def _sizes_in(file: str) -> dict[str, int]:
-    """Return the bytes of each tensor in a file of safetensors; nothing of any other file."""
+    """Return the bytes of each tensor in a safetensors file; {} for any other file."""
     if not file.endswith(".safetensors"):
         return {}
     from hfmem_widget.features.fit.checkpoint import entries
@@ -181,7 +181,7 @@ def _sizes_in(file: str) -> dict[str, int]:
     try:
         return {name: size for name, _, size in entries(Path(file))}
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return {}  # transformers, which reads it next, knows better what to say
+        return {}  # transformers, which reads it next, raises the better error
 
 
 def _loading(kind: type) -> AbstractContextManager[object]:
@@ -190,19 +190,19 @@ def _loading(kind: type) -> AbstractContextManager[object]:
 
 
 def _in_load(follow: Callable[..., AbstractContextManager[object] | None]) -> Around:
-    """Return what surrounds a call in a load; `follow` takes the innermost and the arguments of the call."""
+    """Return the context of a call in a load; `follow` takes the innermost load and the call's arguments."""
 
     def around(*args: Any, **kwargs: Any) -> AbstractContextManager[object]:
         thread = threading.get_ident()
         calls = reversed(process_state(Loads).calls)
         load = next((call for call in calls if call.thread == thread and call.goes_on), None)
-        return (load and follow(load, *args, **kwargs)) or _NOTHING
+        return (load and follow(load, *args, **kwargs)) or nullcontext()
 
     return around
 
 
 def _reading(load: Load, *args: Any, **kwargs: Any) -> AbstractContextManager[object]:
-    # Its place among the arguments differs from release to release; it is the first list there is.
+    # The position of the files among the arguments depends on the release; they are the first list.
     lists = (argument for argument in args if isinstance(argument, list))
     files = kwargs.get("checkpoint_files", next(lists, None))
     objects = (argument for argument in args if not isinstance(argument, type))
@@ -215,19 +215,15 @@ def _placing(load: Load, weights: Any) -> None:
 
 
 def leave_steps(_module: object = None) -> None:
-    """Follow no steps of ``generate`` any more, of models that have a method of their own for them either."""
+    """Stop following the steps of ``generate``, including those of models that override the method."""
     restore_with(stepping)
 
 
 def _none_loads() -> bool:
-    """Return whether nothing that is watched is loaded, which is asked for each tensor of the rest."""
+    """Return whether no watched load is running; other loads ask for each of their tensors."""
     return not process_state(Loads).calls
 
 
-_NOTHING = nullcontext()
-
-
-LIGHTNING = ("lightning.pytorch.loops", "pytorch_lightning.loops")
 _GENERATION = "transformers.generation.utils"
 _MODELS, _WEIGHTS = "transformers.modeling_utils", "transformers.core_model_loading"
 
@@ -242,10 +238,10 @@ PLACES = (
     Place(
         _MODELS, "PreTrainedModel", "_load_pretrained_model", _in_load(_reading), whole_call=True
     ),
-    # With `HF_ENABLE_PARALLEL_LOADING` it runs on several threads of its own, and none is followed.
+    # With `HF_ENABLE_PARALLEL_LOADING` it runs on threads of its own, and no shard is followed.
     Place(_MODELS, "", "load_shard_file", _in_load(lambda load, args: load.shard(args[0]))),
     Place(
-        # It is called with itself, the name in the model, and the one in the checkpoint.
+        # Its arguments are itself, the name in the model, and the name in the checkpoint.
         *(_WEIGHTS, "WeightTransform", "add_tensor"),
         _in_load(lambda load, *args, **_: load.shards.collect(args[2])),
         whole_call=True,
@@ -257,12 +253,12 @@ PLACES = (
     Place(_GENERATION, "GenerationMixin", "generate", generating, whole_call=True),
     Place(_GENERATION, "GenerationMixin", STEP, stepping, whole_call=True),
     *(
-        Place(f"{home}.fit_loop", "_FitLoop", "advance", lambda _loop: span("epoch"))
-        for home in LIGHTNING
-    ),
-    *(
-        Place(f"{home}.evaluation_loop", "_EvaluationLoop", "run", lambda _loop: span("evaluate"))
-        for home in LIGHTNING
+        place
+        for home in ("lightning.pytorch.loops", "pytorch_lightning.loops")
+        for place in (
+            Place(f"{home}.fit_loop", "_FitLoop", "advance", lambda _: span("epoch")),
+            Place(f"{home}.evaluation_loop", "_EvaluationLoop", "run", lambda _: span("evaluate")),
+        )
     ),
 )
-"""A release that lacks one of them has fewer spans."""
+"""In a release without one of them there are fewer spans."""

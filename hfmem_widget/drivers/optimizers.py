@@ -1,7 +1,7 @@
-"""Following every optimizer of torch, and every backward pass: what any loop is made of, whoever wrote it.
+"""Follows every optimizer of torch and every backward pass, which all training loops have.
 
-Optimizers are followed by torch's hooks for them; the function in which all backward passes begin is
-surrounded, and so is `eval()`: a module's passes are then those of an evaluation.
+Optimizers are followed by torch's own hooks. The function in which all backward passes begin is surrounded,
+and so is `eval()`, after which a module's passes belong to an evaluation.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ OPTIMIZER, _MODULE = "torch.optim.optimizer", "torch.nn.modules.module"
 @dataclass(slots=True)
 class _Hooks(Installed):
     handles: list[Any] = field(default_factory=list)
-    # Where optimizers have stepped.
+    # The threads on which optimizers have stepped.
     threads: weakref.WeakSet[threading.Thread] = field(default_factory=weakref.WeakSet)
 
 
 def follow_optimizers() -> None:
-    """Follow every optimizer from now on, if torch has been imported; doing so again does nothing."""
+    """Follow every optimizer from now on, if torch is imported; a second call does nothing."""
     module: Any = sys.modules.get(OPTIMIZER)
     if module is None:
         return
-    # All of it: a fault may have kept some of it from being taken off, or put on.
+    # A fault may have left only one of the two hooks.
     handles = process_state(_Hooks).handles
     while 0 < len(handles) < 2:
         handles.pop().remove()
@@ -57,28 +57,28 @@ def follow_optimizers() -> None:
 
 
 def follow_torch(_module: object) -> None:
-    """Follow every optimizer while something is watched: torch has been imported meanwhile."""
+    """Follow every optimizer if something is watched; called once torch is imported."""
     if running_monitor() is not None:
         follow_optimizers()
 
 
 def leave_optimizers(_module: object = None) -> None:
-    """Follow them no longer, unless another thread trains."""
+    """Stop following optimizers, unless another thread trains."""
     call_all(end_loops, end_passes, _take_off)
 
 
 def _take_off() -> None:
-    hooks, here = process_state(_Hooks), threading.current_thread()
-    others = (thread for thread in tuple(hooks.threads) if thread is not here)
+    hooks, thread_here = process_state(_Hooks), threading.current_thread()
+    others = (thread for thread in tuple(hooks.threads) if thread is not thread_here)
     if any(thread.is_alive() for thread in others):
-        return  # torch may be going through its hooks there, and would raise if one went
+        return  # torch may be iterating over its hooks there, and would raise if one was removed
     while hooks.handles:
         hooks.handles.pop().remove()
     restore_all(_PLACES)
 
 
 def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    # In the order in which `surround` asks.
+    # In the order in which `surround` checks them.
     compiler = sys.modules["torch"].compiler
     if (
         compiler.is_dynamo_compiling()
@@ -91,7 +91,7 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     has_closure = callable(kwargs.get("closure", args[1] if len(args) > 1 else None))
 
     def act(monitor: Monitor) -> None:
-        # First: the edge of the phase counts the gradients of the optimizers that are known.
+        # First, because the phase's edge counts the gradients of the known optimizers.
         monitor.attribution.optimizer_steps(optimizer)
         notify_loop(lambda loop: loop.optimizer_begins(optimizer, has_closure=has_closure))
 
@@ -101,10 +101,10 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
     if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
-    here = threading.get_ident()
-    # Where a Trainer tells the steps there is nothing to count.
+    thread = threading.get_ident()
+    # In a group of a Trainer's steps nothing is counted here.
     if (
-        threads_in_group.get(here) and not (step_counter.thread == here and count_step())
+        threads_in_group.get(thread) and not (step_counter.thread == thread and count_step())
     ) or is_compiling():
         return
 
@@ -116,7 +116,7 @@ def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
 
 
 def _after(event: Callable[[Any, Monitor], None]) -> Around:
-    """Return what surrounds a method, and passes on what it was called of when it has ended."""
+    """Return a context that calls `event` with the method's owner and the monitor after the call."""
 
     @contextmanager
     def around(owner: Any) -> Iterator[None]:

@@ -17,8 +17,6 @@ from hfmem_widget.text import plain
 if TYPE_CHECKING:
     from hfmem_widget.monitor.monitor import Monitor
 
-NOT_FOR_USERS = {"cell", "oom", "mark"}
-
 OVERLAP_NOTE = (
     "A span was closed early, together with the span around it. Where coroutines, threads or callbacks "
     "overlap, only the span that was opened first covers its whole run."
@@ -31,7 +29,7 @@ NO_NUMBER_NOTE = (
 
 
 class SpanScope(Decorates):
-    """What `span` returns: it opens a span in what is being watched, and does nothing where nothing is."""
+    """What `span` returns: it opens a span in the current watch; without a watch it does nothing."""
 
     def __init__(self, label: str, counts: Mapping[str, object]) -> None:
         self._label = plain(label)
@@ -44,9 +42,9 @@ class SpanScope(Decorates):
         if not self._opened:
             return
         monitor, session, span = self._opened.pop()
-        # A generator that is collected on the poller's thread ends there; its span ends with the one around.
+        # A generator that is collected on the poller's thread ends there; its span ends with the outer one.
         if session.running and not monitor.poller.is_here:
-            # A supposed step ends with an optimizer's call, which may be in a span of the user's.
+            # An optimizer's call ends a supposed step, and may lie within a span of the user's.
             if span.kind not in FINE_KINDS and not monitor.is_open(session, span.id):
                 monitor.recorder(session).note(OVERLAP_NOTE)
             if self._left_out:
@@ -58,7 +56,7 @@ class SpanScope(Decorates):
 
     @entry(defers=False)
     def count(self, **counts: float) -> None:
-        """Say what is counted in it, such as ``tokens=2048``, once that is known."""
+        """Add counts to the span once they are known, such as ``tokens=2048``."""
         self._count(counts)
 
     @entry(otherwise=lambda _scope: _NoSpan(), defers=False)
@@ -77,20 +75,22 @@ class SpanScope(Decorates):
 
         if (watch := current_watch()) is not None:
             monitor, session = watch
-            is_kind = self._label in get_args(SpanKind) and self._label not in NOT_FOR_USERS
+            is_kind = self._label in {*get_args(SpanKind)} - {
+                "cell",
+                "oom",
+                "mark",
+            }  # those are ours
             kind = cast("SpanKind", self._label) if is_kind else "block"
             self._opened.append((monitor, session, monitor.open_span(session, kind, self._label)))
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._opened:
-            self._exit(error)
+            self._exit(failure(error))
 
-    @entry()
-    def _exit(self, error: BaseException | None) -> None:
-        self._close(failure(error))
+    _exit = entry()(_close)
 
     def _count(self, counts: Mapping[str, object]) -> None:
-        # At once: a tensor kept until the span ends would be memory of ours.
+        # Converted at once: a tensor kept until the span ends would hold memory.
         for name, value in counts.items():
             number = _number(value)
             if number is None:
@@ -100,7 +100,7 @@ class SpanScope(Decorates):
 
 
 class _NoSpan(SpanScope):
-    """What stands in for a span that could not be made, or is in code that torch.compile reads."""
+    """Stands in for a span after a fault, and in code that torch.compile traces."""
 
     def __init__(self) -> None:
         pass
@@ -119,7 +119,7 @@ class _NoSpan(SpanScope):
 
 
 def _number(value: Any) -> float | None:
-    """Return a plain finite number; None for all else, and for a tensor that would have to be waited for."""
+    """Return a finite number; None for anything else, and for a tensor that is not on the host."""
     try:
         if not isinstance(value, (int, float)):
             device = getattr(getattr(value, "device", None), "type", "cpu")
@@ -132,27 +132,26 @@ def _number(value: Any) -> float | None:
 
 
 def span(label: str, **counts: float) -> SpanScope:
-    """Open a span within what is watched, for a ``with`` block or every call of a decorated function.
+    """Open a span in the current watch, for a ``with`` block or every call of a decorated function.
 
-    With a decorated coroutine function or generator it lasts until that has ended. Spans lie within one
-    another: where coroutines overlap, a span ends with the one around it at the latest, and a note of the
-    session says so.
+    The span of a coroutine or a generator lasts until that has ended. Spans are nested: where coroutines
+    overlap, a span ends with the outer one at the latest, and a note of the session says so.
 
     Parameters
     ----------
     label : str
-        What to call it. "train", "epoch", "step", "substep", "forward", "backward", "optimizer",
-        "evaluate", "predict", "load" and "save" are drawn and counted as a Trainer's are, "prefill" and
-        "decode" as those of ``generate``; anything else is a block.
+        The name. "train", "epoch", "step", "substep", "forward", "backward", "optimizer", "evaluate",
+        "predict", "load" and "save" are drawn and counted as a Trainer's are, "prefill" and "decode" as those
+        of ``generate``; anything else is a block.
     **counts : float
-        What is counted in it: of a step ``tokens`` (padding included), ``samples``, ``longest``; of a
-        training ``steps``, how many there will be.
+        Counts of the span: ``tokens`` (padding included), ``samples`` and ``longest`` of a step, the planned
+        ``steps`` of a training.
 
     Returns
     -------
     SpanScope
-        With `count`, for what is only known later. It does nothing while nothing is watched, and in code that
-        torch.compile has compiled.
+        Its `count` adds counts that are known later. It does nothing while nothing is watched, and in code
+        that torch.compile has compiled.
 
     Examples
     --------

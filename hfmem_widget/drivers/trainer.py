@@ -1,6 +1,7 @@
-"""`MemoryCallback`, and what follows a `Trainer` that was given none.
+"""`MemoryCallback`, and the following of a `Trainer` without one.
 
-Its public methods are surrounded as well: no callback comes after an error, or as an evaluation begins.
+The Trainer's public methods are surrounded, too: it calls no callback after an error, or as an evaluation
+begins.
 """
 
 from __future__ import annotations
@@ -63,14 +64,13 @@ AT_ONCE_NOTE = (
 
 @dataclass(slots=True)
 class _ActiveRuns(Part):
-    # By trainer, while it trains.
+    # By Trainer, while it trains.
     runs: WeakKeyDictionary[object, TrainingRun] = field(default_factory=WeakKeyDictionary)
-    # Held from seeing that no other trains until one has begun.
+    # Held from the check that no other Trainer trains until a run has begun.
     beginning: threading.Lock = field(default_factory=threading.Lock)
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
-    """Return a method of the callback that passes an event on to the run, if it is listened to."""
 
     @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
@@ -82,23 +82,23 @@ def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
 
 @lists_options
 class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
-    """Tells the phases of a `Trainer`'s training apart, with the exact peak of each.
+    """Separates the phases of a `Trainer`'s training, and measures the exact peak of each.
 
-    It is only needed where the extension is not loaded, or for `log`. Where nothing is being watched,
-    it watches the training by itself.
+    It is only needed where the extension is not loaded, or for `log`. Without another watch, it watches the
+    training itself.
 
     Parameters
     ----------
     log : bool, optional
         Add ``hfmem/peak_allocated_gib``, ``hfmem/peak_reserved_gib``, ``hfmem/allocated_gib`` (GiB, of the
-        device where it is highest) and ``hfmem/tokens`` (padding included) to what the Trainer logs:
-        the peaks and the tokens of the steps since the last log. In an evaluation's log the peaks are its
-        own, and all names begin as its metrics do: ``eval_hfmem/peak_allocated_gib``.
-        With ``ranks=True``, add what all ranks of a distributed training need as well: ``hfmem/ranks/`` and
+        device where it is highest) and ``hfmem/tokens`` (padding included) to the Trainer's logs: the peaks
+        and the tokens of the steps since the last log. In an evaluation's log the peaks are those of the
+        evaluation, and the names have the prefix of its metrics: ``eval_hfmem/peak_allocated_gib``.
+        With ``ranks=True``, also add the figures of all ranks of a distributed training: ``hfmem/ranks/`` and
         ``peak_allocated_gib_max``, ``_median``, ``_min``, ``worst_rank``, ``reporting``. They come from the
         directory of the run in which this rank is followed; ``ranks=PATH`` names one that all ranks see.
     options : WatchOptions, optional
-        How the training is watched where nothing else is being watched.
+        The options of the watch, if the callback watches the training itself.
     **given
         The same one by one.
 
@@ -111,7 +111,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     Raises
     ------
     OptionError
-        If an option has a value that cannot be, or a recording cannot be written there.
+        If the value of an option is not allowed, or the recording cannot be written.
 
     Examples
     --------
@@ -128,10 +128,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         follow_for_good()
         self.log = log
         self.ranks = run_directory(given.pop("ranks", False))
-        if not given.get("label", True):  # an empty one takes the place of no other
+        if not given.get("label", True):  # an empty label does not replace that of `options`
             del given["label"]
         self.options = (options or WatchOptions()).changed(given, "MemoryCallback()")
-        if given.get("record"):  # of a copy nothing is given
+        if given.get("record"):  # checked now, except in a copy
             path_for(self.options.record, self.options.label, time.time())
         self._trainer: Any = None
         self._run: TrainingRun | None = None
@@ -141,10 +141,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._epochs = 0
         self._all_ranks: Run | None = None
         self._budgets: list[Budget] = []  # of watches that may end a training
-        self.was_refused = False  # whether the last training could not be followed
+        self.was_refused = False
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        # A copy of a Trainer has the callback, and no part in this training.
+        # The callback of a copied Trainer does not follow this training.
         return partial(MemoryCallback, log=self.log, ranks=self.ranks, options=self.options), ()
 
     @entry()
@@ -153,7 +153,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         follow_for_good()
 
     def begins(self, trainer: Any, args: Any, *, may_watch: bool) -> None:
-        """Begin to follow a training, in what is being watched or, if it may, in a watch of its own."""
+        """Begin to follow a training, in the current watch or, if it `may_watch`, in a watch of its own."""
         self._trainer = trainer
         self._attempts = 0
         self._budgets = begun(Budget)
@@ -162,10 +162,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         monitor, session = current_watch() or (None, None)
         has_own = self.options != WatchOptions()
         if session is not None and has_own and may_watch and is_of_rank(session):
-            session = None  # what was asked for is done, whether or not somebody follows the rank
+            session = None  # the callback's options apply even if the rank is followed
         if session is None and may_watch:
             monitor = shared_monitor()
-            # What a forked child sends to a notebook is dropped, with a warning for each message.
+            # A notebook drops the messages of a forked child, with a warning for each.
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
             options = replace(self.options, quiet=self.options.quiet or forked)
             screen = screen_here()
@@ -187,7 +187,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             monitor.recorder(session).note(TRACKER_NOTE)
 
     def for_training(self, trainer: Any) -> MemoryCallback:
-        """Return this callback; or a fresh one, where it follows another training that goes on."""
+        """Return this callback, or a copy if it is following another training."""
         with process_state(_ActiveRuns).beginning:
             if self._trainer is not None:
                 return copy.copy(self)
@@ -195,47 +195,30 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         return self
 
     def ends(self, error: BaseException | None) -> None:
-        """End it all, however the training ended; ending it again ends what a fault has left."""
-        call_all(
-            self._forget_run,
-            self._take_hooks_off,
-            self._leave_ranks,
-            partial(self._end_run, outcome_of(error)),
-            partial(self._end_watch, error),
-        )
+        """End everything, with the training's error if any; a second call ends what a fault has left."""
+        parts: list[Callable[[], object]] = [self._forget_trainer]
+        if self._hooks is not None:
+            parts.append(self._hooks.remove)
+        if self._all_ranks is not None:
+            parts.append(self._all_ranks.close)
+        if self._run is not None:
+            parts += partial(resume_steps, self._run), partial(self._run.ended, outcome_of(error))
+        if self._watch is not None:
+            parts.append(partial(self._watch.stop, error))
+        call_all(*parts)
+        self._hooks = self._all_ranks = self._run = self._watch = None
 
-    def _forget_run(self) -> None:
+    def _forget_trainer(self) -> None:
         if self._trainer is not None:
             with process_state(_ActiveRuns).beginning:
                 process_state(_ActiveRuns).runs.pop(self._trainer, None)
         self._trainer = None
 
-    def _take_hooks_off(self) -> None:
-        if self._hooks is not None:
-            self._hooks.remove()
-        self._hooks = None
-
-    def _leave_ranks(self) -> None:
-        if self._all_ranks is not None:
-            self._all_ranks.close()
-        self._all_ranks = None
-
-    def _end_run(self, outcome: str) -> None:
-        if self._run is not None:
-            resume_steps(self._run)
-            self._run.ended(outcome)
-        self._run = None
-
-    def _end_watch(self, error: BaseException | None) -> None:
-        if self._watch is not None:
-            self._watch.stop(error)
-        self._watch = None
-
     @contextlib.contextmanager
     def apart(
         self, run: TrainingRun, kind: SpanKind, counts: Mapping[str, float]
     ) -> Iterator[None]:
-        """Keep an evaluation, a prediction or a save open that is no part of a training, and log for it."""
+        """Keep an evaluation, a prediction or a save outside of a training open, and log its figures."""
         before, self._run = self._run, run
         try:
             with run.aside(kind, kind, counts):
@@ -248,10 +231,10 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         """Open the training's span, and hook its model."""
         if self._trainer is None and (self._run is None or not self._run.alive):
             if any(run.alive for run in process_state(_ActiveRuns).runs.values()):
-                return  # Another callback of this class follows it.
+                return  # another callback of this class follows it
             if self.was_refused:
-                return  # It could not begin, and that has been said.
-            # Its `train` is not surrounded: its class has one of its own.
+                return  # it could not begin, which has been reported
+            # Its class overrides `train`, so that is not surrounded.
             self.begins(None, args, may_watch=True)
         run = self._run
         if run is None:
@@ -259,8 +242,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         model = given.get("model")
         run.follow(model, given.get("optimizer"))
         self._attempts += 1
-        # What a resumed training has behind it; from then on they are counted, since of data that has no
-        # length the Trainer knows no epochs.
+        # The epochs of the training that is resumed, if any. Later ones are counted here, because the Trainer
+        # knows none for data without a length.
         self._epochs = int(state.epoch or 0)
         label = "train"
         if self._attempts > 1:
@@ -271,7 +254,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             counts["epochs"] = float(epochs)
         counts |= _loss_and_batch(self._trainer, args)
         run.train_begins(label, counts)
-        self._take_hooks_off()
+        if self._hooks is not None:
+            self._hooks.remove()
         wrapped = getattr(self._trainer, "model_wrapped", None)
         outermost = model if wrapped is None else wrapped
         if has_buckets(outermost):
@@ -301,7 +285,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             epochs = _epochs_of(state)
             self._run.epoch_begins(f"epoch {self._epochs}" + (f" of {epochs}" if epochs else ""))
 
-    # Here and at its end, what an interrupt could leave half done holds it back itself.
+    # At a step's begin and end the run itself defers interrupts.
     @entry(unless_on=threads_in_group, defers=False)
     def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
         """Open the step's span."""
@@ -315,7 +299,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
     @entry(otherwise=lambda _callback, _args, _state, control, **_: control, defers=False)
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Close the step's span; end the training where a watch was asked to end it, and save it first."""
+        """Close the step's span; save and end the training if a watch's budget says so."""
         if self._run is not None:
             self._run.step_ended()
             if self._budgets:
@@ -329,7 +313,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_log(
         self, _args: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Add what was measured to what is logged, where that is wanted."""
+        """Add the figures to the logs, if `log` is set."""
         run = self._run
         if not self.log or run is None or logs is None:
             return
@@ -339,12 +323,12 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         if self.ranks and not evaluating and state.is_world_process_zero:
             added |= self._of_all_ranks()
         logs.update(added)
-        # The Trainer has written its history by now, with a copy of the logs.
+        # The Trainer has already added a copy of the logs to its history.
         if state.log_history:
             state.log_history[-1].update(added)
 
     def _of_all_ranks(self) -> Mapping[str, float]:
-        """Return what is logged of all ranks, by the one that logs; nothing where there is no run."""
+        """Return the logged figures of all ranks; {} if there is no run."""
         if self._all_ranks is None:
             directory = directory_here()
             if directory is None:
@@ -359,7 +343,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
 
 
 def figures_of(run: Run) -> Mapping[str, float]:
-    """Return entries for a log: the peaks of all ranks as last read, without a collective; none at first."""
+    """Return entries of a log: the peaks of all ranks as last read, without a collective; {} at first."""
     peaks = {rank: row.peak / GIB for rank, row in run.ranks.items() if math.isfinite(row.peak)}
     if not peaks:
         return {}
@@ -375,7 +359,7 @@ def figures_of(run: Run) -> Mapping[str, float]:
 
 
 def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
-    """Return whether a training on another thread is followed in a session, and note that it is not alone."""
+    """Return whether a training on another thread is followed in a session; the session then says so."""
     runs = process_state(_ActiveRuns).runs.values()
     if not any(run.session is session and run.is_elsewhere for run in runs):
         return False
@@ -384,7 +368,7 @@ def _trains_elsewhere(monitor: Monitor, session: Session) -> bool:
 
 
 def _loss_and_batch(trainer: Any, args: Any) -> dict[str, float]:
-    """Return how large a step is, and whether its loss is the model's own, as counts of the training."""
+    """Return the counts of a training: the size of a step, and whether the loss is the user's or smoothed."""
     base = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     kind = type(trainer)
     is_own = base is None or getattr(kind, "compute_loss", None) is not base.compute_loss
@@ -396,28 +380,28 @@ def _loss_and_batch(trainer: Any, args: Any) -> dict[str, float]:
 
 
 def _epochs_of(state: Any) -> int:
-    """Return how many epochs a training is to have; 0 if it is measured in steps."""
+    """Return the planned epochs of a training; 0 if they are unknown."""
     epochs = state.num_train_epochs
-    # It then has as many epochs as a word can hold.
+    # For data without a length it is `sys.maxsize`.
     return epochs if 0 < epochs < 1_000_000 else 0
 
 
 def callback_of(trainer: Any) -> MemoryCallback | None:
-    """Return the first of a Trainer's callbacks that is one of ours."""
+    """Return the first `MemoryCallback` of a Trainer."""
     callbacks = trainer.callback_handler.callbacks
-    return next((each for each in callbacks if isinstance(each, MemoryCallback)), None)
+    return next((callback for callback in callbacks if isinstance(callback, MemoryCallback)), None)
 
 
 def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
-    """Return what follows one call of ``trainer.train()``, with its own callback or one for this call."""
-    own = callback_of(trainer)
-    if own is None and running_monitor() is None:
+    """Return a context that follows a call of ``trainer.train()``, if there is a callback or a watch."""
+    callback = callback_of(trainer)
+    if callback is None and running_monitor() is None:
         return contextlib.nullcontext()
-    return _Following(trainer, trainer.callback_handler.callbacks, own)
+    return _Following(trainer, trainer.callback_handler.callbacks, callback)
 
 
 def _of_one_call() -> MemoryCallback:
-    """Return a callback for which nothing stays surrounded beyond the watch."""
+    """Return a callback for one training; it does not keep Trainers followed after the watch."""
     following = process_state(Attachment)
     before = following.trainers_for_good
     callback = MemoryCallback()
@@ -426,7 +410,7 @@ def _of_one_call() -> MemoryCallback:
 
 
 class _Following:
-    """One call of ``trainer.train()``; leaving it again does what a fault has kept from it."""
+    """One call of ``trainer.train()``; a second exit ends what a fault has left."""
 
     def __init__(self, trainer: Any, callbacks: list[Any], own: MemoryCallback | None) -> None:
         self._trainer = trainer
@@ -437,7 +421,7 @@ class _Following:
 
     def __enter__(self) -> None:
         ours = self._callback
-        # First, so that whatever writes logs sees what it adds.
+        # First, so that the callbacks that write logs see its entries.
         others = (c for c in self._callbacks if c is not ours and c is not self._own)
         self._callbacks[:] = [ours, *others]
         ours.was_refused = True
@@ -457,7 +441,7 @@ class _Following:
 def _aside(
     trainer: Any, kind: SpanKind, data: Any = None
 ) -> contextlib.AbstractContextManager[None]:
-    """Return what follows a call of ``evaluate``, ``predict`` or ``save_model``, in a training or not."""
+    """Return a context that follows ``evaluate``, ``predict`` or ``save_model``, in a training or outside."""
     run = process_state(_ActiveRuns).runs.get(trainer)
     counts = _of_an_evaluation(trainer, kind, data)
     if run is not None:
@@ -468,15 +452,15 @@ def _aside(
     with process_state(_ActiveRuns).beginning:
         if _trains_elsewhere(monitor, session):
             return contextlib.nullcontext()
-    own, run = callback_of(trainer), TrainingRun(monitor, session)
+    callback, run = callback_of(trainer), TrainingRun(monitor, session)
     run.follow(getattr(trainer, "model", None))
-    return run.aside(kind, kind, counts) if own is None else own.apart(run, kind, counts)
+    return run.aside(kind, kind, counts) if callback is None else callback.apart(run, kind, counts)
 
 
 def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, float]:
-    """Return the rows of its batches, and whether predictions stay on the device until its end.
+    """Return the rows of a batch, and whether predictions stay on the device until the end.
 
-    Where these are put together as they are, also of how many rows.
+    If they do and are concatenated as they are, the number of their rows is added.
     """
     args: Any = getattr(trainer, "args", None)
     if kind not in {"evaluate", "predict"} or not hasattr(args, "per_device_eval_batch_size"):
@@ -490,9 +474,11 @@ def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, floa
     is_usual = is_usual and getattr(args, "eval_do_concat_batches", True)
     if keeps and is_usual and getattr(trainer, "preprocess_logits_for_metrics", None) is None:
         with contextlib.suppress(Exception):  # of the user's, which may have no length
-            own = trainer.eval_dataset
-            of_all = own if data is None else own[data] if isinstance(data, str) else data
-            counts["kept_rows"] = 0.0 if isinstance(of_all, dict) else float(len(of_all))
+            dataset = trainer.eval_dataset
+            evaluated = (
+                dataset if data is None else dataset[data] if isinstance(data, str) else data
+            )
+            counts["kept_rows"] = 0.0 if isinstance(evaluated, dict) else float(len(evaluated))
     return counts
 
 
@@ -515,6 +501,6 @@ PLACES = (
 
 
 def follow_for_good() -> None:
-    """Surround the methods of ``Trainer`` beyond a watch: a training may come to a callback at any time."""
+    """Follow ``Trainer`` also without a watch: it may be given a callback at any time."""
     process_state(Attachment).trainers_for_good = True
     surround_all(PLACES)

@@ -1,9 +1,10 @@
-"""A watch of a cell or a block, and of every later cell: where the monitor meets what is shown."""
+"""A watch of a cell, a block or every later cell: connects the monitor, the companions and the view."""
 
 from __future__ import annotations
 
 import copy
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +25,7 @@ from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.screen import Bundle, Screen
 
 MOST_NESTED = 32
-"""Watches within each other: each costs the more, the more are open, and a recursion opens hundreds."""
+"""The most nested watches: the cost of each grows with their number, and a recursion would open hundreds."""
 
 TOO_DEEP = f"A watch within {MOST_NESTED} others watches nothing."
 
@@ -34,10 +35,10 @@ Follow = Callable[[Monitor, Session], Forwards]
 class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
-    Without a label it is called as its `title` says. `follow` returns what opens spans within the watch. The
-    tensors of the `subjects`, models and optimizers, are counted, and not kept alive. The `last` companions
-    come after those which the options ask for. If it is `recorded_if_possible`, it watches without a
-    recording, and says so, where that cannot be written.
+    The default label is `title`. `follow` begins to follow a model's passes. The tensors of the `subjects`,
+    models and optimizers, are counted, and not kept alive. The `last` companions come after those of the
+    options. If it is `recorded_if_possible` and the recording cannot be written, it watches without one, and
+    says so.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Watch(Decorates):
         self._kind = kind
         self._follow = follow
         self._monitor.attribution.follow(*subjects)
-        self._followers: list[Forwards] = []
+        self._follower: Forwards | None = None
         self._session: Session | None = None
         self._recorder: Recorder | None = None
         self._span: Span | None = None
@@ -71,7 +72,7 @@ class Watch(Decorates):
         self._companions: list[Companion] = []
 
     def _give_up(self, _error: BaseException | None = None) -> None:
-        """End it all wherever a fault of ours, or an interrupt that waited for its beginning, has left it."""
+        """End everything after a fault of ours, or an interrupt that was held back while the watch began."""
         session, error = self._session, sys.exception()
         if session is None:
             return
@@ -91,8 +92,8 @@ class Watch(Decorates):
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
-        Raises `OptionError` if a device was asked for that is not there, or a recording cannot be written,
-        and `WatchStateError` if it watches already.
+        Raises `OptionError` if a device does not exist or a recording cannot be written, and
+        `WatchStateError` if the watch is running already.
         """
         if self._session is not None:
             message = "this watch is running already; create another one with hfmem_widget.watch()"
@@ -106,7 +107,7 @@ class Watch(Decorates):
         if len(around) >= MOST_NESTED:
             self._monitor.recorder(around[-1]).note(TOO_DEEP)
             return unwatched(self._label, TOO_DEEP)
-        # What cannot go along, such as a recording of a name that is taken, is said before anything begins.
+        # Before anything begins: a companion may be refused, such as a recording whose file exists.
         companions, why_unrecorded = self._companions_to_begin()
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
@@ -125,7 +126,8 @@ class Watch(Decorates):
             )
             harmless(self._view.begin, self._label)
         self._span = self._monitor.open_span(session, self._kind, self._label)
-        harmless(self._begin_to_follow, session)
+        if self._follow is not None:
+            self._follower = harmless(self._follow, self._monitor, session)
         harmless(begin_loop, self._monitor, session)
         harmless(begin_passes, self._monitor, session)
         for companion in companions:
@@ -134,7 +136,7 @@ class Watch(Decorates):
         return session
 
     def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
-        """Return what goes along, and why that is no recording although it was asked for."""
+        """Return the companions, and why there is no recording although one was asked for."""
         why = ""
         try:
             asked_for = companions_for(self._options, self._screen)
@@ -147,7 +149,7 @@ class Watch(Decorates):
         return (*asked_for, *self._last), why
 
     def shows(self, session: Session) -> bool:
-        """Return whether a session is the one that this watch has begun, and not ended."""
+        """Return whether a session is the running one of this watch."""
         return self._session is session
 
     @entry(undo=_give_up)
@@ -164,54 +166,46 @@ class Watch(Decorates):
         self._session = self._recorder = self._view = None
 
     def _end_all(self, span: Span, error: BaseException | None) -> None:
-        """End what was begun; each is forgotten once it has ended, so that after a fault the rest can end."""
+        """End all parts; each is forgotten once it has ended, so that the rest can end after a fault."""
         if self._session is not None:
             end_passes(self._session)
             end_loop(self._session, outcome_of(error))
-        while self._followers:
-            self._followers[-1].end()
-            self._followers.pop()
+        if self._follower is not None:
+            self._follower.end()
+            self._follower = None
         while self._companions and self._recorder is not None:
             now = self._recorder.session.span(span.id)
             harmless(self._companions[0].end, self._recorder, now, error)
             self._companions.pop(0)
         if self._in_outer is not None:
-            harmless(self._close_in, *self._in_outer, outcome_of(error))
+            outer, span_id = self._in_outer
+            if outer.running:
+                harmless(self._monitor.close_span, outer, span_id, outcome_of(error))
             self._in_outer = None
 
     def _open_in(self, outer: Session) -> None:
-        """Be a block on the chart of the watch around this one."""
         self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
 
-    def _close_in(self, outer: Session, span_id: int, outcome: str) -> None:
-        if outer.running:
-            self._monitor.close_span(outer, span_id, outcome)
-
     def _show(self, companions: Sequence[Companion], session: Session, span: Span) -> None:
-        """Show the card, with what the companions found, and their reports above and below it.
+        """Show the card with the findings, and the companions' reports above and below it.
 
-        Why memory ran out stands above: it is then above the error's traceback, however long that is.
+        The report of an out-of-memory error is above, so that it precedes the error's traceback.
         """
         above, below = _reports(companions, session, span)
         view, self._view = self._view, None
         if view is None:
             return
-        # There is room for one above: memory may run out here while ranks go on.
+        # There is room for one report above: memory may run out here while ranks go on.
         lead, *others = *above, None
         harmless(view.finish, span, lead)
         for bundle in filter(None, (*others, *below)):
             harmless(self._screen.show, bundle)
 
-    def _begin_to_follow(self, session: Session) -> None:
-        if self._follow is not None:
-            self._followers.append(self._follow(self._monitor, session))
-            self._followers[-1].begin()
-
     @entry(otherwise=lambda self: nullcontext(unwatched(self._label)))
     def _another(self) -> Watch:
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
-        fresh._followers, fresh._companions, fresh._in_outer = [], [], None  # noqa: SLF001
+        fresh._follower, fresh._companions, fresh._in_outer = None, [], None  # noqa: SLF001
         return fresh
 
     def __enter__(self) -> Session:
@@ -229,13 +223,10 @@ def unwatched(
 
 
 def kept_from_ending(error: BaseException | None) -> Iterator[Watch]:
-    """Yield the watches at whose `__exit__` an interrupt was raised before its first line was run."""
-    traceback = None if error is None else error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
+    """Yield the watches whose `__exit__` was interrupted before its first line ran."""
+    for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__):
         if frame.f_code is Watch.__exit__.__code__:
             yield frame.f_locals["self"]
-        traceback = traceback.tb_next
 
 
 def _reports(
@@ -243,14 +234,13 @@ def _reports(
 ) -> tuple[list[Bundle], list[Bundle]]:
     """Judge a span, and return what its companions show above the card, and below it."""
     harmless(judge, session, span)
-    reports = [harmless(each.report, session, span) for each in companions]
-    concluded = [harmless(each.conclude, session, span) for each in companions]
-    shown = [
-        (each.stands_above, report)
-        for each, *found in zip(companions, concluded, reports, strict=True)
-        if (report := found[0] or found[1])
-    ]
-    return [one for above, one in shown if above], [one for above, one in shown if not above]
+    above: list[Bundle] = []
+    below: list[Bundle] = []
+    reports = [harmless(companion.report, session, span) for companion in companions]
+    for companion, report in zip(companions, reports, strict=True):  # conclusions need all reports
+        if shown := harmless(companion.conclude, session, span) or report:
+            (above if companion.stands_above else below).append(shown)
+    return above, below
 
 
 class EveryCell:
@@ -265,8 +255,7 @@ class EveryCell:
                 "with %memwatch on -o NAME and write NAME.save(PATH)"
             )
             raise OptionError(message)
-        # An option that cannot be followed is refused now.
-        companions_for(options)
+        companions_for(options)  # raises now if an option cannot be followed
         self._options = options
         self._monitor = monitor
         self._screen = screen
@@ -293,7 +282,7 @@ class EveryCell:
                 harmless(companion.begin, self._monitor, self._recorder, self._span)
 
     def cell_ends(self, error: BaseException | None, *, annotate: bool = True) -> None:
-        """Close the cell's span and, if wanted, show what it did; without an open one it does nothing."""
+        """Close the cell's span, if one is open, and show its changes if it should `annotate`."""
         with interrupts_deferred():
             span, self._span = self._span, None
             if span is None:
@@ -311,7 +300,7 @@ class EveryCell:
                     harmless(self._screen.show, report)
 
     def end(self) -> None:
-        """End the session, and the cell that is open in it."""
+        """End the session, and its open cell."""
         with interrupts_deferred():
             harmless(self.cell_ends, None, annotate=False)
             self._monitor.end(self.session)

@@ -22,11 +22,11 @@ __all__ = ["register", "unregister"]
 
 
 class Shells(WeakKeyDictionary[InteractiveShell, Callable[[], None]], Installed):
-    """Those in which the extension is loaded, with what ends their completion; all have one monitor."""
+    """The shells with the extension loaded, each with a function that ends its completion."""
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics and their completion, and follow what they watch."""
+    """Add the magics and their completion, and follow the libraries that they watch."""
     unregister(shell)
     forget_faults()
     memwatch.register(shell)
@@ -45,10 +45,10 @@ def register(shell: InteractiveShell) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take all of it back; with the last shell the poller and the allocator's wrapped entry points too."""
+    """Remove all of it; after the last shell also the poller and the allocator's wrapped entry points."""
     if "MemwatchMagics" not in shell.magics_manager.registry:
         return
-    # Each by itself: a fault in one must not leave the poller or the allocator's wrappers behind.
+    # Each is guarded: a fault in one must not leave the poller or the allocator's wrappers behind.
     harmless(memwatch.unregister, shell)
     for name in (*WORDS, *RENAMED):
         harmless(remove, shell, name)
@@ -61,7 +61,5 @@ def unregister(shell: InteractiveShell) -> None:
     HISTORY.latest = None
     harmless(detach)
     monitor = sys.modules.get("hfmem_widget.monitor.shared")
-    if monitor is not None:
-        sentence = monitor.release_monitor()
-        if sentence:
-            print(sentence)  # noqa: T201
+    if monitor is not None and (sentence := monitor.release_monitor()):
+        print(sentence)  # noqa: T201

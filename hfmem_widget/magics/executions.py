@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import sys
+import inspect
 import threading
+import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython import version_info
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Execution:
-    """A cell that runs."""
+    """A running cell."""
 
     info: ExecutionInfo
-    number: int  # the one in brackets beside it; of a cell that is not stored, that of the next one
+    number: (
+        int  # in the brackets beside it; a cell that is not stored has the number of the next one
+    )
     is_outermost: bool  # no other cell runs it
-    thread: int = field(default_factory=threading.get_ident)
-    """The cells of a subshell run on a thread of its own."""
-    watches: list[Watch] = field(default_factory=list)
-    """The watches that end with it."""
+    thread: int = field(default_factory=threading.get_ident)  # each subshell has its own
+    watches: list[Watch] = field(default_factory=list)  # those that end with the cell
 
 
 class Executions:
@@ -52,9 +53,9 @@ class Executions:
         """
         lost = [execution for execution in self._own() if not _is_alive(execution.info)]
         self._drop(lost)
-        number = next((each.execution_count for each in _results_of(info)), None)
-        own = count if number is None else number
-        execution = Execution(info, own, is_outermost=not self._own())
+        number = next((result.execution_count for result in _results_of(info)), None)
+        cell_number = count if number is None else number
+        execution = Execution(info, cell_number, is_outermost=not self._own())
         self._running.append(execution)
         return execution, lost
 
@@ -64,14 +65,14 @@ class Executions:
         The outermost comes first. After an error that cannot be shown, or an interrupt, IPython announces the
         end of the innermost cell with a result that it made anew, or with none.
         """
-        own = self._own()
+        running = self._own()
         info = None if result is None else result.info
-        at = next((at for at, execution in enumerate(own) if execution.info is info), None)
-        if at is None and own:
-            newest = own[-1].info
+        at = next((at for at, execution in enumerate(running) if execution.info is info), None)
+        if at is None and running:
+            newest = running[-1].info
             may_be = info is None or info.raw_cell == newest.raw_cell
-            at = len(own) - 1 if may_be and not _is_alive(newest) else None
-        ended = [] if at is None else own[at:]
+            at = len(running) - 1 if may_be and not _is_alive(newest) else None
+        ended = [] if at is None else running[at:]
         self._drop(ended)
         return ended
 
@@ -101,22 +102,12 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    for frame in _frames():
+    """Yield the results of a cell from this thread's running frames and those of its tasks."""
+    frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
+    with suppress(RuntimeError):  # no loop is running on this thread
+        frames += [frame for task in asyncio.all_tasks() for frame in task.get_stack()]
+    for frame in frames:
         if frame.f_code.co_name == "run_cell_async":
             for value in frame.f_locals.values():
                 if isinstance(value, ExecutionResult) and value.info is info:
                     yield value
-
-
-def _frames() -> Iterator[FrameType]:
-    """Yield this thread's running frames, and those of each task."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  (inspect.currentframe is the same)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-    try:
-        tasks = asyncio.all_tasks()
-    except RuntimeError:  # no loop is running on this thread
-        return
-    for task in tasks:
-        yield from task.get_stack()

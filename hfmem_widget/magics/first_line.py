@@ -37,9 +37,9 @@ def arm_first_line(lines: list[str]) -> list[str]:
 
 
 def show_own_line(cell: FrameType, options: str) -> None:
-    """Have tracebacks and `inspect` show the user's line in place of the call that a frame is at.
+    """Have tracebacks and `inspect` show the user's line instead of the call at which a frame is.
 
-    It is shown as a comment, because what marks errors within a line parses all lines of the cell.
+    It is shown as a comment, because the code that marks errors within a line parses all lines of the cell.
     """
     entry = linecache.cache.get(cell.f_code.co_filename)
     lines = entry[2] if entry is not None and len(entry) == 4 else []
@@ -55,10 +55,10 @@ def _body(lines: list[str]) -> list[str]:
     at, first = next((at, line) for at, line in enumerate(lines) if line.strip())
     inner = _CELL_MAGIC.match(first)
     if inner is not None:
-        # IPython looks for a cell magic on a cell's first line only, after empty ones.
+        # IPython looks for a cell magic only on a cell's first line that is not empty.
         name, line, body = inner["name"], inner["line"] or "", "".join(lines[at + 1 :])
         return [*lines[:at], f"get_ipython().run_cell_magic({name!r}, {line!r}, {body!r})\n"]
-    # A cell that is indented as a whole, as IPython has it.
+    # IPython accepts a cell that is indented as a whole.
     if not first[0].isspace():
         return lines
     return textwrap.dedent("".join(lines)).splitlines(keepends=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from functools import reduce
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,10 @@ from hfmem_widget.magics.usage import (
     OptionFlags,
     asks_for_help,
     check_output,
+    find_variable,
+    keep_result,
     manual,
+    option,
     output,
     parse,
     remove,
@@ -72,7 +74,7 @@ ACTIONS = ("on", "off", "status")
 OPEN, RANKS = "open", "ranks"
 MOST_OF_TITLE = 40
 
-# By a semicolon at the end; IPython below 8.7 silences no magic.
+# A semicolon at the end of the line silences a magic, from IPython 8.7 on.
 _can_be_silenced = getattr(magic, "output_can_be_silenced", lambda method: method)
 
 
@@ -97,12 +99,11 @@ class MemwatchMagics(Magics):
     )
     @OptionFlags(OPTIONS)
     @output("session")
-    @argument(
+    @option(
         "--min",
-        default="",
-        metavar="SIZE",
-        help=f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
+        f"%%memwatch on only: show nothing of a cell that changed less than this. Default: {LEAST}; 0 "
         "shows every cell.",
+        metavar="SIZE",
     )
     @_can_be_silenced
     @line_cell_magic(NAME)  # type: ignore[arg-type]  # it is typed for a callable of Never
@@ -132,15 +133,15 @@ class MemwatchMagics(Magics):
 
     @line_magic(f"%{NAME}")  # type: ignore[arg-type]  # as above
     def below_first_line(self, line: str) -> None:
-        """Say where ``%%memwatch`` belongs; IPython takes it for a magic of a line anywhere else."""
+        """Raise `UsageError`: below a cell's first line, IPython takes ``%%memwatch`` for a line magic."""
         del line
         message = f"%%{NAME} must be the first line of its cell, above all code and comments"
         raise UsageError(message)
 
     def arm_cell(self, line: str) -> None:
-        """Watch the cell that is running; the transformed first line calls this.
+        """Watch the running cell; the transformed first line calls this.
 
-        Raises `UsageError` if an option is wrong, and nothing else.
+        Raises `UsageError` if an option is wrong, and no other error.
         """
         # One frame above is the cell.
         self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)
@@ -155,7 +156,7 @@ class MemwatchMagics(Magics):
 
     @entry()
     def cell_begins(self, info: ExecutionInfo) -> None:
-        """Enter a cell that begins; for the `pre_run_cell` event."""
+        """Note that a cell begins; for the `pre_run_cell` event."""
         execution, lost = self._executions.begins(info, self._shell.execution_count)
         harmless(name_code, self._shell, execution)
         for earlier in lost:
@@ -171,7 +172,7 @@ class MemwatchMagics(Magics):
     def cell_ends(self, result: ExecutionResult | None) -> None:
         """End the watches of the cell that ran; for the `post_run_cell` event."""
         # A cell can run others (get_ipython().run_cell), so only its own execution ends a watch. If a fault
-        # keeps it from being found, the next cell ends its watches.
+        # prevents that, the next cell ends the watches.
         ended = self._executions.ends(result)
         if ended:
             self._end(ended, result)
@@ -186,14 +187,14 @@ class MemwatchMagics(Magics):
         """End the watches of a cell, and of the cells it ran whose end was not announced."""
         execution, shell = ended[0], self._shell
         candidates = announced, shell.displayhook.exec_result, shell.last_execution_result
-        own = (each for each in candidates if each and each.info is execution.info)
-        result: ExecutionResult | None = next(own, None)
+        results = (each for each in candidates if each and each.info is execution.info)
+        result: ExecutionResult | None = next(results, None)
         error = _failure(result or announced)
-        watches = [watch for each in ended for watch in each.watches]
-        # If nobody has watched yet, there is nothing to import, and nothing to end.
+        watches = [watch for cell in ended for watch in cell.watches]
+        # Before the first watch there is nothing to end, and nothing to import.
         drivers: Any = sys.modules.get("hfmem_widget.drivers.watch")
-        kept = [] if drivers is None else drivers.kept_from_ending(error)
-        for watch in (*kept, *reversed(watches)):
+        interrupted = [] if drivers is None else drivers.kept_from_ending(error)
+        for watch in (*interrupted, *reversed(watches)):
             harmless(watch.stop, error)
         if self._in_every_cell in ended:
             self._in_every_cell = None
@@ -239,9 +240,8 @@ class MemwatchMagics(Magics):
         check_output(arguments.output, self._shell)
         opened, session = open_recording(arguments.path, self._shell)
         if session is not None:
-            self._keep(arguments, session)
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = opened
+            HISTORY.latest = session
+        keep_result(opened, arguments, self._shell)
 
     @usage_errors()
     def _turn_on(self, arguments: Namespace) -> None:
@@ -263,7 +263,7 @@ class MemwatchMagics(Magics):
             print(f"memwatch is on. {_silence(least)}")  # noqa: T201
 
     def _turn_off(self) -> str:
-        """End the watch of every cell, and return what it came to; nothing if there was none."""
+        """End the watch of every cell, and return its summary; an empty text if there was none."""
         every_cell, self._every_cell = self._every_cell, None
         if every_cell is None:
             return ""
@@ -277,7 +277,7 @@ class MemwatchMagics(Magics):
         return " ".join(texts)
 
     def _home(self) -> str:
-        """Return what is watched, what the last watch came to, and which magics make sense now."""
+        """Return what is watched, a summary of the last watch, and the magics that come next."""
         session, texts = HISTORY.latest, [self._status()]
         if session is not None and not session.running:
             from hfmem_widget.view.session import came_to
@@ -302,7 +302,7 @@ class MemwatchMagics(Magics):
         return "\n".join([state, *silence, f"Devices: {devices}.", *session.notes])
 
     def _parsed_for_a_cell(self, line: str) -> Namespace | None:
-        """Return the options of a cell; None if they ask for the manual, which is then shown."""
+        """Return the arguments of a cell; None if they ask for the manual, which is then printed."""
         words = words_of(line)
         if asks_for_help(words):
             print(f"{self.memwatch.__doc__}\nThis is the help text; the cell was not run.")  # noqa: T201
@@ -322,21 +322,17 @@ class MemwatchMagics(Magics):
         options = vars(arguments).items()
         given = {name: value for name, value in options if name in OPTIONS and value != ""}
         if "on_finding" in given:
-            given["on_finding"] = self._function(given["on_finding"])
+            name, variables = given["on_finding"], {**vars(builtins), **self._shell.user_ns}
+            try:
+                given["on_finding"] = find_variable(name, variables)
+            except (KeyError, AttributeError):
+                message = f"--on-finding needs the name of a function; there is no {plain(name)!r}"
+                raise UsageError(message) from None
         return WatchOptions().changed(given, NAME)
-
-    def _function(self, name: str) -> object:
-        """Return what the user calls so; `WatchOptions` says whether it can be called."""
-        first, *others = name.split(".")
-        try:
-            return reduce(getattr, others, {**vars(builtins), **self._shell.user_ns}[first])
-        except (KeyError, AttributeError):
-            message = f"--on-finding needs the name of a function; there is no {plain(name)!r}"
-            raise UsageError(message) from None
 
     @usage_errors()
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
-        """Begin a watch, and add it to those that the caller ends."""
+        """Begin a watch, and add it to `watches`, which the caller ends."""
         options = self._options(arguments)
         try:
             # Before the imports: they take a while, and on another thread the next cell may begin.
@@ -354,7 +350,7 @@ class MemwatchMagics(Magics):
         except Exception as error:
             if isinstance(error, OptionError) or raised_by_handler(error):
                 raise
-            # A fault of ours must not keep the cell from running.
+            # The cell runs despite a fault of ours.
             warn(f"this cell runs unwatched ({fault_text(error)})")
 
     def running_cell(self) -> Cell | None:
@@ -390,11 +386,10 @@ class MemwatchMagics(Magics):
 
     def _keep(self, arguments: Namespace, session: Session) -> None:
         HISTORY.latest = session
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = session
+        keep_result(session, arguments, self._shell)
 
     def _run_as_function(self, line: str, cell: str) -> Any:
-        """Run a cell for `run_cell_magic`, which no input transformer sees, as ``%%time`` does."""
+        """Run a cell for `run_cell_magic`, as of ``%%time``: it bypasses the input transformers."""
         arguments = self._parsed_for_a_cell(line)
         if arguments is None:
             return None
@@ -415,7 +410,7 @@ class MemwatchMagics(Magics):
 
 
 def register(shell: InteractiveShell) -> None:
-    """Add the magics, and the events they live by."""
+    """Add the magics, their events and the input transformer."""
     magics = MemwatchMagics(shell)
     shell.register_magics(magics)
     shell.events.register("pre_run_cell", magics.cell_begins)
@@ -424,7 +419,7 @@ def register(shell: InteractiveShell) -> None:
 
 
 def unregister(shell: InteractiveShell) -> None:
-    """Take all of it back."""
+    """Remove everything that `register` has added."""
     remove(shell, f"%{NAME}")
     magics = remove(shell, NAME)
     if magics is None:
@@ -459,9 +454,9 @@ def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:
 
 
 def _failure(result: ExecutionResult | None) -> BaseException | None:
-    """Return the error of a cell; without a result it is the error that keeps IPython from making one."""
+    """Return the error of a cell; without a result, the error that kept IPython from making one."""
     if result is None:
         return sys.exc_info()[1]
-    # Both are there if the first could not be shown. An exception may be false.
-    own = result.error_in_exec
-    return result.error_before_exec if own is None else own
+    # There are both if the first could not be shown. The truth value of an exception may be False.
+    error = result.error_in_exec
+    return result.error_before_exec if error is None else error

@@ -21,7 +21,7 @@ USAGE = "name a client of ipyparallel, such as: %memwatch ranks rc; or %memwatch
 
 
 def open_parser(command: str) -> ArgumentParser:
-    """Return what reads the words after the command."""
+    """Return the parser of the words after the command."""
     parser = MagicArgumentParser(command, add_help=False)
     parser.add_argument("path", nargs="?", default="", metavar="PATH")
     parser.add_argument("-o", "--output", default="", metavar="NAME")
@@ -29,9 +29,9 @@ def open_parser(command: str) -> ArgumentParser:
 
 
 def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | None]:
-    """Show what is at a path, and return it, and its session: of a run that of all ranks, of a snapshot none.
+    """Show and return the object at a path, and its session: that of all ranks of a run, None of a snapshot.
 
-    Raises `OptionError` if there is none, or it is no recording.
+    Raises `OptionError` if it does not exist or is not a recording.
     """
     from hfmem_widget.ranks.run import open as open_path
     from hfmem_widget.session import Session
@@ -62,7 +62,7 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | N
 
 @usage_errors()
 def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
-    """Do what the words after ``%memwatch ranks`` say, and return what to print."""
+    """Follow the words after ``%memwatch ranks``, and return the sentence to print."""
     from hfmem_widget.features.ranks.companion import engines_in_use, take
 
     if words == ["off"]:

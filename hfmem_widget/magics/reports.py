@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -15,7 +15,15 @@ from IPython.core.magic_arguments import argument
 
 from hfmem_widget.analysis.history import HISTORY, HOW_TO_WATCH
 from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.magics.usage import OptionFlags, output, report, switch
+from hfmem_widget.magics.usage import (
+    OptionFlags,
+    find_variable,
+    keep_result,
+    option,
+    output,
+    report,
+    switch,
+)
 from hfmem_widget.options import options_of
 from hfmem_widget.text import format_counted, parse_bytes, plain
 
@@ -43,7 +51,7 @@ RENAMED: Mapping[str, str] = {
 
 
 def _last_training() -> Session | None:
-    """Return the session that has watched a training last, else the newest."""
+    """Return the session of the last watched training, or else the newest session."""
     from hfmem_widget.features.fit.beside import LastTraining
     from hfmem_widget.monitor.process import process_state
 
@@ -68,11 +76,9 @@ class ReportMagics(Magics):
         help="'now' takes a reading, 'peak' is the highest point of the watch, and a number is the peak of "
         "that step. Default: the end of the watch beside its peak.",
     )
-    @argument(
-        "-d",
-        "--device",
-        default="",
-        help="Which device, such as cuda:0. Default: the one with the most memory allocated.",
+    @option(
+        "-d --device",
+        "Which device, such as cuda:0. Default: the one with the most memory allocated.",
     )
     @switch("-a --all", "Show every device that was used.")
     @switch(
@@ -146,32 +152,24 @@ class ReportMagics(Magics):
         help="Labels of watched cells (a label means all of its runs), or cell numbers. "
         "Without: list the watched cells.",
     )
-    @argument(
+    @option(
         "--by",
-        default="",
-        metavar="{step,time,line,module}",
-        help="How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
+        "How to align the chart. Default: by step, if every cell has steps. Or line or module: what "
         "each allocated more or less at the peak, of cells watched with --stacks. By line if all were.",
+        metavar="{step,time,line,module}",
     )
-    @argument(
-        "-d", "--device", default="", help="Which device. Default: the one used by the most cells."
-    )
-    @argument(
-        "-b",
-        "--baseline",
-        default="",
-        help="The cell that the others are compared with. Default: the first.",
-    )
-    @argument(
+    @option("-d --device", "Which device. Default: the one used by the most cells.")
+    @option("-b --baseline", "The cell that the others are compared with. Default: the first.")
+    @option(
         "--sort",
+        "Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
+        "behind or by its duration, highest first. Default: cell.",
         default="cell",
         metavar="{cell,peak,left,time}",
-        help="Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
-        "behind or by its duration, highest first. Default: cell.",
     )
     @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
     @switch("--runs", "Of the list: every run in a row of its own.")
-    @argument("--csv", default="", metavar="PATH", help="Write the list to a new .csv file.")
+    @option("--csv", "Write the list to a new .csv file.", metavar="PATH")
     @switch("--clear", "Forget all runs. Files stay as they are.")
     @output("comparison or the list")
     def memcompare(self, arguments: Namespace) -> None:
@@ -212,7 +210,7 @@ class ReportMagics(Magics):
             baseline=arguments.baseline,
         )
         self._show(whole_bundle(comparison))
-        self._keep(arguments, comparison)
+        keep_result(comparison, arguments, self._shell)
 
     def _list_cells(self, arguments: Namespace) -> None:
         from hfmem_widget.features.history.html import history_bundle
@@ -225,7 +223,7 @@ class ReportMagics(Magics):
             return
         if not cells.runs:
             raise UsageError(HOW_TO_WATCH)
-        self._keep(arguments, cells)
+        keep_result(cells, arguments, self._shell)
         if arguments.csv:
             path = cells.save(arguments.csv)
             runs = format_counted(len(cells.runs), "run")
@@ -276,14 +274,14 @@ class ReportMagics(Magics):
                 raise UsageError("--write takes a number, and nothing else")
             self._write(arguments.write)
             return
-        name = arguments.model or LAST
-        is_last = name == LAST and LAST not in self._shell.user_ns
-        subject = _last_training() if is_last else self._named(name)
+        subject = name = arguments.model or LAST  # what is not a variable is the name of a model
+        with suppress(KeyError, AttributeError):
+            subject = find_variable(name, {LAST: _last_training(), **self._shell.user_ns})
         if subject is None:
             raise UsageError(HOW_TO_WATCH)
         fitted = fit(subject, **choices)
         self._show(fit_bundle(fitted))
-        self._keep(arguments, fitted)
+        keep_result(fitted, arguments, self._shell)
 
     def _write(self, number: int) -> None:
         from hfmem_widget.analysis.facts import ran_out
@@ -302,25 +300,16 @@ class ReportMagics(Magics):
             )
         history: Any = self._shell.history_manager
         text = written(history.input_hist_raw[1:], move.changes)
-        before = [each for each in made_anew(text) if each in self._shell.user_ns]
+        before = [name for name in made_anew(text) if name in self._shell.user_ns]
         failed = session is not None and any(map(ran_out, session.findings))
-        models = [
-            each for each in before if hasattr(type(self._shell.user_ns[each]), "named_parameters")
-        ]
-        if failed or models:  # what the cell makes anew would otherwise be there twice
+        kinds = [type(self._shell.user_ns[name]) for name in before]
+        if failed or any(hasattr(kind, "named_parameters") for kind in kinds):
+            # What the cell creates again would otherwise exist twice.
             frees = [FREES if failed else FREES.removesuffix(" errors"), *before]
             magic, line, rest = text.partition("\n") if text.startswith("%%") else ("", "", text)
             text = f"{magic}{line}{' '.join(frees)}\n{rest}"
         self._shell.set_next_input(text)
         print(f"The new cell below has: {plain(move.name)}.")  # noqa: T201
-
-    def _named(self, model: str) -> object:
-        """Return what the user calls so, such as ``model`` or ``trainer.model``; else the name."""
-        first, *others = model.split(".")
-        try:
-            return reduce(getattr, others, self._shell.user_ns[first])
-        except (KeyError, AttributeError):
-            return model
 
     @report
     @argument(
@@ -329,13 +318,12 @@ class ReportMagics(Magics):
         help="With --free: errors, outputs, all (both of them), garbage, cache, an output such as Out[12], "
         "or variables.",
     )
-    @argument("-d", "--device", default="", help="Only this device, such as cuda:0. Default: all.")
-    @argument(
-        "-l",
-        "--least",
+    @option("-d --device", "Only this device, such as cuda:0. Default: all.")
+    @option(
+        "-l --least",
+        "Combine everything smaller than this in one line. Default: %(default)s.",
         default="1MiB",
         metavar="SIZE",
-        help="Combine everything smaller than this in one line. Default: %(default)s.",
     )
     @switch("--detail", "Also show the largest parts of what each name holds.")
     @switch("--since", "Show what has grown since the last %%memholders with the same --device.")
@@ -344,14 +332,12 @@ class ReportMagics(Magics):
         "Free what is named, then measure what that freed. Without names nothing is freed: it shows "
         "what could be.",
     )
-    @argument(
-        "-v",
-        "--variable",
-        "--variables",
+    @option(
+        "-v --variable --variables",
+        "With --free: a variable, even if its name is one of those words.",
         action="append",
         default=[],
         metavar="NAME",
-        help="With --free: a variable, even if its name is one of those words.",
     )
     @switch("-n --dry-run", "With --free: only show what would be freed.")
     @switch("--no-gc --no-collect", "With --free: do not collect garbage (gc.collect).")
@@ -434,7 +420,7 @@ class ReportMagics(Magics):
             raise KeyboardInterrupt
 
     def run_renamed(self, name: str, line: str) -> None:
-        """Run what a magic of before is called now, and say that once."""
+        """Run a renamed magic by its old name, and print the new name once."""
         magic, *option = RENAMED[name].split()
         if name not in self._renamed_used:
             self._renamed_used.add(name)
@@ -445,10 +431,6 @@ class ReportMagics(Magics):
         from hfmem_widget.view.screen import Screen
 
         Screen(self._shell).show(bundle)
-
-    def _keep(self, arguments: Namespace, result: object) -> None:
-        if arguments.output:
-            self._shell.user_ns[arguments.output] = result
 
 
 def _refuse(arguments: Namespace, names: Sequence[str], why: str) -> None:

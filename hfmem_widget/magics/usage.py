@@ -1,4 +1,4 @@
-"""How all magics are made, parse and complete their line, and what they say about a wrong one."""
+"""Making magics: their options, the parsing and completion of their line, and the errors for a wrong one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import reduce, wraps
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 from IPython.core import completer
 from IPython.core.error import UsageError
@@ -29,7 +29,7 @@ _IPYTHONS = re.compile(r"__\w+__|In|Out|_{1,3}|_\d+|_i{1,3}|_i\d+|_[iod]h|exit|q
 
 _BEFORE_UNIT = re.compile(r"((?:^|\0)[\d.]+)\0(?=[kmgt]i?b(?:\0|$))", re.IGNORECASE)
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-"""What argparse takes for a value, though it begins as an option does."""
+"""A value for argparse, although it begins like an option."""
 
 
 def words_of(line: str) -> list[str]:
@@ -56,30 +56,30 @@ def asks_for_help(words: Sequence[str]) -> bool:
 
 
 def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
-    """Return words as the arguments of a magic, which by default was written with one % sign.
+    """Return words as the arguments of a magic, by default one written with one % sign.
 
-    Raises `UsageError` if it does not take the words; the message says what it takes.
+    Raises `UsageError` if a word is not allowed; the message says what is.
     """
     _UsageLine(parser, magic or f"%{parser.prog}").check(words)
     try:
         return parser.parse_args(words)
     except UsageError as error:
-        # Nobody has typed argparse's word "argument".
+        # argparse's word "argument" is not in the line.
         raise UsageError(plain(re.sub(r"^argument ", "", str(error)))) from None
 
 
 class _UsageLine:
-    """Checks the words of one line before argparse, whose errors do not say what was meant."""
+    """Checks the words of a line before argparse does, whose errors suggest nothing."""
 
     def __init__(self, parser: ArgumentParser, magic: str) -> None:
         actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
         self._magic = magic
         self._manual = f"{magic} -h lists its options"
         self._options = {name: action for action in actions for name in action.option_strings}
-        self._positional = next((each for each in actions if not each.option_strings), None)
+        self._positional = next((action for action in actions if not action.option_strings), None)
 
     def check(self, words: list[str]) -> None:
-        """Raise UsageError if the magic does not take a word."""
+        """Raise `UsageError` if a word is not allowed."""
         positionals: list[str] = []
         option = ""  # the one whose value was just read
         rest = iter(enumerate(words))
@@ -87,8 +87,8 @@ class _UsageLine:
             if word == "--":
                 return
             if _is_value(word):
-                if option and not self._has_room_for(word, positionals):
-                    self._check_quotes(option, words, at)
+                if option and self._options[option].type is None:
+                    self._check_quotes(option, words, at, positionals)
                 positionals.append(word)
                 self._check_positional(positionals)
                 continue
@@ -110,7 +110,7 @@ class _UsageLine:
             raise UsageError(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
-        """Return the whole name of an option, whether a value was given along with it, and which."""
+        """Return the full name of an option, whether the word includes a value, and the value."""
         name, given, value = word.partition("=")
         if name in self._options:
             return name, bool(given), value
@@ -122,22 +122,22 @@ class _UsageLine:
             if self._options[word[:2]].nargs == 0:  # -qi 1 is -q -i 1
                 return self._option(f"-{word[2:]}")
             return word[:2], True, word[2:]
-        begun = [each for each in self._options if name.startswith("--") and each.startswith(name)]
-        if len({id(self._options[each]) for each in begun}) == 1:
-            return begun[0], bool(given), value
-        if begun:
-            raise UsageError(f"{plain(name)} is ambiguous: {_either(begun)}")
+        flags = [flag for flag in self._options if name.startswith("--") and flag.startswith(name)]
+        if len({id(self._options[flag]) for flag in flags}) == 1:
+            return flags[0], bool(given), value
+        if flags:
+            raise UsageError(f"{plain(name)} is ambiguous: {_either(flags)}")
         near = difflib.get_close_matches(f"--{name.lstrip('-')}", self._options, n=1)
         hint = f"did you mean {near[0]}?" if near else self._manual
         raise UsageError(f"{self._magic} has no option {plain(name)}; {hint}")
 
     def _check_value(self, option: str, value: str) -> None:
-        numbers = {int: "a whole number", float: "a number"}
         kind: Any = self._options[option].type
         try:
-            _ = kind in numbers and kind(value)
+            _ = kind in {int, float} and kind(value)
         except ValueError:
-            raise UsageError(str(wrong_value(value, option, numbers[kind]))) from None
+            allowed = "a whole number" if kind is int else "a number"
+            raise UsageError(str(wrong_value(value, option, allowed))) from None
 
     def _check_positional(self, positionals: list[str]) -> None:
         positional, word = self._positional, plain(positionals[-1])
@@ -156,21 +156,18 @@ class _UsageLine:
                 f"{self._magic} takes one {positional.dest}, not {given}; {self._manual}"
             )
 
-    def _has_room_for(self, word: str, positionals: list[str]) -> bool:
+    def _check_quotes(self, option: str, words: list[str], at: int, positionals: list[str]) -> None:
+        """Raise `UsageError` for a word that is no positional: it continues the text of the option before."""
         positional = self._positional
-        if positional is None or positional.nargs == "*":
-            return positional is not None
-        return not positionals and (not positional.choices or word in positional.choices)
-
-    def _check_quotes(self, option: str, words: list[str], at: int) -> None:
-        """Refuse words that were meant for the option before them, if it takes text."""
-        if self._options[option].type is None:
-            text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
-            raise UsageError(f'several words need quotes: {option} "{text}"')
+        if positional is not None:
+            choices = positional.choices or words
+            if positional.nargs == "*" or (not positionals and words[at] in choices):
+                return
+        text = plain(" ".join([words[at - 1], *takewhile(_is_value, words[at:])]))
+        raise UsageError(f'several words need quotes: {option} "{text}"')
 
 
 def _is_value(word: str) -> bool:
-    """Return whether argparse takes a word for a value."""
     if not word.startswith("-") or word == "-" or _NUMBER.fullmatch(word):
         return True
     return " " in word and "=" not in word
@@ -182,7 +179,7 @@ def _either(names: Sequence[str]) -> str:
 
 
 def check_output(name: str, shell: InteractiveShell) -> None:
-    """Raise UsageError if ``--output`` names something that cannot be a variable of the user's."""
+    """Raise `UsageError` if the name given with ``--output`` cannot be a variable of the user's."""
     if name and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(str(wrong_value(name, "--output", "the name of a variable")))
     is_ipythons = _IPYTHONS.fullmatch(name) or name in shell.user_ns_hidden
@@ -195,7 +192,7 @@ def check_output(name: str, shell: InteractiveShell) -> None:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn an OptionError into the UsageError that IPython shows in one line."""
+    """Turn an `OptionError` into a `UsageError`, which IPython shows in one line."""
     try:
         yield
     except OptionError as error:
@@ -203,94 +200,100 @@ def usage_errors() -> Iterator[None]:
 
 
 def remove(shell: InteractiveShell, name: str) -> Any:
-    """Take a magic back, and return the object that has it; None if there is none."""
+    """Unregister a magic, and return its object; None if there is none."""
     for magics in shell.magics_manager.magics.values():
         magics.pop(name, None)
     return shell.magics_manager.registry.pop(f"{name.capitalize()}Magics", None)
 
 
 class OptionFlags(ArgDecorator):
-    """Adds the flags of some options, below the headings of their groups."""
+    """A decorator that adds the flags of options, below the headings of their groups."""
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         self._options = options
 
     def add_to_parser(self, parser: Any, group: Any) -> None:
-        """Add them; options that are not given are not in the namespace."""
+        """Add the flags; options that are not given are not in the namespace."""
         add_flags(parser, self._options, group)
 
 
 def switch(flags: str, text: str) -> Any:
-    """Return an option without a value."""
+    """Return the decorator for an option without a value."""
     return argument(*flags.split(), action="store_true", help=text)
 
 
+def option(flags: str, text: str, **given: Any) -> Any:
+    """Return the decorator for an option with a value, by default a text."""
+    return argument(*flags.split(), **{"default": "", "help": text} | given)
+
+
 def output(what: str) -> Any:
-    """Return the option that names a variable in which a result is kept."""
-    text = f"Keep the {what} in this variable."
-    return argument("-o", "--output", default="", metavar="NAME", help=text)
+    """Return the decorator for the option that names a variable for the result."""
+    return option("-o --output", f"Keep the {what} in this variable.", metavar="NAME")
 
 
 def report(action: Callable[[Any, Namespace], None]) -> Callable[[Any, str], None]:
-    """Make a line magic of a method that takes parsed arguments; an OptionError is shown in one line."""
+    """Make a line magic of a method that takes parsed arguments; an `OptionError` is shown in one line."""
 
     @wraps(action)
-    def magic(self: Any, line: str) -> None:
+    def run(self: Any, line: str) -> None:
         words = words_of(line)
         if asks_for_help(words):
-            print(made.__doc__)  # noqa: T201
+            print(magic.__doc__)  # noqa: T201
             return
         with usage_errors():
-            arguments = parse(parser, words)
+            arguments = parse(magic.parser, words)
             check_output(getattr(arguments, "output", ""), self._shell)
             action(self, arguments)
 
-    made: Any = magic_arguments()(magic)
-    parser = made.parser
-    made.__doc__ = manual(parser)
-    return line_magic(made)  # type: ignore[return-value]  # it is typed for a callable of Never
+    magic: Any = magic_arguments()(run)
+    magic.__doc__ = manual(magic.parser)
+    return line_magic(magic)  # type: ignore[return-value]  # it is typed for a callable of Never
+
+
+def find_variable(name: str, variables: Mapping[str, Any]) -> Any:
+    """Return a variable, or with dots an attribute of one; `KeyError` or `AttributeError` if missing."""
+    first, *attributes = name.split(".")
+    return reduce(getattr, attributes, variables[first])
+
+
+def keep_result(result: object, arguments: Namespace, shell: InteractiveShell) -> None:
+    """Assign a result to the variable that ``--output`` names, if it was given."""
+    if arguments.output:
+        shell.user_ns[arguments.output] = result
 
 
 _BEFORE_CURSOR = re.compile(r"\s*(%%?)(\w+)[ \t]+(?:.*[ \t])?(\S*)$")
 
 Offered = tuple[ArgumentParser, Sequence[str]]
-"""The parser of a magic, and the words that it knows besides its options."""
+"""The parser of a magic, and the words that it takes besides its options."""
 
 
-class Choice(NamedTuple):
-    """What can stand where the cursor is."""
-
-    begun: str = ""
-    words: Sequence[str] = ()
-    is_complete: bool = False
-    """Whether nothing else can stand there."""
-
-
-def choice(before: str, magics: Mapping[str, Offered]) -> Choice:
-    """Return what can follow the text before the cursor, on the line of a magic."""
+def choice(before: str, magics: Mapping[str, Offered]) -> tuple[str, Sequence[str], bool]:
+    """Return the word before the cursor, its completions, and whether these are all that is possible."""
     match = _BEFORE_CURSOR.match(before)
     if match is None or match[2] not in magics:
-        return Choice()
+        return "", (), False
     sign, name, begun = match.groups()
     parser, words = magics[name]
     actions = parser._actions  # noqa: SLF001  (argparse names no other way to them)
     previous = before.split()[-1 if not begun else -2]
     if any(previous in action.option_strings and action.nargs != 0 for action in actions):
-        return Choice()  # its value, which may be anything
+        return "", (), False  # its value, which may be anything
     names = [action.option_strings for action in actions if action.option_strings]
     options = [next(name for name in flags if name.startswith("--")) for flags in names]
     is_option = begun.startswith("-")
     offered = options if is_option or sign == "%%" else [*words, *options]
     chosen = [text for text in offered if text.startswith(begun)]
     has_choices = any(action.choices for action in actions)
-    return Choice(begun, chosen, is_complete=bool(chosen) and (is_option or has_choices))
+    return begun, chosen, bool(chosen) and (is_option or has_choices)
 
 
 def complete(shell: InteractiveShell, magics: Mapping[str, Offered]) -> Callable[[], None]:
-    """Offer the options of magics, alone where an option is begun; return what ends that."""
+    """Offer the options of magics to the completer; return a function that ends this."""
 
     def matches(_token: str) -> list[str]:
-        return [*choice(shell.Completer.text_until_cursor, magics).words]
+        return [*choice(shell.Completer.text_until_cursor, magics)[1]]
 
     def matches_in_context(context: completer.CompletionContext) -> dict[str, Any]:
         begun, words, is_complete = choice(context.text_until_cursor, magics)

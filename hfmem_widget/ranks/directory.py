@@ -20,7 +20,7 @@ from pathlib import Path
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
-from hfmem_widget.recording.file import cannot_be, write_whole
+from hfmem_widget.recording.file import file_error, write_whole
 from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
@@ -117,7 +117,7 @@ def make_or_join(directory: Path, label: str = "", now: float | None = None) -> 
                 break
             time.sleep(0.05)
     except OSError as error:
-        raise cannot_be("written", directory, error) from None
+        raise file_error("written", directory, error) from None
     return read_run(directory)
 
 
@@ -137,7 +137,7 @@ def read_run(directory: Path) -> RunFile:
             such = f", such as {plain(names[0])!r}" if names else ""
             what = f"it has no {RUN_FILE}. To open a recording, name its file{such}"
             raise OptionError(f"{plain(directory)} is not the folder of a run: {what}") from None
-        raise cannot_be("read", path, error) from None
+        raise file_error("read", path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         message = f"{plain(path)} is not the {RUN_FILE} of a run that hfmem_widget follows"
         raise OptionError(message) from None

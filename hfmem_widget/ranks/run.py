@@ -18,7 +18,7 @@ from hfmem_widget.options import expanded, path_of
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.tail import PATIENCE, Tail
-from hfmem_widget.recording.file import cannot_be, is_pickle, place_of, read
+from hfmem_widget.recording.file import checked_path, file_error, is_pickle, read
 from hfmem_widget.session import Finding, RankRow, Session
 from hfmem_widget.session.model import data_frame
 from hfmem_widget.text import format_counted, plain, wrong_value
@@ -209,7 +209,7 @@ class Run(Shown):
                 # With the time of its last line: it separates a silent rank from a clock that is off.
                 shutil.copy2(self.directory / name, place / name, follow_symlinks=False)
         except OSError as error:
-            raise cannot_be("written", place, error) from None
+            raise file_error("written", place, error) from None
         return place
 
 
@@ -247,7 +247,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
     >>> run.worst
     417
     """
-    place = place_of(path)
+    place = checked_path(path)
     if not place.is_dir():
         snapshots = "hfmem_widget.features.stacks.snapshot:open_snapshot"
         return resolve(snapshots)(place) if is_pickle(place) else read(place)

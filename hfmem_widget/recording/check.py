@@ -19,7 +19,6 @@ from msgspec import Meta, Struct, defstruct, field
 from msgspec.structs import asdict
 
 from hfmem_widget.recording import limits
-from hfmem_widget.recording.limits import LARGEST, LONGEST_TEXT, MOST_RANKS, MOST_SERIES
 from hfmem_widget.recording.lines import Fold
 from hfmem_widget.session import (
     Certainty,
@@ -44,10 +43,10 @@ from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import DEVICE_KEY, plain
 
-Count = Annotated[int, Meta(ge=0, lt=int(LARGEST))]
-RankNumber = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
-Figure = Annotated[float, Meta(gt=-LARGEST, lt=LARGEST)]
-Figures = Annotated[list[Figure | None], Meta(max_length=MOST_SERIES)]
+Count = Annotated[int, Meta(ge=0, lt=int(limits.LARGEST))]
+RankNumber = Annotated[int, Meta(ge=0, lt=limits.MOST_RANKS)]
+Figure = Annotated[float, Meta(gt=-limits.LARGEST, lt=limits.LARGEST)]
+Figures = Annotated[list[Figure | None], Meta(max_length=limits.MOST_SERIES)]
 """A number; None where it is not available."""
 
 DeviceKey = Annotated[str, Meta(pattern=f"^(?:{DEVICE_KEY.pattern})$")]
@@ -58,7 +57,7 @@ class Text(str):
     """A text that is made plain and shortened when it is read."""
 
     __slots__ = ()
-    most: ClassVar[int] = LONGEST_TEXT
+    most: ClassVar[int] = limits.LONGEST_TEXT
 
 
 class Name(Text):  # noqa: D101
@@ -70,7 +69,7 @@ class Host(Text):  # noqa: D101
 
 
 class Sentence(Text):  # noqa: D101
-    most = 4 * LONGEST_TEXT
+    most = 4 * limits.LONGEST_TEXT
 
 
 def _made_plain(kind: type[Text], value: object) -> Text:
@@ -96,7 +95,6 @@ def require(holds: object, complaint: str) -> None:
 
 
 _PEAK, _CERTAINTY, _WORST = (PER_DEVICE.index(name) for name in ("peak", "certainty", "worst"))
-_CERTAIN = frozenset(range(len(CERTAINTIES)))
 
 Texts = Annotated[list[Text], Meta(max_length=64)]
 Counts = Annotated[dict[Text, Count], Meta(max_length=256)]
@@ -108,7 +106,7 @@ ColumnNumbers = Annotated[list[Annotated[int, Meta(ge=0)]], Meta(max_length=limi
 class RecordedLine(Struct, tag_field="k"):
     """A line of JSON; its fields have the names of the format, or a clearer name that is mapped to one."""
 
-    def made(self) -> Any:
+    def content(self) -> Any:
         """Return the object that the reader works with."""
         return self
 
@@ -170,16 +168,16 @@ _NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0, **
 
 def _filled(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_filled(name, one) for one in value)
+        return tuple(_filled(name, item) for item in value)
     if isinstance(value, dict):
         return _evidence(value)
     if isinstance(value, RecordedLine):
-        return value.made()
+        return value.content()
     return _NULL.get(name, NOT_AVAILABLE) if value is None else value
 
 
-def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
-    """Return the class that describes a dataclass in a recording; its `made` returns the dataclass.
+def _recorded(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own: Any) -> Any:
+    """Return the class that describes a dataclass in a recording; its `content` returns the dataclass.
 
     Its fields have the types of `_USUAL`, or those that `own` gives by name; a field in `may_lack` may be
     missing and then has the given value. With a tag it is a line of its own, and each such line except
@@ -191,38 +189,38 @@ def _like(data: Any, tag: Any = None, may_lack: Mapping[str, Any] = {}, /, **own
         kind = own.get(name) or (usual if get_origin(usual) is Literal else _USUAL[usual])
         known.append((name, kind, may_lack[name]) if name in may_lack else (name, kind))
 
-    def made(line: Any) -> Any:
+    def content(line: Any) -> Any:
         filled = data(**{name: _filled(name, getattr(line, name)) for name in types})
         return Item(tag, line.i, filled) if is_entry else filled
 
     config: Any = {"bases": (RecordedLine,), "tag": tag or False, "kw_only": True}
     config["rename"] = {"span_id": "span"}
-    return defstruct(f"_{data.__name__}", known, namespace={"made": made}, **config)
+    return defstruct(f"_{data.__name__}", known, namespace={"content": content}, **config)
 
 
 OrNull = Figure | None
 _Evidence = Annotated[dict[str, Any], Meta(max_length=256)]
 _Advice = Annotated[list[Sentence], Meta(max_length=64)]
 _MAY_LACK = {"name": "", "uuid": "", "total": None, "provisional": False, "shared": 0.0}
-_Device: Any = _like(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
-_Change: Any = _like(Change)
+_Device: Any = _recorded(Device, None, _MAY_LACK, key=DeviceKey, total=OrNull, shared=OrNull)
+_Change: Any = _recorded(Change)
 _Kind = Annotated[str, Meta(pattern=f"^(?:{'|'.join(KINDS)})$")]
-_Site: Any = _like(Site, kind=_Kind)
-_READ_LIKE: tuple[Any, ...] = (
-    _like(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
-    _like(Guide, "guide", device=DeviceKey, stop=OrNull),
-    _like(
+_Site: Any = _recorded(Site, kind=_Kind)
+_OF_DATACLASSES: tuple[Any, ...] = (
+    _recorded(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
+    _recorded(Guide, "guide", device=DeviceKey, stop=OrNull),
+    _recorded(
         Move, "move", {"spare": 0.0, **_NOT_TRIED}, name=Sentence, cost=Sentence,
         changes=Annotated[list[_Change], Meta(max_length=16)],
         low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
         **dict.fromkeys(_NOT_TRIED, Count | None),
     ),
-    _like(
+    _recorded(
         LivePeak, "live", {"over_time": None}, device=DeviceKey, over_time=type(None),
         sites=Annotated[list[_Site], Meta(max_length=limits.MOST_SITES)],
         time=OrNull, allocated=OrNull, requested=OrNull, span_id=Count | None,
     ),
-    _like(Contents, "contents", {"libraries": {}}),
+    _recorded(Contents, "contents", {"libraries": {}}),
 )  # fmt: skip
 
 
@@ -240,7 +238,7 @@ class Columns(RecordedLine, tag="series"):
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices."""
-        return tuple(device.made() for device in self.described)
+        return tuple(device.content() for device in self.described)
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -279,21 +277,17 @@ class Rows(RecordedLine, tag="rows"):
         still = [at for at, column in enumerate(columns) if len(column) == 1]
         moves = [at for at, column in enumerate(columns) if len(column) != 1]
         block[:, still] = _floats([columns[at][0] for at in still])
-        if moves:
-            block[:, moves] = _added_up(_floats([columns[at] for at in moves])).T
+        if moves:  # each entry is the difference from the last available value
+            differences = _floats([columns[at] for at in moves])
+            is_missing = np.isnan(differences)
+            values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
+            require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
+            block[:, moves] = np.where(is_missing, np.nan, values).T
         return time, block
 
 
 def _floats(figures: Sequence[object]) -> Floats:
     return np.array(figures, dtype=np.float64)
-
-
-def _added_up(differences: Floats) -> Floats:
-    """Return the values of columns whose entries are differences from the last available value."""
-    is_missing = np.isnan(differences)
-    values = np.where(is_missing, 0.0, differences).cumsum(axis=1)
-    require((np.abs(values) < limits.LARGEST).all(), "a figure out of range")
-    return np.where(is_missing, np.nan, values)
 
 
 class FoldLine(RecordedLine, tag="fold"):
@@ -391,8 +385,9 @@ class StepsLine(RecordedLine, tag="steps"):
             is_in_order = parent >= 0 <= first <= last and start >= 0 <= stop
             require(len(row) == width and is_in_order, "steps out of order")
             for at in begins:
-                is_told = row[at + _CERTAINTY] in _CERTAIN and row[at + _WORST] is not None
-                require(row[at + _PEAK] is None or is_told, "peaks of no step")
+                is_known = row[at + _CERTAINTY] in range(len(CERTAINTIES))
+                is_whole = row[at + _PEAK] is None or (is_known and row[at + _WORST] is not None)
+                require(is_whole, "peaks of no step")
         if None in chain.from_iterable(rows):
             self.rows_or_null = [list(map(available, row)) for row in rows]
 
@@ -410,6 +405,10 @@ class _Phase(Struct):
     highest: Annotated[dict[Text, Count], Meta(max_length=limits.MOST_SERIES)]
     steps: Count = 0
 
+    def phase(self, highest: dict[str, Span]) -> Phase:
+        """Return the phase, with its highest spans by the key of their series."""
+        return Phase(self.kind, self.label, self.count, self.seconds, highest, self.steps)
+
 
 class PhasesLine(RecordedLine, tag="phases"):
     """The phases of an outermost span; the highest span of each phase is given by its id."""
@@ -418,20 +417,12 @@ class PhasesLine(RecordedLine, tag="phases"):
     phases: Annotated[list[_Phase], Meta(max_length=64)]
     spans: Annotated[list[SpanLine], Meta(max_length=limits.MOST_SERIES)]
 
-    @property
-    def rows(self) -> list[tuple[Phase, Mapping[Text, int]]]:
-        """Return the phases, and the ids of their highest spans."""
-        return [
-            (Phase(one.kind, one.label, one.count, one.seconds, steps=one.steps), one.highest)
-            for one in self.phases
-        ]
-
 
 class _Note(RecordedLine, tag="note"):
     i: ListPosition
     text: Sentence
 
-    def made(self) -> Item:
+    def content(self) -> Item:
         return Item("note", self.i, self.text)
 
 
@@ -446,9 +437,9 @@ def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
     if isinstance(value, dict | list):
         require(len(value) <= limits.MOST_SERIES, "evidence that is too long")
     if isinstance(value, dict):
-        return {plain(name, Text.most): _evidence(one, depth - 1) for name, one in value.items()}
+        return {plain(name, Text.most): _evidence(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_evidence(one, depth - 1) for one in value]
+        return [_evidence(item, depth - 1) for item in value]
     if isinstance(value, str):
         return plain(value, Sentence.most)
     require(value is None or abs(value) < limits.LARGEST, "a figure out of range")
@@ -491,15 +482,15 @@ class End(RecordedLine, tag="end"):
     @property
     def polling(self) -> Polling:
         """How sampling went."""
-        own = asdict(self) | {"stopped": self.why}
+        values = asdict(self) | {"stopped": self.why}
         names = (each.name for each in fields(Polling))
-        known: dict[str, Any] = {name: available(own[name]) for name in names if name in own}
+        known: dict[str, Any] = {name: available(values[name]) for name in names if name in values}
         return Polling(**known)
 
 
 _KNOWN: tuple[Any, ...] = (
     *(Head, Columns, Rows, FoldLine, SpanLine, StepsLine, PhasesLine, _Note, Gap, Recipe, End),
-    *_READ_LIKE,
+    *_OF_DATACLASSES,
 )
 _TAGS = {kind.__struct_config__.tag for kind in _KNOWN}
 
@@ -516,7 +507,7 @@ def parse(line: bytes) -> Any:
     require(len(line) <= limits.LONGEST_LINE, "too long")
     try:
         try:
-            return _LINE.decode(line).made()
+            return _LINE.decode(line).content()
         except msgspec.ValidationError:
             kind = _ANY.decode(line).k
             if kind in {"note", "finding", "guide", "move", "live"}:

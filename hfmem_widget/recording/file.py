@@ -56,7 +56,7 @@ class GrowingFile:
             self._left = _state(descriptor)
             os.close(descriptor)
         except OSError as error:
-            raise cannot_be("written", path, error) from None
+            raise file_error("written", path, error) from None
         self._pid = os.getpid()
 
     def write(self, data: bytes) -> None:
@@ -69,7 +69,14 @@ class GrowingFile:
         try:
             if _state(descriptor) != self._left:
                 raise FileNotFoundError(errno.ENOENT, "another file has its name")
-            self._add(descriptor, data)
+            left = memoryview(data)
+            try:
+                while left:  # one call may write only a part
+                    left = left[os.write(descriptor, left) :]
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, self._left[-1])
+                raise
             self._left = _state(descriptor)
         finally:
             os.close(descriptor)
@@ -80,16 +87,6 @@ class GrowingFile:
             with self._plain.open("rb") as lines:
                 write_new(self.path, members(lines))
             self._plain.unlink()
-
-    def _add(self, descriptor: int, data: bytes) -> None:
-        left = memoryview(data)
-        try:
-            while left:  # one call may write only a part
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            with suppress(OSError):
-                os.ftruncate(descriptor, self._left[-1])
-            raise
 
     def _opened(self, flags: int = 0) -> int:
         flags |= os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
@@ -106,7 +103,7 @@ def check_new(path: Path) -> None:
     """Raise `OptionError` if it is certain that no recording can begin at a path."""
     for existing in dict.fromkeys((path, growing(path))):
         if os.path.lexists(existing):
-            raise OptionError(f"{_is_there(existing)}, or a folder")
+            raise OptionError(f"{_existing(existing)}, or a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         there = "you may not write there" if path.parent.is_dir() else "there is no such folder"
         raise OptionError(f"{plain(path)} cannot be written: {there}")
@@ -122,9 +119,9 @@ def write_new(path: Path, chunks: Iterable[bytes], mode: int = 0o666) -> None:
     try:
         write_whole(path, chunks, mode)
     except FileExistsError:
-        raise OptionError(_is_there(path)) from None
+        raise OptionError(_existing(path)) from None
     except OSError as error:
-        raise cannot_be("written", path, error) from None
+        raise file_error("written", path, error) from None
 
 
 def write_whole(path: Path, chunks: Iterable[bytes], mode: int) -> None:
@@ -191,7 +188,7 @@ def open_regular(path: Path) -> BinaryIO:
             raise OptionError(f"{plain(path)} cannot be read: it is not a regular file")
         return path.open("rb")
     except OSError as error:
-        raise cannot_be("read", path, error) from None
+        raise file_error("read", path, error) from None
 
 
 def is_pickle(path: Path) -> bool:
@@ -221,7 +218,7 @@ def _start(path: Path, size: int) -> bytes:
         with open_regular(path) as file:
             return file.read(size)
     except OSError as error:
-        raise cannot_be("read", path, error) from None
+        raise file_error("read", path, error) from None
 
 
 def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
@@ -232,15 +229,14 @@ def read_lines(path: Path, *, everything: bool = False) -> StreamReader:
     reader = StreamReader(everything=everything)
     try:
         with _open_lines(path) as file:
-            if os.fstat(file.fileno()).st_size:
-                if file.read(len(MAGIC)) == MAGIC:
-                    _feed_members(file.fileno(), reader)
-                else:
-                    file.seek(0)
-                    while data := file.read(AT_ONCE):
-                        reader.feed(data)
+            if file.read(len(MAGIC)) == MAGIC:
+                _feed_members(file.fileno(), reader)
+            else:
+                file.seek(0)
+                while data := file.read(AT_ONCE):
+                    reader.feed(data)
     except OSError as error:
-        raise cannot_be("read", path, error) from None
+        raise file_error("read", path, error) from None
     return reader
 
 
@@ -288,13 +284,13 @@ def path_for(path: str, label: str, now: float) -> Path:
     If this process has recorded to it before, as when a cell is run again, the name gets a number. Raises
     `OptionError` if the file name has another ending, or no recording can begin there.
     """
-    place = place_of(path)
+    place = checked_path(path)
     if path.endswith(("/", os.sep)) or place.is_dir():
         place /= f"{_name_of(label, now)}{SUFFIX}"
     if not place.name.endswith(ENDINGS):
         raise wrong_value(path, "record", f"a folder, NAME{SUFFIX} or NAME{SUFFIX}.gz")
     if expanded(os.fspath(place)) in _recorded:
-        place = free(place)
+        place = unused_path(place)
     check_new(place)
     return place
 
@@ -309,24 +305,22 @@ def release(path: Path) -> None:
     _recorded[path] = False
 
 
-def free(place: Path) -> Path:
+def unused_path(place: Path) -> Path:
     """Return a path, with a number added if it already exists."""
     ending = next(ending for ending in _WITH_ENDINGS if place.name.endswith(ending))
-    stem, free_path, number = place.name.removesuffix(ending), place, 1
-    while _recorded.get(free_path.absolute()) or any(
-        map(os.path.lexists, (free_path, growing(free_path)))
-    ):
+    stem, unused, number = place.name.removesuffix(ending), place, 1
+    while _recorded.get(unused.absolute()) or any(map(os.path.lexists, (unused, growing(unused)))):
         number += 1
-        free_path = place.with_name(f"{stem}-{number}{ending}")
-    return free_path
+        unused = place.with_name(f"{stem}-{number}{ending}")
+    return unused
 
 
-def _is_there(path: Path) -> str:
+def _existing(path: Path) -> str:
     return f"{plain(path)} already exists and is never overwritten; choose another name"
 
 
-def place_of(given: str | os.PathLike[str]) -> Path:
-    """Return the path that a person has given, or raise `OptionError` if no file can have that name."""
+def checked_path(given: str | os.PathLike[str]) -> Path:
+    """Return a given path, or raise `OptionError` if no file can have that name."""
     try:
         place = path_of(given)
         place.is_dir()  # raises if the name is too long or the folder may not be entered
@@ -335,8 +329,8 @@ def place_of(given: str | os.PathLike[str]) -> Path:
     return place
 
 
-def cannot_be(done: str, path: Path, error: OSError) -> OptionError:
-    """Return the error for a file that cannot be "read" or "written", as `done` says."""
+def file_error(done: str, path: Path, error: OSError) -> OptionError:
+    """Return the error for a file that cannot be `done`: "read" or "written"."""
     return OptionError(f"{plain(path)} cannot be {done}: {readable(error)}")
 
 
@@ -365,7 +359,7 @@ class Follower:
         """Read what is new, and return if there was any; `OptionError` if the file was cut or removed."""
         try:
             # Checked before reading: a recording is compressed and removed right after its last line.
-            is_there = self._is_there()
+            is_unchanged = self._is_unchanged()
             before = self._bytes_read
             while data := self._file.read(AT_ONCE):
                 if not self._bytes_read and data.startswith(MAGIC):
@@ -377,15 +371,15 @@ class Follower:
         except OSError as error:
             message = f"{plain(self.path)} can no longer be read: {readable(error)}"
             raise OptionError(message) from None
-        if not is_there and self.reader.end is None:
+        if not is_unchanged and self.reader.end is None:
             message = f"{plain(self.path)} was removed, replaced or cut while it was followed"
             raise OptionError(message)
         return self._bytes_read > before
 
-    def _is_there(self) -> bool:
-        mine = os.fstat(self._file.fileno())
+    def _is_unchanged(self) -> bool:
+        followed = os.fstat(self._file.fileno())
         try:
-            there = self.path.stat()
+            current = self.path.stat()
         except FileNotFoundError:
             return False
-        return os.path.samestat(mine, there) and mine.st_size >= self._bytes_read
+        return os.path.samestat(followed, current) and followed.st_size >= self._bytes_read

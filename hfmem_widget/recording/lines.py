@@ -33,13 +33,6 @@ LONG = 5.0
 """Seconds after which a step's span is written although it is still open: the step hangs or is long."""
 
 
-_OF_POLLING = (
-    *("ticks", "missed", "longest_gap", "cost", "current_interval"),
-    *("steps", "steps_with_phases", "groups", "share"),
-)
-"""The fields of the last line about how sampling went."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fold:
     """The lowest and highest values of `samples` samples, each of shape ``(series,)``."""
@@ -187,6 +180,9 @@ class Lines:
     def end(self, wall: float) -> bytes:
         """Return the last line; for its reader, a session that still runs ended now, by the wall clock."""
         session, polling = self._session, self._session.polling
+        names = (
+            "ticks missed longest_gap cost current_interval steps steps_with_phases groups share"
+        )
         return _line(
             k="end",
             time=_time(session.last_sample.time),
@@ -194,7 +190,7 @@ class Lines:
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
             why=polling.stopped,
-            **{name: json_data(getattr(polling, name)) for name in _OF_POLLING},
+            **{name: json_data(getattr(polling, name)) for name in names.split()},
             # Again, as in the head: the watched code may have imported more libraries since.
             software=dict(session.software),
         )
@@ -229,7 +225,7 @@ class Lines:
             still = _same(values, values[0]).all(axis=0)
             columns = np.flatnonzero(is_key | ~(still & _same(values[0], self._last)))
         differences = _differences(values[:, columns]).T.tolist()
-        kept = [
+        changes = [
             column[:1] if stands else column
             for column, stands in zip(differences, still[columns].tolist(), strict=True)
         ]
@@ -239,7 +235,7 @@ class Lines:
             w=round(wall, 3),
             t=np.round(time, 4).tolist(),
             s=columns.tolist(),
-            v=kept,
+            v=changes,
             **({"key": True} if is_key and len(time) else {}),
         )
         self._block += 1
@@ -248,22 +244,18 @@ class Lines:
         return line
 
     def _changed_spans(self, *, everything: bool) -> Iterator[bytes]:
-        spans = self._session.spans
+        session = self._session
+        spans = session.spans
         for span in spans:
-            if self._spans.get(span.id) is not span and (
-                everything or self._is_written_early(span)
-            ):
+            # A step's span is written before the end only if it has been open for long.
+            is_due = everything or span.kind not in FINE_KINDS or span.id in self._spans
+            is_long = span.stop is None and session.last_sample.time - span.start >= LONG
+            if self._spans.get(span.id) is not span and (is_due or is_long):
                 self._spans[span.id] = span
                 yield _line(k="span", **self._span(span))
         if len(self._spans) > 2 * len(spans) + 100:
             ids = {span.id for span in spans}
             self._spans = {at: span for at, span in self._spans.items() if at in ids}
-
-    def _is_written_early(self, span: Span) -> bool:
-        """Return whether a span is written before the end; a step's only if it has been open for long."""
-        if span.kind not in FINE_KINDS or span.id in self._spans:
-            return True
-        return span.stop is None and self._session.last_sample.time - span.start >= LONG
 
     def _span(self, span: Span) -> dict[str, object]:
         after = () if span.after is None else span.after.values
@@ -372,12 +364,7 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
 
 def _numbers(values: Floats) -> list[Any]:
     """Return figures for JSON: whole numbers as integers, None where one is not available."""
-    values = np.asarray(values, dtype=np.float64)
-    whole = np.where(np.isfinite(values), np.trunc(values), 0.0)
-    numbers: list[Any] = whole.astype(np.int64).tolist()
-    for at in np.flatnonzero(whole != values):
-        numbers[at] = _number(float(values[at]))
-    return numbers
+    return list(map(_number, values.tolist()))
 
 
 def _differences(values: Floats) -> NDArray[Any]:

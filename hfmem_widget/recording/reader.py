@@ -167,7 +167,6 @@ class StreamReader(LineReader):
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        """Read the blocks that were put off."""
         for line in self._forget_blocks():
             self._take(line)
 
@@ -199,7 +198,7 @@ class StreamReader(LineReader):
         timeline = self._whole_timeline()
         peaks = tuple(self._items["live"])
         is_host = any(peak.device == "cpu" for peak in peaks)
-        how = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
+        recording = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
         last = Sample(self._time, tuple(self._values.tolist()))
         session = Session(
             head.label,
@@ -216,7 +215,7 @@ class StreamReader(LineReader):
             notes=self._items["note"],
             findings=self._items["finding"],
             guides=self._items["guide"],
-            stacks=Stacks(peaks, how) if peaks else None,
+            stacks=Stacks(peaks, recording) if peaks else None,
             software=dict([*head.software.items(), *(end.software.items() if end else ())]),
         )
         session.recipe = self._recipe
@@ -326,12 +325,9 @@ class StreamReader(LineReader):
 
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
-        for phase, highest in line.rows:
-            span_of_series = {key: spans[at] for key, at in highest.items() if at in spans}
-            yield replace(
-                phase,
-                highest={key: span for key, span in span_of_series.items() if key in span.peaks},
-            )
+        for entry in line.phases:
+            known = {key: spans[at] for key, at in entry.highest.items() if at in spans}
+            yield entry.phase({key: span for key, span in known.items() if key in span.peaks})
 
     def _whole_timeline(self) -> Timeline:
         rows = self._timeline

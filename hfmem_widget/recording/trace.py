@@ -47,7 +47,10 @@ def trace(session: Session, resolution: float = 1.0) -> Iterator[bytes]:
 
 
 def _chunks(session: Session, resolution: float) -> Iterator[bytes]:
-    groups = (_slices(session), _findings(session), _gaps(session), _counters(session, resolution))
+    gaps = (
+        _slice("not sampled", "gap", *gap, {}) | {"tid": _GAPS} for gap in session.timeline.gaps
+    )
+    groups = (_slices(session), _findings(session), gaps, _counters(session, resolution))
     ordered = sorted(chain(*groups), key=_order)
     events = [*_names(session, ordered), *ordered]
     yield b'{"displayTimeUnit":"ms","traceEvents":[\n'
@@ -64,7 +67,6 @@ def _order(event: Event) -> tuple[int, int]:
 
 
 def _names(session: Session, events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the events that name processes and tracks."""
     label = plain(session.label) or "run"
     yield _meta("process_name", _RUN, _RUN, label)
     for track in sorted({event["tid"] for event in events if event["pid"] == _RUN}):
@@ -99,7 +101,6 @@ def _slices(session: Session) -> list[Event]:
 
 
 def _slice(name: str, kind: str, start: float, stop: float, args: Mapping[str, object]) -> Event:
-    """Return the slice of a span, or of a step without a kept span, on the first track that has room."""
     at = _micro(start)
     return {
         "ph": "X", "name": name, "cat": kind, "pid": _RUN, "tid": _SLICES,
@@ -150,11 +151,6 @@ def _findings(session: Session) -> Iterator[Event]:
             "pid": _RUN, "tid": _FINDINGS, "ts": _micro(time if math.isfinite(time) else _end(session)),
             "args": {"kind": finding.kind, "advice": "\n".join(map(plain, finding.advice))},
         }  # fmt: skip
-
-
-def _gaps(session: Session) -> Iterator[Event]:
-    for start, stop in session.timeline.gaps:
-        yield _slice("not sampled", "gap", start, stop, {}) | {"tid": _GAPS}
 
 
 def _counters(session: Session, resolution: float) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""Forward passes as spans: of a model that is watched by name, and without gradients of any module."""
+"""Forward passes as spans: of a model given to `watch`, and those without gradients of any module."""
 
 from __future__ import annotations
 
@@ -25,26 +25,19 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import Session
 
-FOLLOWED_OTHERWISE = ("PreTrainedModel", "ScriptModule")
-"""Classes whose calls are followed by `generating`, and those that take no hooks of ours."""
-
 
 class Forwards:
-    """Opens a span for every forward pass of a module, if it is still there at `begin`, until `end`."""
+    """Opens a span for every forward pass of a module, if it still exists, until `end`."""
 
     def __init__(self, module: weakref.ref[Any], monitor: Monitor, session: Session) -> None:
-        self._module = module
         self._monitor = monitor
         self._session = session
         self._thread = threading.get_ident()
-        self._open: list[tuple[int, Mapping[str, float]]] = []  # 0 for one that a step has
+        # The id of each span, 0 for a pass that is part of a step, and the counts of its batch.
+        self._open: list[tuple[int, Mapping[str, float]]] = []
         self._hooks: ModelHooks | None = None
-
-    def begin(self) -> None:
-        """Put the hooks on the module."""
-        module = self._module()
-        if module is not None:
-            self._hooks = ModelHooks(module, before=self._begins, after=self._ended)
+        if (followed := module()) is not None:
+            self._hooks = ModelHooks(followed, before=self._begins, after=self._ended)
 
     def end(self) -> None:
         """Take the hooks off the module."""
@@ -52,7 +45,7 @@ class Forwards:
             self._hooks.remove()
 
     def _begins(self, counts: Mapping[str, float]) -> None:
-        # Replicas of nn.DataParallel call hooks from threads of their own.
+        # Replicas of nn.DataParallel call the hooks on their own threads.
         if threading.get_ident() == self._thread and self._session.running:
             if forward_of_a_step(self._session, counts):
                 self._open.append((0, counts))
@@ -72,8 +65,8 @@ class Forwards:
 class Passes:
     """Opens a span for each pass without gradients of some modules, named by their class, until `end`.
 
-    Only the outermost of modules within one another has a span. Where passes are so short that one for each
-    would cost more than a share of the time, those between are only counted. The `clock` returns seconds.
+    Of nested modules only the outermost has spans. Where passes are so short that a span for each would take
+    more than a share of the time, those in between are only counted. The `clock` returns seconds.
     """
 
     def __init__(
@@ -91,17 +84,19 @@ class Passes:
         self._budget, self._until = Budget(clock()), 0.0
 
     def follow(self, module: Any) -> None:
-        """Tell the passes of a module from now on, if nobody else does."""
+        """Follow the passes of a module from now on, unless other code does."""
         followed = self._followed.get(id(module))
         if followed is not None and followed.module() is module:
             return
-        # One of those that are gone may have had this one's place in memory.
-        gone = [key for key, other in self._followed.items() if other.module() is None]
-        take_off(self._followed, gone)
+        # A deleted module may have had this one's `id`.
+        deleted = [key for key, other in self._followed.items() if other.module() is None]
+        take_off(self._followed, deleted)
         names = {kind.__name__ for kind in type(module).__mro__}
-        if len(self._followed) >= MOST_HOOKED or not names.isdisjoint(FOLLOWED_OTHERWISE):
+        # `generating` follows the calls of the first, and the second takes no hooks.
+        is_other = not names.isdisjoint(("PreTrainedModel", "ScriptModule"))
+        if is_other or len(self._followed) >= MOST_HOOKED:
             return
-        # Known before they are on: what a fault interrupts is taken off again.
+        # Entered before its hooks are on, so that they are taken off again after a fault.
         followed = self._followed[id(module)] = HookedModule(weakref.ref(module))
         followed.hooks = ModelHooks(
             module,
@@ -168,34 +163,34 @@ class Passes:
 
 
 class ReportedElsewhere(threading.local):
-    """Whether passes on this thread are parts of what somebody else tells, such as diffusers' pipelines."""
+    """How many followers on this thread report passes themselves, such as those of diffusers' pipelines."""
 
     by = 0
 
 
 class ActivePasses(dict[int, Passes], Installed):
-    """By the `id` of the session."""
+    """The passes that are followed, by the `id` of the session."""
 
 
 def begin_passes(monitor: Monitor, session: Session) -> None:
-    """Tell the passes without gradients of the models that are known, and of those that come."""
+    """Follow the passes without gradients in a session, of the models known now and of later ones."""
     passes = process_state(ActivePasses)[id(session)] = Passes(monitor, session)
     for module in monitor.attribution.subjects.all()[0]:
         harmless(passes.follow, module)
 
 
 def end_passes(session: Session | None = None) -> None:
-    """Tell them no longer; without a session, in none that there is."""
+    """Stop following them in a session, or by default in all sessions."""
     followed = process_state(ActivePasses)
     for key in tuple(followed) if session is None else (id(session),):
         if (passes := followed.get(key)) is not None:
-            # Forgotten once it has ended: what a fault interrupts is done again.
+            # Removed after it has ended, so that it can end again after a fault.
             passes.end()
             followed.pop(key, None)
 
 
 def evaluates(module: object) -> None:
-    """Take a module that is to be evaluated: its passes follow."""
+    """Follow the passes of a module that is about to be evaluated."""
     if (watch := current_watch()) is None:
         return
     monitor, session = watch

@@ -1,8 +1,8 @@
-"""The steps of a loop that nobody names: torch tells when gradients are made and when an optimizer steps.
+"""The steps of a training loop without spans of its own, from torch's backward passes and optimizer steps.
 
-A step begins with the first forward pass of a model that is trained, or where that is not seen with the
-backward pass, and ends when the optimizer has stepped. What lies between two steps belongs to neither.
-Of steps that share a span (see `Grouping`) only optimizers' steps are counted.
+A step begins with the first forward pass of a trained model, or if that is not seen with the backward pass,
+and ends when the optimizer has stepped. The time between two steps belongs to neither. Where steps share a
+span (see `Grouping`), only the steps of optimizers are counted.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from hfmem_widget.session.model import FINE_KINDS
 Result = TypeVar("Result")
 
 MOST_PASSES = 8
-"""Forward passes before the first backward pass of a step, where no step has shown how many there are."""
+"""The most forward passes before the first backward pass of a step, as long as no step has been seen."""
 
 MOST_HOOKED = 64
 DEEPEST = 3
-"""How far below the outermost module that which is called is looked for: LightningModules are not called."""
+"""The most levels below the outermost module that are searched for the called one: nobody calls a
+LightningModule itself."""
 
 REPORTED_ELSEWHERE: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "load", "save"}
-"""Within these somebody else tells the steps, or there are none."""
+"""The kinds of spans in which a loop has no steps, or other code reports them."""
 
 
 class Loop:
@@ -55,20 +56,20 @@ class Loop:
         self._seen_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._searched_optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._number = session.steps.count
-        # Of the span of a step, or of a group of them.
+        # About the span of a step, or of a group of steps.
         self._is_open = False
         self._first = 0
-        # Of the step.
+        # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
         self._stepped, self._expected = 0, 1
         self._optimizer_steps, self._optimizers_per_step = 0, 1
-        # Of what runs now.
+        # About what runs now.
         self._is_armed = self._may_guess = self._has_pruned = False
         self._forwards = self._backwards = 0
         self._stepping: list[int] = []
         self._has_closure = self._stepped_within = False
-        # Whether closures make gradients: some optimizers are given one that does nothing.
+        # Whether closures make gradients: some optimizers get one that does nothing.
         self._makes_gradients, self._batches_before = True, 0
         self._made_in_closure = False
 
@@ -77,11 +78,11 @@ class Loop:
         return not self._run.grouping.is_group
 
     def is_over(self) -> bool:
-        """Return whether another thread may have a loop of its own, for that of this one has ended."""
+        """Return whether the loop's thread has ended; another one may then have a loop of its own."""
         return not self._thread.is_alive()
 
     def timed(self, event: Callable[[Loop], Result]) -> Result | None:
-        """Pass on an event of this thread, and count what it takes; those of other threads are none of it."""
+        """Handle an event and account for its time; events of other threads are ignored."""
         if threading.current_thread() is not self._thread:
             return None
         grouping = self._run.grouping
@@ -92,7 +93,7 @@ class Loop:
         return result
 
     def optimizer_is_made(self, optimizer: Any) -> None:
-        """Take an optimizer that was there before: what its models do next may be a step."""
+        """Take an optimizer that exists already: the next forward pass of its models may begin a step."""
         with self._searching():
             if models := trained_by(optimizer, self._monitor.attribution.subjects.all()[0]):
                 self._may_guess = True
@@ -100,16 +101,16 @@ class Loop:
                 self._take(optimizer, models)
 
     def loop_begins(self, optimizer: Any) -> None:
-        """Take an optimizer that was just made, or clears its gradients: steps follow."""
+        """Take an optimizer that was just created, or has cleared its gradients: steps follow."""
         self._is_armed = True
         self._find_models(optimizer)
 
     def forward_begins(self, counts: Mapping[str, float]) -> bool:
-        """Begin a forward pass of a model; return whether it is one of a step."""
+        """Begin a forward pass of a model; return whether it belongs to a step."""
         self._forwards += 1
         if self._forwards > 1 or self._backwards or not wants_gradients():
             return False
-        if self._is_none() or not self._begins(is_guess=not self._is_armed):
+        if self._drop_supposed_step() or not self._begins(is_guess=not self._is_armed):
             return False
         self._passes += 1
         if self._has_phases:  # of a group only the first batch would be seen
@@ -119,7 +120,7 @@ class Loop:
         return True
 
     def forward_ended(self) -> None:
-        """End a forward pass; the loss is one with it, until the backward pass begins."""
+        """End a forward pass; its span lasts until the backward pass begins, and so includes the loss."""
         self._forwards = max(0, self._forwards - 1)
 
     def backward_begins(self) -> None:
@@ -132,7 +133,7 @@ class Loop:
                 self._run.backward_begins()
 
     def backward_ended(self, error: BaseException | None) -> None:
-        """End a backward pass, after which an optimizer that has called for it goes on."""
+        """End a backward pass; if an optimizer's closure made it, the optimizer goes on."""
         self._backwards = max(0, self._backwards - 1)
         self._forwards = 0
         if self._backwards or not self._within:
@@ -149,8 +150,8 @@ class Loop:
             self._step_ends()
 
     def optimizer_begins(self, optimizer: Any, *, has_closure: bool) -> None:
-        """Begin the step of an optimizer; one with a closure makes its gradients first."""
-        if id(optimizer) in self._stepping:  # an error has ended its last one
+        """Begin the step of an optimizer; a closure makes the gradients first."""
+        if id(optimizer) in self._stepping:  # an error has ended its last step
             del self._stepping[self._stepping.index(id(optimizer)) :]
         self._stepping.append(id(optimizer))
         if len(self._stepping) > 1 or self._backwards:
@@ -163,7 +164,7 @@ class Loop:
             self._run.optimizer_begins()
 
     def optimizer_ended(self) -> None:
-        """End the step of an optimizer, and with the last of them that of the loop."""
+        """End the step of an optimizer; that of the last optimizer ends the loop's step."""
         self._optimizer_steps += 1
         if step_counter.loop is self:
             self._end_group()
@@ -184,22 +185,21 @@ class Loop:
                 self._run.optimizer_ended()
             if self._stepped >= self._expected:
                 self._step_ends()
-        elif self._stepped == 1 and not self._is_reported_elsewhere():
-            # Its optimizer was not known before, so this is all that was seen of it.
+        elif self._stepped == 1 and not self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
+            # Its optimizer was unknown until now, so nothing else was seen of this step.
             self._number += 1
 
     def ends(self, outcome: str = "done") -> None:
-        """End it all, however the watch ended; what no optimizer has ended is no step."""
+        """Take the hooks off and end the open step; without an optimizer's step it does not count as one."""
         take_off(self._models, self._models)
         self.yields(outcome)
 
     def yields(self, outcome: str = "done") -> None:
-        """End the step that is open, or the group of them."""
+        """End the open step, or the open group of steps."""
         if not self._is_open:
             return
         if step_counter.loop is self:
-            self._number += step_counter.steps()
-            step_counter.end()
+            self._number += step_counter.end()
             outcome = NO_STEP if self._number < self._first else outcome
         elif outcome == "done":
             outcome = NO_STEP
@@ -207,20 +207,19 @@ class Loop:
         self._close(outcome)
 
     def group_is_over(self) -> bool:
-        """Return whether the group of steps that goes on has lasted long enough."""
+        """Return whether the current group of steps has lasted long enough."""
         last = self._number + step_counter.steps()
         return self._run.grouping.is_over(self._clock(), self._first, last)
 
     def _end_group(self) -> None:
-        self._number += step_counter.steps()
-        step_counter.end()
+        self._number += step_counter.end()
         self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
         self._forwards = self._backwards = 0
         self._stepping.clear()
         self._close()
 
-    def _is_none(self) -> bool:
-        """Return whether what was taken for a step goes on without a backward pass, as an evaluation does."""
+    def _drop_supposed_step(self) -> bool:
+        """Drop a supposed step that goes on without a backward pass, as an evaluation does."""
         most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
         if not self._within or self._stepped or self._passes < most:
             return False
@@ -229,14 +228,14 @@ class Loop:
         return True
 
     def _begins(self, *, is_guess: bool = False) -> bool:
-        """Begin a step unless one has begun; return False where there is none, or somebody else tells it."""
+        """Begin a step unless one is open; return False if there is none, or other code reports it."""
         if self._within and self._stepped and not self._stepping:
-            self._step_ends()  # fewer optimizers than the last time
+            self._step_ends()  # it had fewer optimizers than the one before
         if self._within:
             return True
         if not (self._is_armed or self._may_guess):
             return False
-        if self._is_reported_elsewhere():
+        if self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
@@ -253,7 +252,7 @@ class Loop:
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         if not self._passes_of_step:
-            self._find_what_is_called()
+            self._find_called_modules()
         elif not self._has_pruned:
             self._has_pruned = True
             uncalled = [key for key, model in self._models.items() if not model.was_called]
@@ -261,12 +260,9 @@ class Loop:
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
-        # One that has failed is the next.
+        # A step that has failed is not in the number yet.
         last = max(self._number, self._first)
         self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})
-
-    def _is_reported_elsewhere(self) -> bool:
-        return self._monitor.is_within(self.session, REPORTED_ELSEWHERE)
 
     def _find_models(self, optimizer: Any) -> None:
         if optimizer in self._seen_optimizers or not hasattr(optimizer, "param_groups"):
@@ -278,14 +274,14 @@ class Loop:
             self._take(optimizer, models)
 
     def _take(self, optimizer: Any, models: Iterable[Any]) -> None:
-        """Take the models of an optimizer, and what may be called instead: parts, as of a LightningModule."""
+        """Follow the models of an optimizer, and their parts: a LightningModule's are called, not itself."""
         self._optimizer = weakref.ref(optimizer)
         self._monitor.attribution.follow(*models)
         self._hook(models)
         self._hook((child for model in models for child in children_of(model)), 1)
 
-    def _find_what_is_called(self) -> None:
-        """After a step without a forward pass, look for what is called: a wrapper, or a part of a model."""
+    def _find_called_modules(self) -> None:
+        """After a step without a forward pass, look for the called modules: wrappers, or parts of models."""
         optimizer = self._optimizer()
         with self._searching():
             if optimizer is not None and optimizer not in self._searched_optimizers:
@@ -305,7 +301,7 @@ class Loop:
 
     @contextmanager
     def _searching(self) -> Iterator[None]:
-        """Keep what is done once out of what the steps cost."""
+        """Keep the time of a search, which is done once, out of the cost of the steps."""
         began = self._clock()
         yield
         self._searched += self._clock() - began
@@ -314,7 +310,7 @@ class Loop:
         for module in modules:
             if id(module) in self._models or len(self._models) >= MOST_HOOKED:
                 continue
-            # Known before they are on: what a fault interrupts is taken off again.
+            # Entered before its hooks are on, so that they are taken off again after a fault.
             model = self._models[id(module)] = HookedModule(weakref.ref(module), depth)
             model.hooks = ModelHooks(
                 module,
@@ -325,26 +321,28 @@ class Loop:
 
 
 class StepCounter:
-    """While a group of steps goes by on a thread, the ends of optimizers' steps are all that is noted."""
+    """Counts the optimizers' steps in a group of steps on a thread, which is all that is followed there."""
 
     loop: Loop | None = None
     thread = 0
     optimizer_steps, optimizers_per_step = 0, 1
 
     def begin(self, loop: Loop, optimizers_per_step: int) -> None:
-        """Begin to count alone; so many optimizers' steps make one of the loop."""
+        """Begin to count; a step of the loop has `optimizers_per_step` steps of optimizers."""
         self.optimizer_steps, self.optimizers_per_step = 0, optimizers_per_step
         self.loop, self.thread = loop, threading.get_ident()
         threads_in_group[self.thread] = loop.open_ids
 
-    def end(self) -> None:
-        """Do everything again."""
+    def end(self) -> int:
+        """Follow every event again, and return the number of the loop's steps that were counted."""
         threads_in_group.pop(self.thread, None)
+        steps = self.steps()
         self.loop, self.thread = None, 0
         self.optimizer_steps, self.optimizers_per_step = 0, 1
+        return steps
 
     def steps(self) -> int:
-        """Return how many steps have gone by."""
+        """Return the number of the loop's steps so far."""
         return self.optimizer_steps // self.optimizers_per_step
 
 
@@ -352,12 +350,12 @@ step_counter = StepCounter()
 
 
 def in_group() -> bool:
-    """Return whether nothing is to be done on this thread but to count optimizers' steps."""
+    """Return whether only the steps of optimizers are counted on this thread."""
     return bool(threads_in_group.get(threading.get_ident()))
 
 
 def count_step() -> bool:
-    """Count the end of an optimizer's step; return whether it is time to do everything again."""
+    """Count the end of an optimizer's step; return whether the group is over."""
     if step_counter.loop is None or not step_counter.loop.open_ids:
         return False
     step_counter.optimizer_steps += 1
@@ -369,11 +367,11 @@ def count_step() -> bool:
 
 @dataclass(slots=True)
 class ActiveLoops(Installed):
-    """Whose steps are followed, with hooks on their models."""
+    """The loops that are followed, with hooks on their models."""
 
     # By the `id` of the session.
     loops: dict[int, Loop] = field(default_factory=dict)
-    # Those that report the steps of their sessions by themselves, the innermost last.
+    # Trainings that report the steps of their sessions themselves, the innermost last.
     trainings: list[TrainingRun] = field(default_factory=list)
 
 
@@ -383,13 +381,13 @@ def _training_of(session: Session | None) -> TrainingRun | None:
 
 
 def notify_loop(event: Callable[[Loop], object], *, begins: bool = True) -> None:
-    """Pass an event of this thread on to the loop of the session that is watched here, if one may begin."""
+    """Pass an event of this thread on to the loop of the current session; it may begin one if it `begins`."""
     if (watch := current_watch()) is None:
         return
     monitor, session = watch
     if _training_of(session) is not None:
         return
-    # On what another thread trains no hook is put, and none is taken off, while torch goes through them.
+    # The hooks of a model that another thread trains stay as they are: torch may be going through them.
     if not monitor.opened_here(session):
         return
     loops = process_state(ActiveLoops).loops
@@ -403,7 +401,7 @@ def notify_loop(event: Callable[[Loop], object], *, begins: bool = True) -> None
 
 
 def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
-    """Begin a forward pass of a model that is watched by name; return whether it is one of a step."""
+    """Begin a forward pass of a model given to `watch`; return whether it belongs to a step."""
     loop = process_state(ActiveLoops).loops.get(id(session))
     if loop is None or in_group() or not wants_gradients():
         return False
@@ -414,7 +412,7 @@ def forward_of_a_step(session: Session, counts: Mapping[str, float]) -> bool:
 
 
 def begin_loop(monitor: Monitor, session: Session) -> None:
-    """Follow the loop of a session from its first step, if its optimizer is known: one of the notebook's."""
+    """Follow the loop of a session from its first step, if its optimizer is known already."""
     optimizers = monitor.attribution.subjects.all()[1]
     if optimizers:
         loop = process_state(ActiveLoops).loops[id(session)] = Loop(monitor, session)
@@ -423,7 +421,7 @@ def begin_loop(monitor: Monitor, session: Session) -> None:
 
 
 def end_loop(session: Session, outcome: str = "done") -> None:
-    """End the loop of a session, if there is one, and the trainings that go on in it."""
+    """End the loop of a session, if it has one, and the trainings in it."""
     while (run := _training_of(session)) is not None:
         run.ended(outcome)
         resume_steps(run)
@@ -435,22 +433,22 @@ def end_loop(session: Session, outcome: str = "done") -> None:
 
 
 def backward_begins() -> None:
-    """Begin a backward pass of this thread, in the trainings that are followed or in the loop."""
+    """Begin a backward pass of this thread, in the followed trainings or in the loop."""
     if (watch := current_watch()) is None:
         return
     session = watch[1]
     # A watch within a step of a training has a session of its own.
     for run in tuple(process_state(ActiveLoops).trainings):
-        # The run keeps out other threads. While another loop runs in that watch, none of its passes is open.
-        is_its = run.session is session or run.is_forward
-        if is_its and _training_of(run.session) is run:
+        # The run ignores other threads. While another loop runs in that watch, the run has no open pass.
+        is_own = run.session is session or run.is_forward
+        if is_own and _training_of(run.session) is run:
             run.backward_begins()
     if _training_of(session) is None:
         notify_loop(Loop.backward_begins)
 
 
 def yield_steps(run: TrainingRun) -> None:
-    """Let a training tell the steps of its session from here: what has no optimizer's step yet is none."""
+    """Let a training report the steps of its session from now on; the loop's open step is dropped."""
     followed = process_state(ActiveLoops)
     followed.trainings.append(run)
     run.needs_events = False
@@ -460,14 +458,14 @@ def yield_steps(run: TrainingRun) -> None:
 
 
 def resume_steps(run: TrainingRun) -> None:
-    """Tell the steps of its session again; those of a training around it are still its own."""
+    """Let the loop report the steps of a session again, or the training around this one."""
     with suppress(ValueError):
         process_state(ActiveLoops).trainings.remove(run)
         run.leave_group()
 
 
 def end_loops(*, only_over: bool = False) -> None:
-    """End all loops, or those whose sessions have ended by themselves."""
+    """End all loops, or only those whose sessions have ended."""
     for loop in tuple(process_state(ActiveLoops).loops.values()):
         if not (only_over and loop.session.running):
             end_loop(loop.session)

@@ -1,4 +1,4 @@
-"""Forward hooks: where a forward pass begins and ends."""
+"""Forward hooks, which report where a forward pass begins and ends."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.sources.heap.referents import fields_of
 from hfmem_widget.sources.heap.tensors import modules_in
 
-SCRIPTING = "torch.jit._recursive"
-
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _ABOUT_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_always_called")
 
@@ -30,18 +28,18 @@ class Hooked(Installed):
     """The modules that have hooks of ours."""
 
     hooks: weakref.WeakSet[ModelHooks] = field(default_factory=weakref.WeakSet)
-    # By their `id`, those whose calls torch.compile has traced: they get no hooks again.
+    # By `id`, the modules that torch.compile has traced; they get no hooks again.
     traced: dict[int, weakref.ref[Any]] = field(default_factory=dict)
 
 
 class ModelHooks:
     """Calls `before(counts)` and `after(error)` around every forward pass of one module, until removed.
 
-    A module whose call torch.compile traces has no hooks: they would have it compiled anew. Who copies,
-    pickles or scripts a module sees none of them. It is the outermost one: hooks of an inner module would run
-    in the replicas of ``nn.DataParallel``. `before` takes what `shape_of` says of the batch, `after` what the
-    pass raised, or None; where `unless` returns True, neither is called. `after` may be for `failures` alone.
-    No interrupt can leave `before` half done on a thread for which what is in `unguarded_on` is true.
+    A module that torch.compile traces gets no hooks: they would make it compile again. Copies, pickles and
+    scripts of a module have no hooks. The module is the outermost one: hooks of an inner module would run in
+    the replicas of ``nn.DataParallel``. `before` gets the counts of the batch from `shape_of`, `after` the
+    error of the pass or None, with `failures` only errors. If `unless` returns True, neither is called. On
+    threads with a true value in `unguarded_on` signals are not deferred: `before` must withstand interrupts.
     """
 
     def __init__(
@@ -69,9 +67,9 @@ class ModelHooks:
             register = module.register_forward_pre_hook
             hooks = module._forward_pre_hooks  # noqa: SLF001  (torch has no other way to order them)
             ours = [key for key, hook in hooks.items() if isinstance(hook, _Hook)]
-            # Before those that are there: FSDP's gathers parameters, which is part of the pass.
+            # Before all other hooks: FSDP's gathers parameters, which is part of the pass.
             self._handles.append(register(before_hook, prepend=True, with_kwargs=True))
-            for key in reversed(ours):  # but after those of ours
+            for key in reversed(ours):  # but after our earlier ones
                 hooks.move_to_end(key, last=False)
             self._handles.append(module.register_forward_hook(after_hook, always_call=True))
         except BaseException:
@@ -79,8 +77,8 @@ class ModelHooks:
             raise
 
     def remove(self) -> None:
-        """Take the hooks off; taking them off again does nothing."""
-        # Each is forgotten once it is off: a fault in between leaves the rest to the next time.
+        """Take the hooks off; a second call does nothing."""
+        # Each is forgotten once it is off, so that a second call can finish after a fault.
         while self._handles:
             self._handles[-1].remove()
             self._handles.pop()
@@ -92,7 +90,7 @@ class ModelHooks:
 
 @dataclass(eq=False, slots=True)
 class HookedModule:
-    """A module that is followed by hooks, and not kept."""
+    """A module that is followed by hooks, and not kept alive."""
 
     module: weakref.ref[Any]
     depth: int = 0  # below the outermost one
@@ -102,7 +100,7 @@ class HookedModule:
 
 
 def take_off(modules: dict[int, HookedModule], keys: Iterable[int]) -> None:
-    """Take the hooks off some modules, by `id`; what a fault interrupts may be done again."""
+    """Take the hooks off some modules, by `id`; can be called again after a fault."""
     for key in tuple(keys):
         if (hooks := modules[key].hooks) is not None:
             hooks.remove()
@@ -110,18 +108,18 @@ def take_off(modules: dict[int, HookedModule], keys: Iterable[int]) -> None:
 
 
 class _Hook:
-    """A hook whose copies do nothing, where a class has a way of its own to be copied or pickled."""
+    """A hook whose copies do nothing: a class may have its own way to be copied or pickled."""
 
     def __init__(self, report: Callable[[Any], None], unless: Callable[[], bool]) -> None:
         self._report = report
         self._unless = unless
-        # While torch.compile or torch.jit is tracing, a hook must not get into what it makes.
+        # A hook must not become part of what torch.compile or torch.jit traces.
         torch = sys.modules["torch"]
         self._compiled: Callable[[], bool] = torch.compiler.is_compiling
         self._traced: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  (its own takes three calls)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        # Takes a hook's three arguments and returns None, and is there where the file is loaded without us.
+        # It takes a hook's three arguments, returns None, and exists where this package is not installed.
         return (getattr, (nullcontext(), "__exit__"))
 
 
@@ -132,13 +130,13 @@ class _Before(_Hook):
     def __call__(
         self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
     ) -> None:
-        # torch leaves them out where another thread is putting the hook on, or taking it off.
+        # torch passes no `kwargs` while another thread registers or removes the hook.
         if kwargs is None or self._compiled() or self._unless() or self._traced():
             return
         if not self.unguarded_on.get(threading.get_ident()):
             self._report_guarded(module, args, kwargs)
             return
-        # Holding signals back takes longer than all that a short step needs.
+        # Deferring signals takes longer than everything else in a short step.
         try:
             self._report_batch(module, args, kwargs)
         except Exception as error:
@@ -168,25 +166,24 @@ class _After(_Hook):
 
     @entry()
     def _report_guarded(self, result: object) -> None:
-        # Where the pass raised, torch calls from the clause that caught it, without a result.
+        # If the pass raised, torch calls this within its `except` clause, without a result.
         error = sys.exception() if result is None else None
         self._report(error if isinstance(error, Exception) else None)
 
 
 def _hide_from_copies(module: object) -> None:
-    """Surround what copies, writes or scripts a module, until no module has hooks."""
+    """Surround the functions that copy, pickle or script a module, until no module has hooks."""
     for kind in type(module).__mro__[:-1]:
         if "__getstate__" in vars(kind):
             surround(kind, "__getstate__", _hidden)
             break
-    scripting = sys.modules.get(SCRIPTING)
-    if scripting is not None:
+    if (scripting := sys.modules.get("torch.jit._recursive")) is not None:
         surround(scripting, "create_script_module", _hidden_within)
 
 
 @contextmanager
 def _hidden(module: object) -> Iterator[None]:
-    """Take our hooks out of a module's fields, for code that copies these as they are."""
+    """Take our hooks out of a module's fields while other code copies the fields."""
     fields = vars(module)
     usual = {name: fields[name] for name in _HOOKS if name in fields}
     ours = {
@@ -203,7 +200,7 @@ def _hidden(module: object) -> Iterator[None]:
             )
         yield
     finally:
-        # The very same ones: who takes a hook off again knows them.
+        # The same dicts as before: the handles that remove hooks refer to them.
         fields.update(usual)
 
 
@@ -214,15 +211,15 @@ def _without_hooks(
     *more: Any,
     **_: Any,
 ) -> AbstractContextManager[object]:
-    """Take our hooks off modules that code may call which torch.compile traces: it would trace them."""
+    """Take our hooks off the modules that traced code may call: torch.compile would trace the hooks."""
     is_ours = str(globals_.get("__name__")).partition(".")[0] == __name__.partition(".")[0]
     hooked = process_state(Hooked)
     if hooked.hooks and not is_ours:
         roots = [*locals_.values(), *map(globals_.get, code.co_names)]
         roots += [value for cell in more[1] for value in gc.get_referents(cell)]
         inside = {id(inner) for root in roots for inner in _modules_near(root)}
-        if "forward" in code.co_name:  # a whole one, or what follows a graph break
-            # A module that runs its own forward pass was called before: its hooks are not traced.
+        if "forward" in code.co_name:  # a whole pass, or its rest after a graph break
+            # This module's hooks have run already, outside of what is traced.
             inside.discard(id(locals_.get("self")))
         for key in [key for key, module in hooked.traced.items() if module() is None]:
             del hooked.traced[key]

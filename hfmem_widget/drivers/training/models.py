@@ -13,21 +13,21 @@ from typing import Any
 from hfmem_widget.monitor.process import Part, process_state
 
 SHARE = 0.02
-"""Of the time: what looking through the heap may take. A process that trains has half a million objects
-there, which take 0.1 s."""
+"""The share of the time that searching the heap may take: half a million objects, as in a training process,
+take 0.1 s."""
 
 MOST_SEEN = 8
 
 
 @dataclass(slots=True)
 class _Seen(Part):
-    # The modules that were asked for their parameters, or to clear their gradients, the newest last.
+    # The modules whose parameters or gradients were accessed last, the newest last.
     modules: list[weakref.ref[Any]] = field(default_factory=list)
     next_search: float = 0.0
 
 
 def note_module(owner: object) -> None:
-    """Remember a module, weakly: an optimizer is mostly made of the parameters of what is trained."""
+    """Keep a weak reference to a module: most optimizers get the parameters of the module that is trained."""
     nn = sys.modules.get("torch.nn")
     if nn is None or not issubclass(type(owner), nn.Module):
         return
@@ -38,18 +38,20 @@ def note_module(owner: object) -> None:
 
 
 def trained_by(optimizer: Any, others: Iterable[Any]) -> list[Any]:
-    """Return the outermost of the modules seen lately, and of others, that an optimizer trains."""
+    """Return the outermost modules that an optimizer trains, of those noted lately and of `others`."""
     wanted = _parameters_of(optimizer)
-    seen = (module() for module in process_state(_Seen).modules)
-    modules = {id(module): module for module in (*others, *seen) if module is not None}
-    return _outermost([m for m in modules.values() if not wanted.isdisjoint(_within(m))])
+    recent = (module() for module in process_state(_Seen).modules)
+    modules = {id(module): module for module in (*others, *recent) if module is not None}
+    trained = [module for module in modules.values() if not wanted.isdisjoint(_within(module))]
+    inner = {id(child) for module in trained for child in module.modules() if child is not module}
+    return [module for module in trained if id(module) not in inner]
 
 
 def searched_for(optimizer: Any) -> list[Any] | None:
-    """Return the outermost modules there are that an optimizer trains; None where we have just looked."""
+    """Return the outermost modules on the heap that an optimizer trains; None soon after another search."""
     torch: Any = sys.modules.get("torch")
-    seen, began = process_state(_Seen), time.perf_counter()
-    if torch is None or began < seen.next_search:
+    state, began = process_state(_Seen), time.perf_counter()
+    if torch is None or began < state.next_search:
         return None
     kind, wanted = torch.nn.Module, _parameters_of(optimizer)
     modules = [module for module in gc.get_objects() if issubclass(type(module), kind)]
@@ -64,7 +66,7 @@ def searched_for(optimizer: Any) -> list[Any] | None:
         if id(module) not in reached:
             reached[id(module)] = module
             waiting += above.get(id(module), ())
-    seen.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
+    state.next_search = time.perf_counter() + (time.perf_counter() - began) / SHARE
     return [module for module in reached.values() if id(module) not in above]
 
 
@@ -79,11 +81,6 @@ def _own(module: Any) -> list[Any]:
 
 def _within(module: Any) -> Iterator[int]:
     return (id(parameter) for inner in module.modules() for parameter in _own(inner))
-
-
-def _outermost(modules: list[Any]) -> list[Any]:
-    inner = {id(child) for module in modules for child in module.modules() if child is not module}
-    return [module for module in modules if id(module) not in inner]
 
 
 def _parameters_of(optimizer: Any) -> set[int]:

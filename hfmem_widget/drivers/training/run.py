@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Concatenate, ParamSpec
 
 from hfmem_widget.errors import WatchStateError
@@ -16,19 +16,18 @@ from hfmem_widget.guard import interrupts_deferred, is_for_user, seconds_of_an_e
 from hfmem_widget.monitor.grouping import UNSEEN_GUARDS
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.process import threads_in_group
-from hfmem_widget.session import NO_STEP, Recorder, Session, Span, SpanKind
+from hfmem_widget.session import NO_STEP, Peak, Recorder, Session, Span, SpanKind
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.session.steps import size_of
 from hfmem_widget.text import GIB
 
-TRIED_AGAIN = "tried again"
-"""How an attempt of ``auto_find_batch_size`` ended; only the next one's begin says so."""
-
 _PHASES: tuple[SpanKind, ...] = ("forward", "backward", "optimizer")
 
-_LOGGED = {"allocated": "peak_allocated", "reserved": "peak_reserved"}
-
-_IN_BYTES = ("peak_allocated", "peak_reserved", "allocated")
+_TOTALS: tuple[tuple[str, str, Callable[[Iterable[float]], float]], ...] = (
+    *((name, name, sum) for name in ("samples", "tokens", "content_tokens")),
+    *(("longest", "longest", max), ("largest_batch", "tokens", max)),
+)
+"""The counts of a step: the name, the count of each batch, and how those of all batches make one."""
 
 P = ParamSpec("P")
 
@@ -36,9 +35,9 @@ P = ParamSpec("P")
 def _harmless(
     method: Callable[Concatenate[TrainingRun, P], None],
 ) -> Callable[Concatenate[TrainingRun, P], None]:
-    """Keep faults and interrupts out of our bookkeeping, and other threads than the training's."""
+    """Guard a method: faults are reported, interrupts deferred; after the run's end it does nothing."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def guarded(self: TrainingRun, /, *args: P.args, **kwargs: P.kwargs) -> None:
         if not self.alive:
             return
@@ -60,10 +59,10 @@ def _harmless(
 class TrainingRun:
     """Opens and closes the spans of one training in one session, as its events come in.
 
-    Every event may come on the wrong thread, twice, or never: it then does nothing. Where the run
-    `accumulates`, a step has several batches, each of which is a *substep*. Its `grouping` says which steps
-    share one span, without these and without phases. Where it `needs_events`, steps are known by those of
-    torch; else a group goes by without. The `clock` returns seconds.
+    An event on the wrong thread, or one that comes twice, does nothing. If the run `accumulates`, a step has
+    several batches, each of which is a *substep*. `grouping` says which steps share one span, without
+    substeps and without phases. If it `needs_events`, torch's events tell where steps end; otherwise those
+    within a group are not followed. The `clock` returns seconds.
     """
 
     needs_events = True
@@ -128,7 +127,7 @@ class TrainingRun:
     @_harmless
     def train_begins(self, label: str, counts: Mapping[str, float]) -> None:
         """Begin a training, or a further attempt at it."""
-        self._close("train", TRIED_AGAIN)
+        self._close("train", "tried again")  # by ``auto_find_batch_size``, which announces no end
         self._recorder = recorder = self._monitor.recorder(self.session)
         recorder.unsubscribe(self._remember)
         recorder.on_step(self._remember)
@@ -151,7 +150,7 @@ class TrainingRun:
         )
 
     def step_begins(self, number: int) -> None:
-        """Begin an optimizer step, with the first of its batches; within a group there is nothing to do."""
+        """Begin an optimizer step, with the first of its batches; within a group no span is opened."""
         if self.in_group:
             self._in_step = True
         else:
@@ -177,14 +176,14 @@ class TrainingRun:
                 threads_in_group[self._thread] = self._open_ids
         self._begin("step", f"step {number}")
         if grouping.is_group:
-            self._monitor.group_begins(self.session, self._end_between)
+            self._monitor.group_begins(self.session, self._end_between_steps)
         self._own_steps.add(self._open["step"])
 
     def forward_begins(self, shape: Mapping[str, float]) -> None:
         """Begin a forward pass; it counts only within a step and where gradients are wanted."""
         if "step" not in self._open or self._asides:
             return
-        torch = sys.modules.get("torch")  # as in `wants_gradients`
+        torch = sys.modules.get("torch")  # as in `wants_gradients`, without its call
         if torch is None or torch.is_grad_enabled():
             if threading.get_ident() == self._thread:
                 self._shapes.append(shape)
@@ -201,7 +200,7 @@ class TrainingRun:
             self._turn("forward")
 
     def count(self, shape: Mapping[str, float]) -> None:
-        """Count a batch of the step; between steps that changes nothing."""
+        """Count a batch of the step; between steps this has no effect."""
         if threading.get_ident() == self._thread:
             self._shapes.append(shape)
 
@@ -211,9 +210,9 @@ class TrainingRun:
             self._end("forward", outcome_of(error))
 
     def backward_begins(self) -> None:
-        """Begin a backward pass; one within it, as of a checkpoint that calculates again, is part of it."""
-        has_nothing = self.grouping.is_group and self._ledger.in_use
-        if "step" in self._open and not self._asides and not has_nothing:
+        """Begin a backward pass; one within it, such as a checkpoint's recomputation, belongs to it."""
+        needs_nothing = self.grouping.is_group and self._ledger.in_use
+        if "step" in self._open and not self._asides and not needs_nothing:
             self._begin_backward()
 
     @_harmless
@@ -225,13 +224,10 @@ class TrainingRun:
 
     def backward_ended(self, outcome: str) -> None:
         """End a backward pass, and with it a batch of a step that has several."""
-        if "backward" in self._open or "substep" in self._open:
-            self._end_backward(outcome)
-
-    @_harmless
-    def _end_backward(self, outcome: str) -> None:
-        for kind in ("backward", "substep"):
-            self._close(kind, outcome)
+        kinds: tuple[SpanKind, ...] = ("backward", "substep")
+        for kind in kinds:
+            if kind in self._open:
+                self._end(kind, outcome)
 
     @_harmless
     def substep_ended(self) -> None:
@@ -257,10 +253,10 @@ class TrainingRun:
             self._end("optimizer")
 
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
-        """End the step; where somebody else counts those of a group, `counts` say which they were."""
+        """End the step; a caller that counts the steps of a group gives their numbers in `counts`."""
         # With the cold caches that a step leaves behind each function takes 4 µs, and a guard far more.
-        ended, is_well = self._ended, outcome == "done" and not counts
-        if ended is not None and is_well and threading.get_ident() == self._thread:
+        ended, is_counted_here = self._ended, outcome == "done" and not counts
+        if ended is not None and is_counted_here and threading.get_ident() == self._thread:
             self._ended, self._in_step = ended + 1, False
             first = int(self._counts["first"])
             is_over = self.grouping.is_over(self._clock(), first, ended + 1)
@@ -276,7 +272,7 @@ class TrainingRun:
             self._ended = None
         self._close("step", outcome)
 
-    def _end_between(self) -> None:
+    def _end_between_steps(self) -> None:
         if self.in_group and not self._in_step:
             self._end("step")
 
@@ -308,10 +304,10 @@ class TrainingRun:
             self._end_aside("done")
 
     def take_figures(self, kind: SpanKind = "step") -> dict[str, float]:
-        """Return what the steps since the last call came to, or an open span so far, for a log.
+        """Return the figures for a log: of the steps since the last call, or of an open span so far.
 
-        That is ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where it is
-        highest; of steps also ``tokens``, padding included. What is not known is left out.
+        They are ``peak_allocated``, ``peak_reserved`` and ``allocated`` in bytes, of the device where each is
+        highest, and ``tokens`` of steps, padding included. Unknown figures are left out.
         """
         if not self.alive:
             return {}
@@ -323,7 +319,7 @@ class TrainingRun:
             figures, self._since_log = self._since_log, {}
         elif open_spans:
             peaks = self._monitor.peaks_so_far(self.session, open_spans[-1])
-            self._raise(figures, {key: peak.value for key, peak in peaks.items()})
+            self._raise_peaks(figures, peaks)
         if figures:
             figures["allocated"] = max(
                 self.session.latest(f"{device}/allocated") for device in self._trained_on()
@@ -331,7 +327,7 @@ class TrainingRun:
         return figures
 
     def leave_group(self) -> None:
-        """Look at everything again."""
+        """Follow every event of this thread again."""
         threads_in_group.pop(self._thread, None)
         self._attribution.rests = False
 
@@ -343,16 +339,16 @@ class TrainingRun:
         if step.id not in self._own_steps:  # another Trainer may train within one
             return
         self._own_steps.discard(step.id)
-        self._raise(self._since_log, {key: peak.value for key, peak in step.peaks.items()})
+        self._raise_peaks(self._since_log, step.peaks)
         if tokens := step.counts.get("tokens"):
             self._since_log["tokens"] = self._since_log.get("tokens", 0.0) + tokens
 
-    def _raise(self, figures: dict[str, float], highest: Mapping[str, float]) -> None:
+    def _raise_peaks(self, figures: dict[str, float], peaks: Mapping[str, Peak]) -> None:
         for device in self._trained_on():
-            for role, name in _LOGGED.items():
-                high = highest.get(f"{device}/{role}")
-                if high is not None:
-                    figures[name] = max(figures.get(name, high), high)
+            for metric in ("allocated", "reserved"):
+                if peak := peaks.get(f"{device}/{metric}"):
+                    name = f"peak_{metric}"
+                    figures[name] = max(figures.get(name, peak.value), peak.value)
 
     def _trained_on(self) -> list[str]:
         keys = [device.key for device in self.session.devices]
@@ -385,21 +381,24 @@ class TrainingRun:
         if kind not in self._open:
             return
         for inner in reversed(list(self._open)):
-            # A step that fails is the one whose tokens matter, so they come with however it ends.
-            how = "done" if outcome == NO_STEP and inner != kind else outcome
-            counts = self._counts_of_step(how) if inner == "step" else {}
-            self._monitor.close_span(self.session, self._open.pop(inner), how, counts)
+            # The tokens of a step that fails matter most, so a step is counted however it ends.
+            inner_outcome = "done" if outcome == NO_STEP and inner != kind else outcome
+            counts = self._counts_of_step(inner_outcome) if inner == "step" else {}
+            self._monitor.close_span(self.session, self._open.pop(inner), inner_outcome, counts)
             if inner == "step":
                 self.leave_group()
-                steps = 0 if how == NO_STEP else size_of(counts)
-                # Of steps that a loop counts there is next to nothing.
+                steps = 0 if inner_outcome == NO_STEP else size_of(counts)
+                # Steps that a loop counts cost next to nothing.
                 events = 0 if self._ended is None else steps * UNSEEN_GUARDS
                 self.grouping.ended(steps, self._clock(), events * seconds_of_an_event())
             if inner == kind:
                 return
 
     def _counts_of_step(self, outcome: str) -> dict[str, float]:
-        counts = functools.reduce(_with_batch, self._shapes, self._counts)
+        counts = dict(self._counts)
+        for name, part, total in _TOTALS:
+            if parts := [shape[part] for shape in self._shapes if part in shape]:
+                counts[name] = total(parts)
         if self._ended is not None:
             has_failed = self._in_step and outcome != "done"  # the one after
             counts["step"] = max(counts["first"], float(self._ended + has_failed))
@@ -415,18 +414,6 @@ class TrainingRun:
             self._open[kind] = self._monitor.turn(self.session, closing, kind, kind).id
 
 
-def _with_batch(counts: Mapping[str, float], batch: Mapping[str, float]) -> dict[str, float]:
-    result = dict(counts)
-    for name in ("samples", "tokens", "content_tokens"):
-        if name in batch:
-            result[name] = result.get(name, 0.0) + batch[name]
-    if "longest" in batch:
-        result["longest"] = max(result.get("longest", 0.0), batch["longest"])
-    if "tokens" in batch:
-        result["largest_batch"] = max(result.get("largest_batch", 0.0), batch["tokens"])
-    return result
-
-
 def wants_gradients() -> bool:
     """Return whether what is calculated now may be differentiated."""
     torch = sys.modules.get("torch")
@@ -434,21 +421,24 @@ def wants_gradients() -> bool:
 
 
 def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float]:
-    """Return entries for a log from `TrainingRun.take_figures`, in GiB; what is not known is left out.
+    """Return the figures of `TrainingRun.take_figures` as entries of a log, in GiB, except unknown ones.
 
     Trackers group by an evaluation's prefix: transformers' callbacks for TensorBoard, W&B and others write
     ``eval_…`` as ``eval/…``, and all else as ``train/…``.
     """
     group = f"{prefix}_hfmem/" if prefix else "hfmem/"
-    entries = {f"{group}{name}_gib": figures[name] / GIB for name in _IN_BYTES if name in figures}
+    in_bytes = (
+        name for name in ("peak_allocated", "peak_reserved", "allocated") if name in figures
+    )
+    entries = {f"{group}{name}_gib": figures[name] / GIB for name in in_bytes}
     if "tokens" in figures:
         entries[f"{group}tokens"] = figures["tokens"]
     return {name: value for name, value in entries.items() if math.isfinite(value)}
 
 
 def prefix_of(names: Iterable[str]) -> str:
-    """Return what an evaluation's metrics begin with: ``eval``, ``eval_`` and a data set's name, ``test``."""
-    # Every evaluation logs one such name. Metrics of the user's own may end alike; they begin with the prefix
-    # as well, so theirs are longer.
+    """Return the prefix of an evaluation's metrics: ``eval``, ``eval_`` and a data set's name, ``test``."""
+    # Every evaluation logs one such name. Metrics of the user's own that end alike begin with the prefix too,
+    # and so have longer names.
     runtimes = [name for name in names if name.endswith("_runtime")]
     return min(runtimes, key=len, default="eval_runtime").removesuffix("_runtime")

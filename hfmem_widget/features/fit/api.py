@@ -21,7 +21,7 @@ from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, longest_rows
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options, path_text
-from hfmem_widget.recording.file import place_of, read
+from hfmem_widget.recording.file import checked_path, read
 from hfmem_widget.recording.limits import ENDINGS
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
@@ -121,7 +121,7 @@ def _opened(model: Any) -> Any:
     if isinstance(model, PathLike):
         model = path_text(model, "model")
     is_recording = isinstance(model, str) and model.endswith(ENDINGS)
-    return read(place_of(model)) if is_recording else model
+    return read(checked_path(model)) if is_recording else model
 
 
 def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
