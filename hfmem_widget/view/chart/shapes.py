@@ -1,4 +1,4 @@
-"""What a chart is drawn of, described once for whoever paints it: SVG or Plotly.
+"""The shapes of a chart, described once for both painters: SVG and Plotly.
 
 Positions across are in the units of the frame's horizontal axis, heights in bytes; texts are plain.
 """
@@ -18,7 +18,7 @@ from hfmem_widget.view.chart.axis import Ticks
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """How a line is drawn."""
+    """The look of a line."""
 
     colour: str
     width: float = 1.0  # pixels
@@ -34,17 +34,17 @@ class Curve:
     stroke: Stroke | None = None
     fill: str = ""  # the colour of the area; empty without one
     opacity: float = 1.0  # of the area
-    is_closed: bool = False  # the points go round the area; else it reaches down to zero
+    is_closed: bool = False  # the points go around the area; else it reaches down to zero
     name: str = ""  # in the legend
-    tip: str = ""  # on hover, which does not find a curve without one
-    heights: Sequence[float] = ()  # on hover, where they are not those of the points
-    is_key: bool = True  # whether the legend has it
+    tip: str = ""  # on hover; without one, hovering does not find the curve
+    heights: Sequence[float] = ()  # on hover, where they differ from those of the points
+    is_key: bool = True  # it has an entry in the legend
     rank: int = 0  # in the legend, curves with a rank come first
-    is_aside: bool = False  # only where a person asks for it, in the legend
+    is_aside: bool = False  # hidden until a click in the legend
 
     @property
     def is_layer(self) -> bool:
-        """Whether it is one of a stack, and hides what is behind it."""
+        """Whether it belongs to a stack, and hides whatever is behind it."""
         return bool(self.fill) and self.opacity == 1 and not self.is_closed
 
     @property
@@ -62,7 +62,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PointMark:
-    """A sign at a point; hovering says its tip, if it has one."""
+    """A sign at a point; hovering shows its tip, if it has one."""
 
     sign: Literal["dot", "triangle", "cross"]
     at: float
@@ -73,7 +73,7 @@ class PointMark:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in a lane: a span, steps, or alike neighbours; in seconds of the view, cut to it."""
+    """A bar in a lane: a span, steps, or similar neighbours; in seconds of the view, cut to it."""
 
     lane: int  # 0 is the top
     kind: SpanKind
@@ -81,7 +81,7 @@ class Bar:
     start: float
     stop: float
     worst: bool = False  # the step with the highest peak
-    lines: tuple[str, ...] = ()  # what hovering says
+    lines: tuple[str, ...] = ()  # on hover
 
     @property
     def colour(self) -> str:
@@ -100,12 +100,14 @@ class Word:
     is_above: bool = True  # or below its level
     is_boxed: bool = False  # with a background, since data may lie behind it
     is_off: bool = False  # away from a mark at its point
-    points_at: float = math.nan  # the height that a line leads to; such a word is bold
+    points_at: float = (
+        math.nan
+    )  # the height of the point that a line leads to; the word is bold then
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The axes that shapes are drawn between; the lower end of the vertical one is 0."""
+    """Both axes; the lower end of the vertical one is 0."""
 
     start: float  # of the horizontal axis
     stop: float
@@ -116,9 +118,9 @@ class Frame:
     across: tuple[float, str] = (1.0, "")  # divisor and name, of the horizontal axis
 
     def share(self, at: float) -> float:
-        """Return how far right something stands, from 0 to 1."""
+        """Return the distance from the left end, from 0 to 1."""
         return (at - self.start) / (self.stop - self.start)
 
     def height(self, value: float) -> float:
-        """Return how far down from the top something stands, from 0 to 1."""
+        """Return the distance from the top, from 0 to 1."""
         return 1 - min(value, self.top) / self.top
