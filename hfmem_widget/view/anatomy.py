@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
-from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.session import HELD, Anatomy, Contents, Device, Part
+from hfmem_widget.analysis.anatomy import END_MOMENT, NOW, end_of
+from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import HELD, Anatomy, Contents, Device, Part, Session, Span
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
+from hfmem_widget.view.line import NAME, size_of
 from hfmem_widget.view.table import Column, TableRow, table
 
 NOTE_LENGTH = 300
@@ -27,6 +30,14 @@ BESIDE_UP_TO = 2.0
 
 DRAWN_FROM = 0.15
 """Share of the capacity from which on a bar of all of it shows more than a thin line."""
+
+LEAST_SEEN = 0.02
+"""Share of what the process has from which on a part has a label below the bar."""
+
+AS_MUCH = 0.1
+"""Share by which what is not attributed may differ from the end's, where a name's part of that is told."""
+
+KEPT = "kept"
 
 LEAST_DRAWN = 0.003
 """Share of a bar below which a part cannot be seen in it."""
@@ -121,17 +132,6 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
     return f"<div>{rows}{scale}</div>"
 
 
-def full_width(used: float, capacity: float) -> float:
-    """Return the bytes that are as wide as a bar: the capacity, or what is used where that is little."""
-    return max(capacity if used >= DRAWN_FROM * capacity else used, used)
-
-
-def bar_html(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
-    """Return these parts of one moment as a bar, on whose ground the rest of its width is free."""
-    ground = f";margin:9px 0 0;background:{palette.PARTS['free']}"
-    return _bar(anatomy, names, full, height=18, style=ground) if full > 0 else ""
-
-
 def colour_of(part: Part) -> str:
     """Return the colour of a part, or of what a name keeps."""
     return palette.PARTS.get(part.name, palette.KEPT)
@@ -215,6 +215,71 @@ def _value(anatomy: Anatomy, name: str) -> float:
 def text_if_known(value: float, text: str) -> str:
     """Return the text for a figure; nothing where it is NaN."""
     return "" if math.isnan(value) else text
+
+
+def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
+    """Return what a search found a name to have added, of what is not attributed; None if it found none.
+
+    The search was at the end: it counts only where as much was not attributed then as at the peak.
+    """
+    for finding in findings_of(session, span):
+        grown = finding.evidence.get("holder_grown")
+        if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
+            continue
+        end = end_of(session, span, peak.device).bytes("unattributed")
+        rest = peak.bytes("unattributed")
+        if abs(rest - end) <= AS_MUCH * end and grown <= (1 + AS_MUCH) * rest:
+            holder = plain(str(finding.evidence.get("holder", "")), NAME)
+            return Part(KEPT, f"kept by {holder}", min(grown, rest))
+    return None
+
+
+def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.Fragment:
+    """Return the memory at the peak as one bar with its labels; nothing where that is not known."""
+    names = (*drawn_parts([anatomy]), KEPT)
+    anatomy = replace(anatomy, parts=_with(anatomy.parts, kept))
+    known = [part for part in anatomy.parts if part.name != "free"]
+    parts = [part for part in known if part.name in names]
+    used = sum(part.bytes for part in parts)
+    # As wide as the bar are the bytes of the capacity, or those in use where that is little of it.
+    full = max(capacity if used >= DRAWN_FROM * capacity else used, used)
+    if not full > 0:
+        return kit.NOTHING
+    ground = f";margin:9px 0 0;background:{palette.PARTS['free']}"
+    bar = _bar(anatomy, [part.name for part in parts], full, height=18, style=ground)
+    least = LEAST_SEEN * sum(part.bytes for part in parts if part.name not in BESIDE)
+    labels: list[kit.Content] = [
+        kit.marked(colour_of(part), f"{part.label} {format_bytes(part.bytes)}")
+        for part in parts
+        if part.bytes >= least
+    ]
+    if full < capacity:
+        whole = "in all" if len(parts) == len(known) else "this process"
+        labels.append(f"{whole} {size_of(used, capacity)}")
+    free = anatomy.bytes("free")
+    labels += [f"free {format_bytes(free)}"] if free > 0 else []
+    return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")
+
+
+def parts_text(anatomy: Anatomy) -> str:
+    """Return the parts of what a device's allocator has given, the largest first; empty where unknown."""
+    known = [part for part in anatomy.parts if part.name in OF_ALLOCATED and part.bytes > 0]
+    least = LEAST_SEEN * sum(part.bytes for part in known)
+    seen = sorted((part for part in known if part.bytes >= least), key=lambda part: -part.bytes)
+    if not {part.name for part in seen} & set(HELD):
+        return ""
+    return ", ".join(f"{plain(part.label, NAME)} {format_bytes(part.bytes)}" for part in seen)
+
+
+def _with(parts: Iterable[Part], kept: Part | None) -> tuple[Part, ...]:
+    """Return the parts with what is kept taken out of what is not attributed, below the rest of it."""
+    found: list[Part] = []
+    for part in parts:
+        if kept and part.name == "unattributed":
+            found += [kept, replace(part, bytes=part.bytes - kept.bytes)]
+        else:
+            found.append(part)
+    return tuple(found)
 
 
 def contents_text(contents: Contents) -> str:

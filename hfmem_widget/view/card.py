@@ -29,10 +29,10 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.anatomy import text_if_known
+from hfmem_widget.view.anatomy import bar_of, kept_of, parts_text, text_if_known
 from hfmem_widget.view.chart.svg import sparkline
-from hfmem_widget.view.findings import findings_html, findings_lines, sentence
-from hfmem_widget.view.headline import bar_of, headline, kept_of, parts_text, worst_of
+from hfmem_widget.view.findings import findings_html, findings_lines, next_steps, sentence
+from hfmem_widget.view.headline import headline, worst_of
 from hfmem_widget.view.line import (
     NAME,
     NOTE_LENGTH,
@@ -44,9 +44,8 @@ from hfmem_widget.view.line import (
     reporting_text,
     size_text,
 )
-from hfmem_widget.view.next_steps import next_steps
 from hfmem_widget.view.phases import pace_text, phase_rows, phases_html
-from hfmem_widget.view.rank_words import rank_figures, ranks_html
+from hfmem_widget.view.ranks import rank_figures, ranks_html
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.tokens import kv_cache_text, token_cost
 from hfmem_widget.view.what_fits import moves_table, what_if_html

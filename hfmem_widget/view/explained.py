@@ -33,11 +33,10 @@ from hfmem_widget.text import (
     json_data,
     plain,
 )
-from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.findings import MARKS, next_steps, sentence
 from hfmem_widget.view.front_end import magics_of, running_shell
-from hfmem_widget.view.headline import headline, size_of, worst_of
-from hfmem_widget.view.line import NAME
-from hfmem_widget.view.next_steps import next_steps
+from hfmem_widget.view.headline import headline, worst_of
+from hfmem_widget.view.line import NAME, size_of
 from hfmem_widget.view.phases import PhaseRow, phase_rows
 from hfmem_widget.view.screen import with_calls
 from hfmem_widget.view.table import aligned

@@ -29,6 +29,7 @@ from hfmem_widget.view.findings import findings_html, findings_lines
 NAME = 40  # letters of a phase, a node or a device at most
 FEW = 2
 """Ranks up to which there is no median between the lowest and the highest."""
+SAME = 0.01  # share of a peak by which reports of it may differ: one rank's came a moment earlier
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
@@ -89,6 +90,15 @@ def in_unit_of(size: float, reference: float) -> str:
     return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
 
 
+def size_of(size: float, capacity: float) -> str:
+    """Return bytes and the capacity, in one unit if they have the same: ``6.99 of 22.2 GiB``."""
+    if not capacity > 0:
+        return format_bytes(size)
+    (divisor, unit), (of_divisor, of_unit) = unit_for(size), unit_for(capacity)
+    own = "" if unit == of_unit else f" {unit}"
+    return f"{number(size, divisor)}{own} of {number(capacity, of_divisor)} {of_unit}"
+
+
 def change(facts: Facts) -> str:
     """Return both edges and the difference, such as ``0.00 → 3.75 GiB (+3.75)``."""
     divisor, _ = unit_for(max(facts.before, facts.after))
@@ -105,6 +115,15 @@ def peak_text(peak: Peak) -> str:
     if math.isnan(peak.value):
         return size
     return f"≥ {size}" if peak.certainty == "at least" else f"{size} {peak.certainty}"
+
+
+def peak_name(ranks: Ranks | None, peak: Peak) -> str:
+    """Return what the peak in a chart is called: where it is the worst rank's, by that rank."""
+    worst = ranks.worst if ranks is not None and ranks.world > 1 else None
+    if worst is None or not abs(worst.peak - peak.value) <= SAME * peak.value:
+        return f"peak {peak_text(peak)}"
+    phase, own = plain(worst.phase, NAME), Peak(worst.peak, worst.certainty)
+    return ", ".join((f"worst: rank {worst.rank}", peak_text(own), *([phase] if phase else [])))
 
 
 def headroom_text(room: float, total: float) -> str:

@@ -26,7 +26,7 @@ from hfmem_widget.view.line import LOST_RUN, compact_bundle, lost_bundle, runnin
 from hfmem_widget.view.screen import Bundle, Screen
 
 if TYPE_CHECKING:
-    from hfmem_widget.view.bottom import BottomLine
+    from hfmem_widget.view.terminal import BottomLine
     from hfmem_widget.view.wire.protocol import Buffers, Message
     from hfmem_widget.view.wire.widget import MemoryWidget
 
@@ -208,7 +208,7 @@ class CellView(_View):
     def _begin_in_terminal(self) -> None:
         terminal = self._screen.terminal if self._wants_chart else None
         if terminal is not None:
-            from hfmem_widget.view.bottom import BottomLine
+            from hfmem_widget.view.terminal import BottomLine
 
             self._bottom = BottomLine(terminal)
             self._recorder.subscribe(self._bottom)

@@ -14,9 +14,9 @@ from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.scene import AS_HIGH
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_lines, sentence
-from hfmem_widget.view.headline import headline, size_of, worst_of
+from hfmem_widget.view.headline import headline, worst_of
 from hfmem_widget.view.html import BOX
-from hfmem_widget.view.line import NAME, compact_bundle, peak_text
+from hfmem_widget.view.line import NAME, compact_bundle, peak_text, size_of
 from hfmem_widget.view.screen import Bundle
 from hfmem_widget.view.table import Column, TableRow, table
 

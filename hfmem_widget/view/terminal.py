@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import select
+import threading
+import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -12,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.analysis.facts import GRAVITY, active_devices, label_of
-from hfmem_widget.session import FINE_KINDS, Device, Finding, Ranks, Session
+from hfmem_widget.session import FINE_KINDS, Device, Finding, Ranks, Sample, Session
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import (
@@ -28,7 +32,7 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view.findings import IN_SIGHT, MARKS, sentence
 from hfmem_widget.view.line import length, rank_phrases
-from hfmem_widget.view.rank_words import flag_text, rank_cells
+from hfmem_widget.view.ranks import flag_text, rank_cells
 from hfmem_widget.view.table import aligned
 
 BOLD, DIM, RED, YELLOW, USUAL = (f"\x1b[{code}m" for code in (1, 2, 31, 33, 0))
@@ -377,3 +381,76 @@ def ranks_data(ranks: Ranks) -> dict[str, Any]:
             for row in ranks.table
         ],
     }
+
+
+PACE = 0.5  # seconds between two lines
+FEWEST_ROWS = 6
+
+SAVE, RESTORE = "\x1b7", "\x1b8"  # the cursor's place
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
+NOT_DIM = "\x1b[22m"
+TO_LINE_END, ALL_ROWS = "\x1b[K", "\x1b[r"
+
+_shown_on: dict[int, BottomLine] = {}
+"""The line in each terminal's last row: of nested watches, that of the first to show one."""
+
+
+def terminal_of(stream: Any) -> int | None:
+    """Return the file descriptor of a terminal that can keep a row for itself; None of anything else."""
+    try:
+        number: int = stream.fileno()
+        is_able = os.isatty(number) and os.environ.get("TERM", "dumb") != "dumb"
+    except (AttributeError, OSError, ValueError):
+        return None
+    return number if is_able and os.name == "posix" else None
+
+
+class BottomLine:
+    """The last row of a terminal, kept out of what scrolls (DECSTBM) until `close`; called each tick."""
+
+    def __init__(self, terminal: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._terminal = terminal  # a file descriptor
+        self._clock = clock
+        self._rows = 0
+        self._has_ended = False
+        self._lock = threading.Lock()
+        self._next = clock() + PACE  # a quick cell shows none
+
+    def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
+        """Show how a session stands, at its pace."""
+        del samples
+        if self._clock() < self._next:
+            return
+        self._next = self._clock() + PACE
+        peaks = {each.key: session.peak(f"{each.key}/allocated") for each in session.devices}
+        figures = line(glance(session, peaks)).partition("\n")[0]
+        with self._lock:
+            if not self._has_ended:
+                self._write(f'memwatch "{plain(session.label)}" · {figures}')
+
+    def _write(self, text: str) -> None:
+        columns, rows = os.get_terminal_size(self._terminal)
+        if rows < FEWEST_ROWS or _shown_on.setdefault(self._terminal, self) is not self:
+            return
+        keep = ""
+        if rows != self._rows:
+            # One row down and up again: the text that may stand in the last row moves up.
+            keep = f"\x1bD\x1b[A{SAVE}\x1b[1;{rows - 1}r{RESTORE}"
+            self._rows = rows
+        row = f"\x1b[{rows};1H{NO_WRAP}{DIM}{text[: columns - 1]}{NOT_DIM}{TO_LINE_END}{WRAP}"
+        self._send(f"{keep}{SAVE}{row}{RESTORE}")
+
+    def close(self) -> None:
+        """Give the row back, empty."""
+        with self._lock:
+            self._has_ended = True
+            if self._rows:
+                del _shown_on[self._terminal]
+                self._send(f"{SAVE}{ALL_ROWS}\x1b[{self._rows};1H{TO_LINE_END}{RESTORE}")
+                self._rows = 0
+
+    def _send(self, text: str) -> None:
+        # Not to a terminal that was stopped (Ctrl-S): the poller would wait with it.
+        _, ready, _ = select.select([], [self._terminal], [], 0)
+        if ready:
+            os.write(self._terminal, text.encode())

@@ -15,9 +15,8 @@ from hfmem_widget.features.stacks.over_time import OTHERS
 from hfmem_widget.session.stacks import BEFORE, By, OverTime
 from hfmem_widget.text import format_bytes, plain, unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart import paint_svg as paint
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
-from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word
+from hfmem_widget.view.chart import svg as paint
+from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word, time_ticks, value_ticks
 
 HEIGHT = 170  # pixels
 COLUMNS = 150  # a slope is at most as wide as one

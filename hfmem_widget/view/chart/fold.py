@@ -17,7 +17,7 @@ from hfmem_widget.session import Finding, Session
 from hfmem_widget.session.spans import Spans, outermost
 from hfmem_widget.session.steps import FIGURES
 from hfmem_widget.session.timeline import Timeline
-from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks
+from hfmem_widget.view.chart.shapes import Ticks, round_up, time_ticks
 
 PAUSE_SHARE, LEAST_PAUSE = (
     0.02,

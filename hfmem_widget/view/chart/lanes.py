@@ -15,8 +15,7 @@ from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
 from hfmem_widget.session.steps import FIGURES, Table, group_of, merged, sizes_of
 from hfmem_widget.text import format_bytes, format_count, format_duration
-from hfmem_widget.view.chart.axis import round_up
-from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.shapes import Bar, round_up
 from hfmem_widget.view.line import peak_text
 
 MOST_BARS = 200

@@ -13,8 +13,16 @@ import numpy as np
 from hfmem_widget.analysis.curve import Gap, Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks, value_ticks
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
+from hfmem_widget.view.chart.shapes import (
+    Bar,
+    Curve,
+    Frame,
+    PointMark,
+    Stroke,
+    Ticks,
+    Word,
+    value_ticks,
+)
 
 Trace = dict[str, Any]
 

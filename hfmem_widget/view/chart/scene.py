@@ -31,13 +31,22 @@ from hfmem_widget.session.series import (
 )
 from hfmem_widget.text import MIB, format_bytes, format_duration, unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.chart.fold import fold_of, folded
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import layers
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
-from hfmem_widget.view.rank_words import peak_name
+from hfmem_widget.view.chart.shapes import (
+    Bar,
+    Curve,
+    Frame,
+    PointMark,
+    Stroke,
+    Ticks,
+    Word,
+    time_ticks,
+    value_ticks,
+)
+from hfmem_widget.view.line import peak_name
 
 CAPACITY_FROM = 0.6  # share of the capacity: where the data reach it, the capacity is drawn
 DEVICE_USED_UP_TO = 2.0  # times the process's own data: up to there, memory in use is drawn

@@ -11,13 +11,24 @@ import numpy as np
 
 from hfmem_widget.analysis.facts import GRAVITY
 from hfmem_widget.analysis.others import brief_lead
-from hfmem_widget.session import Finding, Guide, Session, Span, Timeline, outermost
+from hfmem_widget.session import (
+    Finding,
+    Guide,
+    RankRow,
+    Ranks,
+    RankStrip,
+    Session,
+    Span,
+    Timeline,
+    outermost,
+)
+from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
 from hfmem_widget.session.series import LINES, TABLE, is_charted
-from hfmem_widget.session.steps import Table
+from hfmem_widget.session.steps import CERTAINTIES, Table
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import plain
 from hfmem_widget.view.findings import sentence
-from hfmem_widget.view.wire.rank_messages import RanksMessage, describe_ranks
+from hfmem_widget.view.line import NAME
 
 PROTOCOL = 1
 METRICS = tuple(name for name, row in TABLE.items() if row.sent)
@@ -50,6 +61,7 @@ MOST_IN_PATH = 6
 
 Message = dict[str, Any]
 Buffers = list[bytes]
+RanksMessage = tuple[dict[str, Any], bytes]
 
 
 def charted(session: Session) -> list[int]:
@@ -346,3 +358,85 @@ def describe_guide(guide: Guide) -> dict[str, Any]:
         "last": round(guide.last),
     }
     return {**described, "band": list(map(round, guide.band))} if any(guide.band) else described
+
+
+MOST_PHASES = 8
+MOST_DEVICES = 4
+
+OUTLINE_BYTES, FEWEST_COLUMNS = 1_400, 16
+"""Bytes at most, and columns at least, of a strip in an outline."""
+
+
+def describe_ranks(ranks: Ranks, *, is_outline: bool = False) -> RanksMessage:
+    """Return all ranks as JSON, and the cells of the whole strip; for an outline a coarser one."""
+    rows = max(1, len(ranks.strip.first))
+    most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
+    return described(ranks, folded(ranks.strip, most), is_whole=True)
+
+
+def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> RanksMessage:
+    """Return all ranks as JSON, and the cells of a strip; one that is whole says whose its rows are."""
+    rows = ranks.table[:TABLE_ROWS]
+    devices = list(dict.fromkeys(map(_device, rows)))[:MOST_DEVICES]
+    columns: dict[str, Any] = {"at": [round(at, 3) for at in strip.at]}
+    if is_whole:
+        columns["first"] = list(strip.first)
+    message = {
+        "world": ranks.world,
+        "nodes": ranks.nodes,
+        "reporting": ranks.reporting,
+        "engine": plain(ranks.engine, NAME),
+        "lowest": _whole(ranks.lowest),
+        "median": _whole(ranks.median),
+        "lowest_rank": ranks.lowest_rank,
+        "devices": list(map(list, devices)),
+        "table": [_row(row, devices) for row in rows],
+        "phases": [
+            [phase.kind, _whole(phase.low), _whole(phase.median), _whole(phase.high), phase.rank]
+            for phase in ranks.phases[:MOST_PHASES]
+        ],
+        "strip": columns,
+    }
+    return message, strip.cells
+
+
+def _device(row: RankRow) -> tuple[str, int | None]:
+    return plain(row.device, NAME), _whole(row.total)
+
+
+def _row(row: RankRow, devices: list[tuple[str, int | None]]) -> list[Any]:
+    device = _device(row)
+    return [
+        row.rank,
+        row.attempt,
+        plain(row.host, NAME),
+        devices.index(device) if device in devices else None,
+        CERTAINTIES.index(row.certainty),
+        *map(_whole, (row.peak, row.weights, row.activations)),
+        row.step,
+        plain(row.phase, NAME),
+        round(row.silent) if math.isfinite(row.silent) else 0,
+        row.flag,
+    ]
+
+
+def _whole(value: float) -> int | None:
+    return round(value) if math.isfinite(value) else None
+
+
+def newest(strip: RankStrip, columns: int) -> RankStrip:
+    """Return the last columns of a strip."""
+    begin = len(strip.at) - columns
+    return replace(strip, at=strip.at[begin:], cells=strip.cells[begin * len(strip.first) :])
+
+
+def folded(strip: RankStrip, most: int) -> RankStrip:
+    """Return a strip of at most so many columns, each with the highest of its neighbours that is heard of."""
+    size, rows = -(-len(strip.at) // most), len(strip.first)
+    if size <= 1 or not rows:
+        return strip
+    cells = np.frombuffer(strip.cells, np.uint8).reshape(-1, rows).astype(np.int16)
+    cells[cells == SILENT_CELL] = -1
+    highest = np.maximum.reduceat(cells, np.arange(0, len(cells), size))
+    highest[highest < 0] = SILENT_CELL
+    return RankStrip(strip.first, strip.at[::size], highest.astype(np.uint8).tobytes())

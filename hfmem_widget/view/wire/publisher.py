@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hfmem_widget.session import Sample, Session, Span
+from hfmem_widget.session import Ranks, Sample, Session, Span
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, FULL, NEWS, NOTHING, Detail, judged
-from hfmem_widget.view.wire.rank_messages import RanksNews
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
@@ -51,6 +50,37 @@ ENVELOPE = 1300
 """Bytes of a message in the server beside its content: headers, and the objects that hold it."""
 
 BURST = 6000  # bytes that may be sent ahead of the rate: those of a coarse snapshot of one device
+
+
+NEWEST_COLUMNS = 8  # of the strip of all ranks, in one message
+
+
+class RanksNews:
+    """What of all ranks was sent so far."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._sent: Ranks | None = None
+        self._sent_at = -math.inf
+        self._until = -math.inf
+
+    def news(self, now: float, interval: float) -> protocol.RanksMessage | None:
+        """Return the table and the newest columns; None where nothing is new, or it is too early."""
+        ranks = self._session.ranks
+        if ranks is None or ranks is self._sent or now - self._sent_at < interval:
+            return None
+        # The last that was sent may have grown since.
+        new = sum(at >= self._until for at in ranks.strip.at)
+        self.mark_as_sent(now)
+        return protocol.described(
+            ranks, protocol.newest(ranks.strip, min(new, NEWEST_COLUMNS)), is_whole=False
+        )
+
+    def mark_as_sent(self, now: float) -> None:
+        """Count everything as sent."""
+        if (ranks := self._session.ranks) is not None:
+            self._sent, self._sent_at = ranks, now
+            self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
 
 
 class Publisher:
