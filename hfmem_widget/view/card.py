@@ -17,7 +17,7 @@ from hfmem_widget.analysis.facts import (
     samples_in,
 )
 from hfmem_widget.analysis.others import Movement, children_text, movement, untouched_text
-from hfmem_widget.session import Device, Polling, Session, Span
+from hfmem_widget.session import Polling, Session, Span
 from hfmem_widget.text import (
     format_bytes,
     format_change,
@@ -51,18 +51,12 @@ from hfmem_widget.view.tokens import kv_cache_text, token_cost
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 
 MOST_NOTES = 3
-MOST_ON_LINE = 220
-
-MOST_TEXT = 1500
-"""Characters of the text of a card, with what stands above it: what a program reads of a cell is limited."""
-
+MOST_ON_LINE = 220  # characters
+MOST_TEXT = 1500  # characters of text, with the lead: programs read little of a cell's output
 _LEFT_OUT = "  (more: display the session)"
 
-MANY_MISSED = 0.05
-LONG_GAP = 1.0
-LONG_GAP_INTERVALS = 5
-
-_LARGE = "margin:4px 0 0;font-size:17px"
+MANY_MISSED = 0.05  # share of the samples that were due
+LONG_GAP, LONG_GAP_INTERVALS = 1.0, 5  # seconds, and intervals between samples, whichever is longer
 
 
 def card_bundle(
@@ -75,8 +69,8 @@ def card_bundle(
 ) -> dict[str, str]:
     """Return the card by MIME type, with a small picture unless it is shown `with_chart`.
 
-    `lead` says by MIME type why memory ran out, and what would fit: it stands above the card, which then
-    leaves that out. The first `notes_shown` notes of the session are on the cards of earlier cells.
+    `lead` goes above the card: it says by MIME type why memory ran out, and what would fit, which the card
+    then leaves out. The first `notes_shown` notes of the session are on the cards of earlier cells.
     """
     facts, moved = facts_of(session, span), movement(session, span)
     findings = findings_of(session, span)
@@ -88,7 +82,11 @@ def card_bundle(
     elif errors:
         advice = [text for each in errors for text in each.advice]
         what_fits = moves_table(session.moves, advice, can_write=session.is_of_here)
-    picture = kit.Fragment("" if with_chart else _picture(session, span))
+    picture = ""
+    if not with_chart:
+        samples = format_counted(samples_in(session, span), "sample")
+        short = f"Too short to chart: {samples} in {duration_text(session, span)}."
+        picture = sparkline(session, span) or kit.note(short).html
     texts = (kv_cache_text, children_text, untouched_text)
     sentences = list(filter(None, (text(session, span) for text in texts)))
     cost = None
@@ -103,25 +101,25 @@ def card_bundle(
     phases = "" if session.ranks and session.ranks.phases else phases_html(session, span)
     steps = [kit.Fragment(phases), *([cost.picture()] if cost else [])]
     pace = pace_text(session, span)
-    header = _header(session, span.label or span.kind, span, _about(session, span, facts, moved))
-    said, bar = _lead(session, span, facts, moved)
+    header = _header(session, span.label or span.kind, span, facts, moved)
+    sentence_, bar = _sentence_and_bar(session, span, facts, moved)
     card = kit.bundle(
-        # Read without styles, it begins with the sentence.
-        kit.block("display:flex;flex-direction:column-reverse", said, header),
-        kit.NOTHING if lead else bar,  # what stands above has one
+        # Without styles, the card begins with the sentence.
+        kit.block("display:flex;flex-direction:column-reverse", sentence_, header),
+        kit.NOTHING if lead else bar,  # the lead has a bar of its own
         kit.note(remark),
         kit.Fragment(findings_html(findings)),
-        kit.Fragment(what_fits.html),
-        kit.Fragment(what_if_html(session.what_if if trained else None).html),
+        what_fits,
+        what_if_html(session.what_if if trained else None),
         *kit.notes(sentences),
         ranks_html(session),
-        picture,
+        kit.Fragment(picture),
         kit.folds(
             ("steps and phases", [*steps, kit.note(pace)] if phases else []),
             (", ".join(["all figures", *counted]), [*_figures(session, facts, moved), *notes]),
         ),
     )
-    # The one line, with the worst step and the throughput where they fit, and a line for each finding.
+    # The text is one line, with the worst step and the throughput where they fit, and one for each finding.
     text = line(session, span)
     worst = next((f"worst {row.worst}" for row in phase_rows(session, span) if row.worst), "")
     for more in filter(None, (worst, pace)):
@@ -138,21 +136,18 @@ def card_bundle(
         + ", ".join(f"{name} ({does})" for name, does in steps_after),
     ]
     whole = kit.below(lead, card["text/html"], (text, *filter(None, below)))
-    return {**whole, "text/plain": _shortened(whole["text/plain"])}
-
-
-def _shortened(text: str) -> str:
-    """Return a text with `MOST_TEXT` characters at most; the last line says what to type next."""
-    if len(text) <= MOST_TEXT:
-        return text
-    *lines, last = text.split("\n")
-    kept = list(accumulate(len(each) + 1 for each in lines))
-    count = bisect_right(kept, MOST_TEXT - len(last) - len(_LEFT_OUT))
-    return "\n".join((*lines[:count], _LEFT_OUT, last))
+    text = whole["text/plain"]
+    if len(text) > MOST_TEXT:
+        # The last line, with what to type next, stays.
+        *lines, last = text.split("\n")
+        lengths = list(accumulate(len(each) + 1 for each in lines))
+        count = bisect_right(lengths, MOST_TEXT - len(last) - len(_LEFT_OUT))
+        text = "\n".join((*lines[:count], _LEFT_OUT, last))
+    return {**whole, "text/plain": text}
 
 
 def _parts_line(session: Session, span: Span, facts: Sequence[Facts]) -> str:
-    """Return the parts at the peak that the sentence is about; empty where unknown, and for a block."""
+    """Return the parts at the sentence's peak; empty where unknown, and for a block."""
     if session.ranks is not None or not facts or span.kind != "cell":
         return ""
     worst = worst_of(facts)
@@ -165,50 +160,50 @@ def summary_html(session: Session, span: Span, most_notes: int) -> str:
     """Return the figures of the card and the notes, for a report, which has the rest elsewhere."""
     facts, moved = facts_of(session, span), movement(session, span)
     return kit.bundle(
-        _header(session, span.kind, span, _about(session, span, facts, moved)),
-        *_lead(session, span, facts, moved),
+        _header(session, span.kind, span, facts, moved),
+        *_sentence_and_bar(session, span, facts, moved),
         *_figures(session, facts, moved),
         *_notes(session, span, facts, session.portable_notes[:most_notes]),
     )["text/html"]
 
 
-def _header(session: Session, name: str, span: Span, about: Sequence[str]) -> kit.Fragment:
-    outcome = kit.marked(outcome_colour(span), outcome_of(session, span), kit.BULLET)
-    return kit.headed(name, kit.phrases(about), at_right=outcome)
-
-
-def _about(session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement) -> list[str]:
-    shown = moved.devices if moved.lead else facts
-    devices = _devices([each.device for each in shown])
+def _header(
+    session: Session, name: str, span: Span, facts: tuple[Facts, ...], moved: Movement
+) -> kit.Fragment:
+    devices = [each.device for each in (moved.devices if moved.lead else facts)]
+    names, count = {device.name for device in devices}, len(devices)
     if (ranks := session.ranks) is not None:
-        devices = [size_text(ranks), plain(ranks.engine, NAME), reporting_text(ranks)]
-    return [duration_text(session, span), *devices, *_budgets(session, facts)]
+        about = [size_text(ranks), plain(ranks.engine, NAME), reporting_text(ranks)]
+    elif count < 2:
+        about = [f"{device.key} {device.name}" for device in devices]
+    else:
+        alike = f"{count} \N{MULTIPLICATION SIGN} {names.pop()}" if len(names) == 1 else ""
+        about = [alike or f"{count} devices"]
+    # The first budget, which the chart draws only where the data come near.
+    budgets = (guide for guide in session.guides if guide.kind == "budget")
+    keys = {each.device.key for each in facts}
+    about += [guide.label for guide in budgets if guide.device in keys][:1]
+    outcome = kit.marked(outcome_colour(span), outcome_of(session, span), kit.BULLET)
+    return kit.headed(name, kit.phrases([duration_text(session, span), *about]), at_right=outcome)
 
 
-def _lead(
+def _sentence_and_bar(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement
-) -> list[kit.Fragment]:
+) -> tuple[kit.Fragment, kit.Fragment]:
+    """Return the sentence and the bar of its peak, or what other processes did and a table of it."""
     if moved.lead:
-        return list(_moved(moved))
-    sentence_ = headline(session, span, facts)
-    return [kit.block(_LARGE, sentence_), _bar(session, span, facts)]
-
-
-def _bar(session: Session, span: Span, facts: tuple[Facts, ...]) -> kit.Fragment:
-    """Return the parts at the peak of the device that the sentence is about."""
+        return kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}."), _moved(moved)
     worst = session.ranks.worst if session.ranks is not None else None
+    most = worst_of(facts) if facts and worst is None else None
+    device = None if most is None else most.device
     if worst is not None:
-        of_rank = [each for each in session.devices if each.key == f"rank:{worst.rank}"]
-        return _bar_of(session, span, of_rank[0], worst.total) if of_rank else kit.NOTHING
-    if not facts:
-        return kit.NOTHING
-    most = worst_of(facts)
-    return _bar_of(session, span, most.device, most.capacity)
-
-
-def _bar_of(session: Session, span: Span, device: Device, capacity: float) -> kit.Fragment:
-    peak = anatomies.peak_of(session, span, device)
-    return bar_of(peak, capacity, kept_of(session, span, peak))
+        device = next((each for each in session.devices if each.key == f"rank:{worst.rank}"), None)
+    bar = kit.NOTHING
+    if device is not None:
+        peak = anatomies.peak_of(session, span, device)
+        capacity = most.capacity if most is not None else worst.total if worst is not None else 0.0
+        bar = bar_of(peak, capacity, kept_of(session, span, peak))
+    return kit.block("margin:4px 0 0;font-size:17px", headline(session, span, facts)), bar
 
 
 def _figures(session: Session, facts: tuple[Facts, ...], moved: Movement) -> list[kit.Fragment]:
@@ -233,23 +228,8 @@ def _notes(
     ]
 
 
-def _devices(devices: Sequence[Device]) -> list[str]:
-    if len(devices) < 2:
-        return [f"{device.key} {device.name}" for device in devices]
-    names, count = {device.name for device in devices}, len(devices)
-    alike = f"{count} \N{MULTIPLICATION SIGN} {names.pop()}" if len(names) == 1 else ""
-    return [alike or f"{count} devices"]
-
-
-def _budgets(session: Session, facts: tuple[Facts, ...]) -> list[str]:
-    """Return the first budget of what is shown; the chart draws it only where the data come near."""
-    shown = {each.device.key for each in facts}
-    budgets = (guide for guide in session.guides if guide.kind == "budget")
-    return [guide.label for guide in budgets if guide.device in shown][:1]
-
-
 def _columns(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return the five figures: the label, the value, and the small text below it."""
+    """Return the five figures, each as its label, its value, and the small text below."""
     certainty = "" if math.isnan(facts.peak.value) else f" ({facts.peak.certainty})"
     bound = "≥ " if facts.peak.certainty == "at least" else ""
     above, reserved = facts.above_start, facts.reserved_peak
@@ -274,7 +254,7 @@ def _columns(facts: Facts) -> list[tuple[str, str, str]]:
     ]
 
 
-def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
+def _moved(moved: Movement) -> kit.Fragment:
     devices = moved.devices
     columns = {
         "device": [each.device.key for each in devices],
@@ -288,8 +268,7 @@ def _moved(moved: Movement) -> tuple[kit.Fragment, kit.Fragment]:
     if not moved.has_children:
         del columns["child processes"]
     rows = [*zip(*columns.values(), strict=True)] if len(devices) > 1 else []
-    lead = kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}.")
-    return lead, _table_of([*columns], rows)
+    return _table_of([*columns], rows)
 
 
 def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
@@ -304,12 +283,6 @@ def _table(facts: tuple[Facts, ...]) -> kit.Fragment:
 def _table_of(heads: Sequence[str], rows: Sequence[tuple[str, ...]]) -> kit.Fragment:
     columns = [Column(head, is_bold=at == 0) for at, head in enumerate(heads)]
     return table(columns, list(map(TableRow, rows)))
-
-
-def _picture(session: Session, span: Span) -> str:
-    samples = format_counted(samples_in(session, span), "sample")
-    short = f"Too short to chart: {samples} in {duration_text(session, span)}."
-    return sparkline(session, span) or kit.note(short).html
 
 
 def _use(facts: Facts) -> kit.Fragment:
@@ -327,8 +300,8 @@ def _use(facts: Facts) -> kit.Fragment:
     return kit.phrases([use, *(f"{user} {number(size, divisor)}" for user, size in known)])
 
 
-def _polling(polling: Polling, *, has_steps: bool = True) -> str:
-    """Say how far the samples can be trusted, where they came badly, and what was not measured."""
+def _polling(polling: Polling, *, has_steps: bool) -> str:
+    """Say which samples are missing, and what was not measured."""
     texts = []
     due = polling.ticks + polling.missed
     if due and polling.missed / due > MANY_MISSED:
