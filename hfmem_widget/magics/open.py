@@ -52,7 +52,7 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | N
     else:
         session = opened.overview
         if opened.running and screen.live:
-            RunView(opened.recorder, screen, kept=opened).begin()
+            RunView(opened.recorder, screen, opened).begin()
             return opened, session
     bundles = list(still_bundles(session))
     for bundle in bundles if screen.live else bundles[:1]:

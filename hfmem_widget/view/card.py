@@ -193,15 +193,15 @@ def _sentence_and_bar(
     """Return the sentence and the bar of its peak, or what other processes did and a table of it."""
     if moved.lead:
         return kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}."), _moved(moved)
-    worst = session.ranks.worst if session.ranks is not None else None
-    most = worst_of(facts) if facts and worst is None else None
-    device = None if most is None else most.device
-    if worst is not None:
-        device = next((each for each in session.devices if each.key == f"rank:{worst.rank}"), None)
-    bar = kit.NOTHING
+    device, capacity, bar = None, 0.0, kit.NOTHING
+    if session.ranks is not None and (worst := session.ranks.worst) is not None:
+        key, capacity = f"rank:{worst.rank}", worst.total
+        device = next((each for each in session.devices if each.key == key), None)
+    elif facts:
+        most = worst_of(facts)
+        device, capacity = most.device, most.capacity
     if device is not None:
         peak = anatomies.peak_of(session, span, device)
-        capacity = most.capacity if most is not None else worst.total if worst is not None else 0.0
         bar = bar_of(peak, capacity, kept_of(session, span, peak))
     return kit.block("margin:4px 0 0;font-size:17px", headline(session, span, facts)), bar
 
