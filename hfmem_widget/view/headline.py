@@ -14,19 +14,13 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.line import FEW, NAME, in_unit_of, size_of
 from hfmem_widget.view.phases import phase_rows, where_text
 
-LEAST_SHARE = 0.05
-"""Of what stays: a part that has less is not named."""
-
-EXPLAINED = 0.9
-"""Share of what stays from which on the parts that have grown are said to be all of it."""
-
-ALL = 0.99
-"""The same, without a "mostly"."""
-
+LEAST_SHARE = 0.05  # share of the memory that stays from which a part is named
+EXPLAINED = 0.9  # share from which a single part is named without its size, with "mostly"
+ALL = 0.99  # share from which it is named without "mostly"
 MOST_NAMED = 3
 
 _MADE_BEFORE = {"before", "rounding"}
-"""Parts that say when memory was allocated, or how, and not what it is for."""
+"""Parts that say when or how memory was allocated, not its purpose."""
 
 
 def worst_of(facts: Sequence[Facts]) -> Facts:
@@ -90,7 +84,7 @@ def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
 
 
 def grown_text(session: Session, span: Span, facts: Facts) -> str:
-    """Return which parts have what a span left behind, the largest first; empty where none was counted."""
+    """Return the parts of the memory that a span left behind, the largest first; empty where unknown."""
     start, end = (
         {part.name: part.bytes for part in moment(session, span, facts.device).parts}
         for moment in (anatomies.start_of, anatomies.end_of)
@@ -104,14 +98,11 @@ def grown_text(session: Session, span: Span, facts: Facts) -> str:
     if not set(named) - {"unattributed", "activations"}:
         return ""
     is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
-    mostly = "mostly " * (is_one and grown[named[0]] < ALL * facts.left_behind)
-    texts = [
-        mostly + LABELS[name]
-        if is_one
-        else f"{LABELS[name]} {in_unit_of(grown[name], facts.left_behind)}"
-        for name in named
-    ]
-    return ", ".join(texts)
+    mostly = "mostly " * (grown[named[0]] < ALL * facts.left_behind)
+    if is_one:
+        return mostly + LABELS[named[0]]
+    left = facts.left_behind
+    return ", ".join(f"{LABELS[name]} {in_unit_of(grown[name], left)}" for name in named)
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:
@@ -120,9 +111,8 @@ def _of_ranks(ranks: Ranks) -> kit.Fragment:
         return kit.NOTHING
     where = f" on rank {worst.rank}" if ranks.world > 1 else ""
     phase = plain(worst.phase, NAME)
-    peak = _peak(
-        Peak(worst.peak, worst.certainty), worst.total, where, f" in {phase}" * bool(phase)
-    )
+    highest = Peak(worst.peak, worst.certainty)
+    peak = _peak(highest, worst.total, where, f" in {phase}" * bool(phase))
     if ranks.world == 1:
         return peak
     others = [f"median {format_bytes(ranks.median)}"] if ranks.world > FEW else []
