@@ -38,12 +38,11 @@ from hfmem_widget.view.table import Column, TableRow, table
 
 Cells = list[list[str]]
 
-_WORDS = {"node", "device", ""}
-_FLAGS = {"oom": "out of memory"}
+_WORDS = {"node", "device", ""}  # heads of columns
 
 FINE = 100  # a scale up to here has a colour for each cell; further up two share one, for a smaller image
 EMPTY_CELL = 251  # of the image, before the first column
-
+SILENT = "#b8bec5"
 SCALE = (
     *("440154", "482475", "414487", "355f8d", "2a788e", "21918c"),
     *("22a884", "44bf70", "7ad151", "bddf26", "fde725"),
@@ -53,18 +52,15 @@ SCALE = (
 ENDS = (4, 10, 20, 50, 100, 150, FULL_CELL)
 """Cells at which a scale may end, from 2 to 100 %: few, so that colours seldom change in a run."""
 
-SILENT = "#b8bec5"
-
-_HIGH_ROW, _LOW_ROW = 14, 2.25  # pixels
-_LEAST_HEIGHT = 112
+_HIGH_ROW, _LOW_ROW, _LEAST_HEIGHT = 14, 2.25, 112  # pixels
 _STRETCHED = 'preserveAspectRatio="none" style="image-rendering:pixelated"'
 _BETWEEN = 12  # pixels from one word at the side to the next
 
 
 def skew_of(ranks: Ranks) -> tuple[str, int, float] | None:
-    """Return where one rank exceeds the median most, or the other of two: the phase, the rank, the share.
+    """Return the largest excess of a rank over the median, or over the other of two.
 
-    Without phases it is that of the peaks.
+    It is the phase, the rank and the share; without phases that of the peaks.
     """
     compared: list[tuple[str, int, float, float, float]] = [
         (phase.kind, phase.rank, phase.low, phase.median, phase.high) for phase in ranks.phases
@@ -80,7 +76,7 @@ def skew_of(ranks: Ranks) -> tuple[str, int, float] | None:
 
 
 def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
-    """Return the figures of a card: the label, the value, and the small text below it."""
+    """Return the figures of a card, each as its label, its value, and the small text below."""
     worst = ranks.worst or RankRow(0)
     has_peak = not math.isnan(worst.peak)
     certainty = f" ({worst.certainty})" if has_peak else ""
@@ -107,15 +103,15 @@ def rank_figures(ranks: Ranks) -> list[tuple[str, str, str]]:
 
 
 def flag_text(row: RankRow) -> str:
-    """Return why a rank is worth looking at."""
+    """Return the text of a rank's flag: why the rank needs a look."""
     if row.flag == "silent" and row.silent > 0:
         whole = round(row.silent)
         return f"silent for {whole} s" if whole < 60 else f"silent for {format_duration(whole)}"
-    return _FLAGS.get(row.flag, row.flag)
+    return "out of memory" if row.flag == "oom" else row.flag
 
 
 def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
-    """Return the table: its heads, and a row for each rank; only columns that say something."""
+    """Return the heads of the table, and a row for each rank; without columns that say nothing."""
     rows = ranks.table[:TABLE_ROWS]
     peaks = [row.peak for row in rows if math.isfinite(row.peak)]
     divisor, unit = unit_for(max(peaks, default=math.nan))
@@ -140,7 +136,7 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
 
 
 def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:
-    """Return the phases compared: heads, and a row for each phase."""
+    """Return the heads of the phases compared, and a row for each phase."""
     divisor, unit = unit_for(max((phase.high for phase in ranks.phases), default=math.nan))
     shown = {"low": "lowest", "median": "median", "high": "highest"}
     if ranks.world <= FEW:
@@ -153,24 +149,23 @@ def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:
 
 
 def ranks_html(session: Session) -> kit.Fragment:
-    """Return the strip, the table and the phases of an overview; nothing of any other session."""
+    """Return the strip, the table and the phases of an overview; nothing for any other session."""
     ranks = session.ranks
     if ranks is None or ranks.world < FEW:
         return kit.NOTHING
     flagged = [bool(row.flag) for row in ranks.table]
     drawn = [_drawn(*rank_cells(ranks), flagged), _drawn(*phase_cells(ranks))]
     tables = "".join(f'<div style="min-width:0">{each.html}</div>' for each in drawn if each)
-    side_by_side = (
-        f'<div style="display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0">{tables}</div>'
-    )
-    return kit.Fragment(strip_html(ranks, length(session)).html + side_by_side * bool(tables))
+    style = "display:flex;flex-wrap:wrap;gap:4px 44px;margin:8px 0 0"
+    side_by_side = f'<div style="{style}">{tables}</div>' * bool(tables)
+    return kit.Fragment(strip_html(ranks, length(session)).html + side_by_side)
 
 
 def _drawn(heads: list[str], rows: Cells, flagged: Sequence[bool] = ()) -> kit.Fragment:
     columns = [Column(head, is_words=head in _WORDS, is_quiet=not head) for head in heads]
     lines = []
     for at, (first, *rest) in enumerate(rows):
-        # One that is not marked keeps the mark's place, so that all stand below each other.
+        # An invisible mark keeps the names aligned.
         colour = palette.BAD if at < len(flagged) and flagged[at] else "transparent"
         name = kit.marked(colour, first, kit.BULLET) if any(flagged) else first
         lines.append(TableRow((name, *rest), is_sum=bool(flagged) and at == 0))
@@ -194,19 +189,18 @@ def colour(cell: int, full: int = FULL_CELL) -> str:
 
 
 def height_of(rows: int) -> int:
-    """Return how many pixels high a strip of so many rows is."""
-    if rows <= SHOWN_SINGLY:
-        return _HIGH_ROW * rows
-    return math.ceil(max(_LEAST_HEIGHT, _LOW_ROW * rows))
+    """Return the height in pixels of a strip of some rows."""
+    is_high = rows <= SHOWN_SINGLY
+    return _HIGH_ROW * rows if is_high else math.ceil(max(_LEAST_HEIGHT, _LOW_ROW * rows))
 
 
 def row_of(strip: RankStrip, rank: int) -> int:
-    """Return the row in which a rank stands."""
+    """Return the row of a rank."""
     return max(0, bisect_right(strip.first, rank) - 1)
 
 
 def side_words(ranks: Ranks, height: float) -> list[tuple[int, bool]]:
-    """Return the rows that are named at the side, with room between them, and whether each is the worst."""
+    """Return the rows with a word at the side, with room between them, and whether each is the worst."""
     strip, worst = ranks.strip, ranks.worst
     rows = len(strip.first)
     if not rows:
@@ -222,7 +216,7 @@ def side_words(ranks: Ranks, height: float) -> list[tuple[int, bool]]:
 
 
 def word_at(ranks: Ranks, row: int) -> str:
-    """Return the number of a row's rank; of several, that of the one worth a look, or the first."""
+    """Return the number of a row's rank; of several, the flagged or worst one's, or the first."""
     first = ranks.strip.first
     until = first[row + 1] if row + 1 < len(first) else ranks.world
     looked_at = (each.rank for each in ranks.table if each.flag or each is ranks.worst)
@@ -232,7 +226,7 @@ def word_at(ranks: Ranks, row: int) -> str:
 
 
 def about(ranks: Ranks) -> str:
-    """Return what a row is."""
+    """Return a description of the rows."""
     rows = len(ranks.strip.first)
     if rows == ranks.world:
         return "a row for each rank"
@@ -242,7 +236,7 @@ def about(ranks: Ranks) -> str:
 
 
 def strip_html(ranks: Ranks, duration: float) -> kit.Fragment:
-    """Return the strip with words at its side and below; nothing where there is none."""
+    """Return the strip with words at its side and below; nothing without a strip."""
     strip = ranks.strip
     rows = len(strip.first)
     if not rows or not strip.at or not duration > 0:
@@ -310,20 +304,13 @@ def _image(strip: RankStrip, duration: float) -> bytes:
     step = 1 if full <= FINE else 2
     drawn = np.where(drawn > FULL_CELL, drawn, drawn - drawn % step)
     lines = np.where(columns < 0, EMPTY_CELL, drawn).astype(np.uint8)
-    inks = [colour(cell, full) for cell in range(256)]
-    return _png(STRIP_COLUMNS, list(map(bytes, lines)), inks, EMPTY_CELL)
-
-
-def _png(width: int, lines: list[bytes], inks: list[str], clear: int) -> bytes:
-    """Return an image of indices into colours, ``rrggbb``; one of them is clear.
-
-    As rectangles of the drawing it would be 15,000 elements; Pillow is nothing that we depend on.
-    """
+    inks = "".join(colour(cell, full) for cell in range(256))
+    # A PNG of indices into colours: rectangles would be 15,000 elements, and we do not depend on Pillow.
     chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, len(lines), 8, 3, 0, 0, 0)),
-        (b"PLTE", bytes.fromhex("".join(inks))),
-        (b"tRNS", b"\xff" * clear + b"\0"),
-        (b"IDAT", zlib.compress(b"".join(b"\0" + line for line in lines), 9)),
+        (b"IHDR", struct.pack(">IIBBBBB", STRIP_COLUMNS, len(lines), 8, 3, 0, 0, 0)),
+        (b"PLTE", bytes.fromhex(inks)),
+        (b"tRNS", b"\xff" * EMPTY_CELL + b"\0"),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + bytes(line) for line in lines), 9)),
         (b"IEND", b""),
     )
     return b"\x89PNG\r\n\x1a\n" + b"".join(

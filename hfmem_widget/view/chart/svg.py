@@ -16,11 +16,16 @@ from hfmem_widget.view.chart.layers import lines_of
 from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
 
-WIDTH = 1000  # units across the stretched part; text stands outside of it and keeps its size
+WIDTH = 1000  # units across the stretched part; text is outside of it and keeps its size
 LANE = 9  # units from the top of a lane to the top of the next
 GUTTER, FOOT = 56, 20  # pixels for the words of the axes
 _LETTER = 5.9  # pixels of a word's letter on average; to measure the width would need a script
 _BOX, _OFF = 15, 9  # pixels: the height of a word, and from the middle of a mark to its word
+
+_CARD_COLUMNS, _CHART_COLUMNS = 160, 240
+_CARD_HEIGHT, _CHART_HEIGHT = 52, 170
+_LANE_GAP = 6
+POINTS = 1850  # of all lines together, about 10 bytes each
 
 _CROSS = '<path d="M-4 -4l8 8m0 -8l-8 8" fill="none" stroke="{}" stroke-width="{}"/>'
 _SIGNS = {
@@ -28,15 +33,9 @@ _SIGNS = {
     "cross": _CROSS.format(palette.CASING, 4.4) + _CROSS.format(palette.PEAK, 2.6),
 }
 
-_CARD_COLUMNS, _CHART_COLUMNS = 160, 240
-POINTS = 1850  # for all lines together: about 10 bytes each
-
-_CARD_HEIGHT, _CHART_HEIGHT = 52, 170
-_LANE_GAP = 6
-
 
 def sparkline(session: Session, span: Span) -> str:
-    """Return a small picture of allocated and reserved, without axes; empty where there is too little."""
+    """Return a small picture of allocated and reserved, without axes; empty with too few samples."""
     scene = build_scene(session, span, columns=chart_columns(session, _CARD_COLUMNS))
     if scene is None:
         return ""
@@ -47,17 +46,21 @@ def sparkline(session: Session, span: Span) -> str:
 
 
 def chart_html(session: Session, span: Span | None = None) -> str:
-    """Return the chart with axes, lanes and legend; empty where there is too little."""
+    """Return the chart with axes, lanes and legend; empty with too few samples."""
     scene = build_scene(session, span, columns=chart_columns(session))
     if scene is None:
         return ""
-    frame, height = scene.frame, _CHART_HEIGHT
+    frame, height, capacity = scene.frame, _CHART_HEIGHT, ""
     offset = scene.lanes * LANE + _LANE_GAP if scene.lanes else 0
+    if scene.capacity is not None:
+        y = trimmed(offset + height * frame.height(scene.capacity))
+        ends = f'x1="0" x2="100%" y1="{y}" y2="{y}"'
+        capacity = f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
     drawn = [
         axes(frame, height, offset),
-        bars_svg(scene.bars, frame) if scene.bars else "",
+        _bars(scene.bars, frame) if scene.bars else "",
         _curves(scene, height, offset),
-        _capacity(scene, offset),
+        capacity,
         *(mark_svg(mark, frame, height, offset) for mark in scene.marks),
         *(word_svg(word, frame, height, offset) for word in scene.words),
     ]
@@ -69,7 +72,7 @@ def chart_html(session: Session, span: Span | None = None) -> str:
 
 
 def chart_columns(session: Session, most: int = _CHART_COLUMNS) -> int:
-    """Return into how many columns the time of the chart is divided."""
+    """Return the number of columns that the time of the chart is divided into."""
     return max(50, min(most, int(POINTS / (2 * lines_of(session)))))
 
 
@@ -87,16 +90,8 @@ def _curves(scene: Scene, height: int, offset: int) -> str:
 
 
 def _lines(scene: Scene) -> list[Curve]:
-    # Nobody can click here.
+    # Without a legend to click on, hidden lines stay hidden.
     return [curve for curve in scene.line_curves if not curve.is_aside]
-
-
-def _capacity(scene: Scene, offset: int) -> str:
-    if scene.capacity is None:
-        return ""
-    y = trimmed(offset + _CHART_HEIGHT * scene.frame.height(scene.capacity))
-    ends = f'x1="0" x2="100%" y1="{y}" y2="{y}"'
-    return f'<line {ends} stroke="{palette.CAPACITY}" stroke-dasharray="2 3"/>'
 
 
 def picture(label: str, height: int, inside: str) -> str:
@@ -111,7 +106,7 @@ def picture(label: str, height: int, inside: str) -> str:
 
 
 def stretched(height: int, inside: str, offset: int = 0) -> str:
-    """Return a frame of `WIDTH` units that fills any width."""
+    """Return a frame of `WIDTH` units that fills the width of its container."""
     return (
         f'<svg y="{offset}" width="100%" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'preserveAspectRatio="none" style="width:100%;height:{height}px;max-width:none">{inside}</svg>'
@@ -166,7 +161,7 @@ def _path(runs: Iterable[Points], frame: Frame, height: int, end: str = "") -> s
 
 
 def _corners(run: Points, frame: Frame, height: int) -> list[tuple[int, int]]:
-    """Return the points in tenths of a unit, without those in the middle of a level stretch."""
+    """Return the points in tenths of a unit, without the inner points of level stretches."""
     corners: list[tuple[int, int]] = []
     for at, value in run:
         point = (round(10 * WIDTH * frame.share(at)), round(10 * height * frame.height(value)))
@@ -176,8 +171,8 @@ def _corners(run: Points, frame: Frame, height: int) -> list[tuple[int, int]]:
     return corners if len(corners) > 1 else corners * 2
 
 
-def bars_svg(bars: Iterable[Bar], frame: Frame) -> str:
-    """Return lanes of bars: one path for each colour, since a run has hundreds of steps."""
+def _bars(bars: Iterable[Bar], frame: Frame) -> str:
+    # One path for each colour, since a run has hundreds of steps.
     paths: dict[str, str] = {}
     least, lanes = WIDTH / 500, 0
     for bar in bars:
@@ -192,8 +187,8 @@ def bars_svg(bars: Iterable[Bar], frame: Frame) -> str:
 
 
 def mark_svg(mark: PointMark, frame: Frame, height: int, offset: int = 0) -> str:
-    """Return a sign at its point, in a size that is not stretched."""
-    x, y = percent(frame, mark.at), offset + height * frame.height(mark.level)
+    """Return a sign at its point, not stretched."""
+    x, y = _percent(frame, mark.at), offset + height * frame.height(mark.level)
     if mark.sign == "dot":
         return f'<circle cx="{x}" cy="{trimmed(y)}" r="3.5" fill="{palette.PEAK}"/>'
     title = f"<title>{kit.shown(mark.tip).html}</title>" if mark.tip else ""
@@ -202,11 +197,11 @@ def mark_svg(mark: PointMark, frame: Frame, height: int, offset: int = 0) -> str
 
 
 def word_svg(word: Word, frame: Frame, height: int, offset: int = 0) -> str:
-    """Return a word, and the line that leads from it to its point."""
+    """Return a word, and the line from it to its point."""
     y = offset + height * frame.height(word.level)
     off = _OFF if word.is_off else 0
     top = y - off - _BOX if word.is_above else y + off
-    x = ("100%" if word.side == "left" else "0") if word.at is None else percent(frame, word.at)
+    x = ("100%" if word.side == "left" else "0") if word.at is None else _percent(frame, word.at)
     text = kit.shown(word.text).html
     if word.is_boxed:
         width = _LETTER * len(word.text) + 8
@@ -228,7 +223,7 @@ def word_svg(word: Word, frame: Frame, height: int, offset: int = 0) -> str:
 
 
 def axes(frame: Frame, height: int, offset: int = 0) -> str:
-    """Return the words of both axes, and the lines of the grid."""
+    """Return the labels of both axes, and the lines of the grid."""
     drawn = []
     for value, text in zip(frame.levels.values, frame.levels.texts, strict=True):
         y = trimmed(offset + height * frame.height(value * frame.unit[0]))
@@ -237,7 +232,7 @@ def axes(frame: Frame, height: int, offset: int = 0) -> str:
             f'<text x="-6" y="{y}" dy=".35em" text-anchor="end" fill-opacity=".75">{text}</text> '
         )
     drawn += [
-        f'<text x="{percent(frame, value)}" y="{offset + height + 15}" text-anchor="middle" '
+        f'<text x="{_percent(frame, value)}" y="{offset + height + 15}" text-anchor="middle" '
         f'fill-opacity=".75">{text}</text> '
         for value, text in zip(frame.ticks.values, frame.ticks.texts, strict=True)
     ]
@@ -245,10 +240,9 @@ def axes(frame: Frame, height: int, offset: int = 0) -> str:
 
 
 def legend(curves: Iterable[Curve], style: str = "") -> str:
-    """Return the names of curves, those with a rank first, each behind a piece of it."""
-    ranked = sorted(
-        (curve for curve in curves if curve.is_key), key=lambda curve: curve.rank or 1000
-    )
+    """Return the names of curves, those with a rank first, each behind a sample of its line."""
+    entries = (curve for curve in curves if curve.is_key)
+    ranked = sorted(entries, key=lambda curve: curve.rank or 1000)
     keys = (kit.words(kit.Fragment(_key(curve)), curve.name) for curve in ranked)
     return kit.keys(keys, style).html
 
@@ -263,24 +257,23 @@ def _key(curve: Curve) -> str:
 
 
 def swatch(stroke: Stroke, width: int) -> str:
-    """Return a piece of a line as it is drawn."""
+    """Return a short sample of a line."""
     thick = replace(stroke, width=max(stroke.width, 1.6)) if stroke.width > 1 else stroke
     return _small(_stroke(f"M0 5H{width}", thick), width)
 
 
 def _small(shape: str, width: int) -> str:
-    # marimo's style sheet makes every svg a block, which would stand above its word.
+    # marimo's style sheet makes every svg a block, which would be above its word.
     return (
         f'<svg width="{width}" height="10" aria-hidden="true" '
         f'style="display:inline-block;width:{width}px;height:10px;vertical-align:-1px">{shape}</svg>'
     )
 
 
-def percent(frame: Frame, at: float) -> str:
-    """Return where something stands across any width."""
+def _percent(frame: Frame, at: float) -> str:
     return f"{100 * frame.share(at):.2f}%"
 
 
 def trimmed(value: float, digits: int = 1) -> str:
-    """Return a length without digits that nobody sees."""
+    """Return a length in few digits, without trailing zeros."""
     return f"{value:.{digits}f}".rstrip("0").rstrip(".")
