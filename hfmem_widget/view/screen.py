@@ -12,12 +12,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from hfmem_widget.guard import harmless
-from hfmem_widget.view.front_end import (
-    draws_widgets,
-    magics_of,
-    replaces_outputs,
-    running_shell,
-)
+from hfmem_widget.view.front_end import draws_widgets, magics_of, replaces_outputs, running_shell
 
 Bundle = Mapping[str, Any]
 

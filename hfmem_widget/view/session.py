@@ -1,4 +1,4 @@
-"""A session as one output: what its cell showed at the end, as it stands now."""
+"""A session as one output: its card and its chart as they are now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_CELLS = 10  # cells of `%memwatch on` that are listed, the newest
 
 
 def session_bundle(session: Session) -> Bundle:
-    """Return card and chart by MIME type; of many cells a line each, of ranks theirs above their cell."""
+    """Return card and chart by MIME type: many cells have a line each, ranks their card above the cell's."""
     span = _only_span(session)
     if span is not None and session.ranks is None and session.run is not None:
         overview = session.run.overview
@@ -40,24 +40,24 @@ def session_bundle(session: Session) -> Bundle:
 
 
 def came_to(session: Session) -> str:
-    """Return the sentences of the card of a session that has ended, and its findings; of many cells one."""
+    """Return the outcome, the headline and the findings of an ended session; `cells_text` for many cells."""
     span = _only_span(session)
     if span is None:
         return cells_text(session)
-    said = headline(session, span, facts_of(session, span)).text
+    text = headline(session, span, facts_of(session, span)).text
     name = plain(span.label, NAME) or span.kind
-    found = findings_lines(findings_of(session, span))
-    return "\n".join((f"{name}: {outcome_of(session, span)}. {said}", *found))
+    findings = findings_lines(findings_of(session, span))
+    return "\n".join((f"{name}: {outcome_of(session, span)}. {text}", *findings))
 
 
 def cells_text(session: Session) -> str:
-    """Return in a sentence how many cells were watched, the highest peak and the number of findings."""
+    """Return a sentence with the number of watched cells, the highest peak and the number of findings."""
     spans = outermost(session.spans)
-    facts = {span.id: worst_of(found) for span in spans if (found := facts_of(session, span))}
+    facts = {span.id: worst_of(each) for span in spans if (each := facts_of(session, span))}
     texts = [f"{format_counted(len(spans), 'cell')} watched"]
-    heights = {each: there.peak.value for each, there in facts.items() if there.peak.value > 0}
+    heights = {id_: each.peak.value for id_, each in facts.items() if each.peak.value > 0}
     if heights:
-        # Cells that add next to nothing to an earlier one's peak have not made it.
+        # The first cell about as high made the peak; later ones have added next to nothing.
         least = AS_HIGH * max(heights.values())
         first = next(span for span in spans if heights.get(span.id, 0.0) >= least)
         peak, capacity = facts[first.id].peak, facts[first.id].capacity
@@ -68,7 +68,7 @@ def cells_text(session: Session) -> str:
 
 
 def still_bundles(session: Session) -> Iterator[Bundle]:
-    """Yield what watching leaves behind, an output each: the card, and the chart that can be zoomed."""
+    """Yield the outputs that a watch leaves behind: the card, and the chart that can be zoomed."""
     chart = chart_bundle(session, _only_span(session))
     yield card_of(session, with_chart=chart is not None)
     if chart is not None:
@@ -81,7 +81,7 @@ def _only_span(session: Session) -> Span | None:
 
 
 def card_of(session: Session, *, with_chart: bool) -> Bundle:
-    """Return the card alone, with a small picture unless a chart is shown too; of many cells a line each."""
+    """Return the card, with a small picture unless it is shown `with_chart`; of many cells a line each."""
     if (span := _only_span(session)) is not None:
         return card_bundle(session, span, with_chart=with_chart)
     spans = outermost(session.spans)
@@ -94,15 +94,12 @@ def card_of(session: Session, *, with_chart: bool) -> Bundle:
 
 
 def spans_bundle(spans: Sequence[Span]) -> Bundle:
-    """Return spans as a table; of very many the newest."""
+    """Return the newest spans as a table."""
     shown = spans[-MOST_SPANS:]
     rows = []
     for span in shown:
-        peaks = {
-            key: peak
-            for key, peak in span.peaks.items()
-            if key.endswith("/allocated") and math.isfinite(peak.value)
-        }
+        known = (each for each in span.peaks.items() if math.isfinite(each[1].value))
+        peaks = {key: peak for key, peak in known if key.endswith("/allocated")}
         key = max(peaks, key=lambda each: peaks[each].value, default="")
         cells = (
             plain(span.label) or span.kind,

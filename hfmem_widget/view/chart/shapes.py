@@ -25,7 +25,7 @@ _TIME_STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The places of ticks, and their labels."""
+    """The positions of ticks, and their labels."""
 
     values: tuple[float, ...]
     texts: tuple[str, ...]
@@ -53,7 +53,7 @@ def time_ticks(stop: float, count: int = 6) -> Ticks:
 
 
 def time_text(seconds: float, step: float, end: float) -> str:
-    """Return the text of a tick, such as ``2.5 s`` or ``1:30``, of one every `step` seconds up to `end`."""
+    """Return the label of a tick, such as ``2.5 s`` or ``1:30``; ticks are `step` apart, and end at `end`."""
     decimals = _decimals(step)
     if seconds == 0:
         return "0 s"
@@ -71,7 +71,7 @@ def time_text(seconds: float, step: float, end: float) -> str:
 
 
 def round_up(least: float, mantissas: tuple[float, ...]) -> float:
-    """Return the smallest of some mantissas, times a power of ten, that is at least `least`."""
+    """Return the smallest product of a mantissa and a power of ten that is at least `least`."""
     power = 10.0 ** math.floor(math.log10(least))
     fits = (mantissa * power for mantissa in mantissas if mantissa * power >= least * (1 - 1e-9))
     return next(fits, 10 * power)
