@@ -273,7 +273,7 @@ class CellView(_View):
         """Show the live chart; once ranks have started, that of all ranks in its place."""
         try:
             # Slow, so outside the lock. The first is for the end of the cell, which would wait for it.
-            import hfmem_widget.view.session
+            import hfmem_widget.view.card
             import hfmem_widget.view.wire.widget  # noqa: F401
 
             with self._lock:
@@ -383,7 +383,7 @@ class RunView(NotebookView):
         with self._ending:
             card_id, self._card_id = self._card_id, ""
         if card_id:  # else another thread was first
-            from hfmem_widget.view.session import card_of
+            from hfmem_widget.view.card import card_of
 
             self._screen.replace(card_id, card_of(session, with_chart=True))
             self.finish()

@@ -57,14 +57,6 @@ _NARROW = 320  # pixels of a narrow plot, for which it is decided once whether a
 _LETTER = 5.7  # pixels
 _LEAST_LETTERS = 8
 
-_HATCHING = {
-    "shape": "/",
-    "size": 6,
-    "solidity": 0.18,
-    "fgcolor": palette.INK,
-    "fgopacity": 0.45,
-    "bgcolor": CLEAR,
-}
 _SIGNS: dict[str, Trace] = {
     "dot": {"size": 7, "line": {"width": 0}},
     "triangle": {"size": 8, "symbol": "triangle-up"},
@@ -203,6 +195,8 @@ def mark_traces(marks: Iterable[PointMark], frame: Frame) -> list[Trace]:
 
 def gap_trace(gaps: Sequence[Gap], frame: Frame) -> Trace:
     """Return the hatching of the stretches without samples."""
+    ink = {"fgcolor": palette.INK, "fgopacity": 0.45, "bgcolor": CLEAR}
+    hatching = {"shape": "/", "size": 6, "solidity": 0.18, **ink}
     return {
         "type": "bar",
         "name": "not sampled",
@@ -212,7 +206,7 @@ def gap_trace(gaps: Sequence[Gap], frame: Frame) -> Trace:
         # Hovering finds a bar from far beyond its sides.
         "hoverinfo": "skip",
         "legendrank": LAST,
-        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": dict(_HATCHING)},
+        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": hatching},
     }
 
 
