@@ -25,15 +25,11 @@ SUMS = ("allocated", "reserved", "process")
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("children") + 1]
 BESIDE = ("driver", "shared_memory", "others", "unexplained", "page_cache")
-BESIDE_UP_TO = (
-    2.0  # bytes of all users for each of the process: up to there, a bar shows the others
-)
+BESIDE_UP_TO = 2.0  # bytes of all users for one of the process up to which a bar shows the others
 DRAWN_FROM = 0.15  # share of the capacity from which a bar of all of it shows more than a thin line
 LEAST_DRAWN = 0.003  # share of a bar below which a part is too thin to be seen
 LEAST_SEEN = 0.02  # share of the process's memory from which a part has a label below the bar
-AS_MUCH = (
-    0.1  # share by which unattributed memory at the peak and at the end may differ, see `kept_of`
-)
+AS_MUCH = 0.1  # share by which unattributed memory may differ between the peak and the end
 KEPT = "kept"
 
 _FIGURE = re.compile(r"[\d.,]+ [KMGTP]iB")

@@ -176,26 +176,30 @@ def text_of(explanation: Explanation) -> str:
     return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "\u2026"])
 
 
-def _lines(found: Explanation) -> Iterator[str]:
-    took = f" after {format_duration(found.seconds)}" if found.seconds >= 0 else ""
-    of = f"; the highest of {format_counted(found.runs, 'run')}" if found.runs > 1 else ""
-    yield f"{found.label}: {found.outcome}{took}{of}"
-    if found.sentence:
-        yield found.sentence
-    for finding in found.findings[:MOST_ROWS]:
+def _lines(explanation: Explanation) -> Iterator[str]:
+    took = f" after {format_duration(explanation.seconds)}" if explanation.seconds >= 0 else ""
+    of = (
+        f"; the highest of {format_counted(explanation.runs, 'run')}"
+        if explanation.runs > 1
+        else ""
+    )
+    yield f"{explanation.label}: {explanation.outcome}{took}{of}"
+    if explanation.sentence:
+        yield explanation.sentence
+    for finding in explanation.findings[:MOST_ROWS]:
         yield f"{MARKS[finding.severity][2]}: {sentence(finding.title)}"
         texts = (finding.evidence.get("diagnosis"), *finding.advice[:2])
         yield from (f"  {sentence(str(text))}" for text in texts if text)
-    for device in found.devices[:1]:
+    for device in explanation.devices[:1]:
         parts = [part for part in device.parts if part.name in OF_ALLOCATED][:MOST_ROWS]
         sizes = [(part.label, part.bytes, part.bytes / (device.peak or math.nan)) for part in parts]
         rows = [[label, format_bytes(size), format_share(share)] for label, size, share in sizes]
         yield from _section(f"On {device.key} at the peak", rows)
-    others = found.devices[1 : 1 + MOST_ROWS]
+    others = explanation.devices[1 : 1 + MOST_ROWS]
     rows = [[each.key, size_of(each.peak, each.capacity)] for each in others]
     yield from _section("The other devices", rows)
-    if found.ranks is not None:
-        ranks = found.ranks["table"][:MOST_ROWS]
+    if explanation.ranks is not None:
+        ranks = explanation.ranks["table"][:MOST_ROWS]
         peaks = [math.nan if each["peak"] is None else each["peak"] for each in ranks]
         rows = [
             [f"rank {each['rank']}", format_bytes(peak), each["flag"]]
@@ -204,18 +208,18 @@ def _lines(found: Explanation) -> Iterator[str]:
         yield from _section("Ranks, by their peak", rows)
     phases = [
         [each.name, f"{each.count} \u00d7", format_bytes(each.peak.value), each.worst]
-        for each in found.phases[:MOST_ROWS]
+        for each in explanation.phases[:MOST_ROWS]
     ]
     yield from _section("Phases, by their highest peak", phases)
-    lines = [[each.name, format_bytes(each.bytes)] for each in found.lines[:MOST_ROWS]]
-    has_peak = any(each.peak >= 0 for each in found.devices[:1])
+    lines = [[each.name, format_bytes(each.bytes)] for each in explanation.lines[:MOST_ROWS]]
+    has_peak = any(each.peak >= 0 for each in explanation.devices[:1])
     yield from _section("Lines that held most" + " at the peak" * has_peak, lines)
     moves = [
         [each.name, format_bytes(each.peak), VERDICTS[each.fits], each.cost or "the same result"]
-        for each in found.moves[:MOST_ROWS]
+        for each in explanation.moves[:MOST_ROWS]
     ]
     yield from _section("What would take less, by dry runs", moves)
-    yield from _section("Next", list(map(list, found.next.items())))
+    yield from _section("Next", list(map(list, explanation.next.items())))
 
 
 def _section(title: str, rows: list[list[str]]) -> Iterator[str]:

@@ -43,7 +43,7 @@ class Broadcast:
         from hfmem_widget.view.wire.widget import MemoryWidget
 
         self._publisher = Publisher(session, self._send, panel=panel)
-        # The poller sends what is new; the end of the watch sends the last message.
+        # The poller sends the news, the end of the watch the last message.
         self._lock = threading.Lock()
         self._widget: MemoryWidget | None = MemoryWidget(
             session,

@@ -48,9 +48,7 @@ class PhaseRow:
     device: str  # the key of the device with the highest peak; empty where none is known
     peak: Peak  # of allocated memory
     note: str
-    worst: str = (
-        ""  # the step that stands out, such as "step 97 (1,024 tokens)"; empty if none does
-    )
+    worst: str = ""  # the step that stands out, such as "step 97 (1,024 tokens)"; or empty
 
 
 def phase_rows(session: Session, span: Span) -> list[PhaseRow]:

@@ -131,8 +131,8 @@ def rank_cells(ranks: Ranks) -> tuple[list[str], Cells]:
         "restarts": [format_count(row.attempt) if row.attempt > 0 else "" for row in rows],
         "": [flag_text(row) for row in rows],
     }
-    telling = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
-    return list(telling), [list(row) for row in zip(*telling.values(), strict=True)]
+    full = {head: cells for head, cells in columns.items() if {*cells} - {"", "0.00"}}
+    return list(full), [list(row) for row in zip(*full.values(), strict=True)]
 
 
 def phase_cells(ranks: Ranks) -> tuple[list[str], Cells]:

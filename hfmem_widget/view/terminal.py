@@ -84,9 +84,7 @@ class Glance:
     devices: tuple[DeviceNow, ...]
     finding: Finding | None  # the newest
     silent: float = 0.0  # seconds since the last sign of life
-    ranks: tuple[Session, Ranks] | None = (
-        None  # of a distributed run, shown in place of the devices
-    )
+    ranks: tuple[Session, Ranks] | None = None  # of a distributed run, in place of the devices
 
     @property
     def state_text(self) -> str:

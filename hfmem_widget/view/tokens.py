@@ -17,9 +17,7 @@ from hfmem_widget.view import palette
 
 FEWEST_STEPS = 6
 LEAST_SPREAD = 1.3  # the tokens of the largest step for each of the smallest, at least
-MOST_OFF = (
-    0.02  # share by which a peak may be off the line: more means that tokens are not the only cost
-)
+MOST_OFF = 0.02  # share by which a peak may be off the line: else tokens are not the only cost
 MOST_DOTS = 61
 _HEIGHT, _FOOT, _TOP, _SIDE = 96, 14, 8, 2  # pixels; the side in per cent
 

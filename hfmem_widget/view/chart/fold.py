@@ -19,11 +19,8 @@ from hfmem_widget.session.steps import FIGURES
 from hfmem_widget.session.timeline import Timeline
 from hfmem_widget.view.chart.shapes import Ticks, round_up, time_ticks
 
-PAUSE_SHARE, LEAST_PAUSE = (
-    0.02,
-    0.05,
-)  # a longer pause becomes about this share of the watched time,
-# and at least so many seconds
+# A longer pause becomes about this share of the watched time, and at least so many seconds.
+PAUSE_SHARE, LEAST_PAUSE = 0.02, 0.05
 LEAST_GAIN = 1 / 3  # share of the time from which on pauses are shortened
 
 _TIMES = [FIGURES.index("start"), FIGURES.index("stop")]

@@ -12,9 +12,7 @@ from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 
 MOST = 8  # lines, and marks
-NEAR = (
-    0.6  # share of a budget that the data must reach: else the axis would grow for the budget alone
-)
+NEAR = 0.6  # share of a budget that the data must reach: the axis shall not grow for it alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,20 +173,19 @@ def mark_traces(marks: Iterable[PointMark], frame: Frame) -> list[Trace]:
     """Return a trace for each kind of marks."""
     drawn = []
     for sign, group in groupby(marks, key=lambda mark: mark.sign):
-        alike = list(group)
-        tips = [for_plotly(mark.tip) for mark in alike]
+        of_sign = list(group)
+        tips = [for_plotly(mark.tip) for mark in of_sign]
+        hover = {"hovertext": tips, "hoverinfo": "text"} if any(tips) else {"hoverinfo": "skip"}
         drawn.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": alike[0].name,
-                "x": [_across(mark.at, frame) for mark in alike],
-                "y": [_up(mark.level, frame) for mark in alike],
+                "name": of_sign[0].name,
+                "x": [_across(mark.at, frame) for mark in of_sign],
+                "y": [_up(mark.level, frame) for mark in of_sign],
                 "cliponaxis": False,
                 "showlegend": False,
-                **(
-                    {"hovertext": tips, "hoverinfo": "text"} if any(tips) else {"hoverinfo": "skip"}
-                ),
+                **hover,
                 "marker": {"color": palette.PEAK, **_SIGNS[sign]},
             }
         )

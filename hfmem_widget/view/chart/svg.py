@@ -97,7 +97,7 @@ def _lines(scene: Scene) -> list[Curve]:
 def picture(label: str, height: int, inside: str) -> str:
     """Return a drawing with a label for screen readers."""
     text = kit.shown(label, kit.NOTE_LENGTH).html
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
+    # JupyterLab gives every svg `height: auto`, which only an inline style overrides.
     return kit.drawing(
         f'<svg role="img" aria-label="{text}" width="100%" height="{height}" '
         f'style="display:block;width:100%;height:{height}px;overflow:visible;font-size:11px" '
@@ -118,7 +118,7 @@ def curves_svg(curves: Iterable[Curve], frame: Frame, height: int) -> str:
     drawn = []
     for is_layer, group in groupby(curves, lambda curve: curve.is_layer):
         shapes = "".join(_curve(curve, frame, height) for curve in group)
-        # In grey print parts are alike: a thin line keeps them apart.
+        # Thin lines separate the layers in grey print.
         seam = f'<g stroke="#000" stroke-opacity=".3" stroke-width=".7">{shapes}</g>'
         drawn.append(seam if is_layer else shapes)
     return "".join(drawn)

@@ -46,41 +46,11 @@ PACES = (
 slows down while no page reports. It stays quick enough that a page opened or reloaded during a long run
 soon shows it."""
 
-ENVELOPE = (
-    1300  # bytes of a message in the server beside its content: headers, and objects that hold it
-)
+ENVELOPE = 1300  # bytes of a message in the server beside its content: headers and objects
 BURST = 6000  # bytes that may be sent ahead of the rate: those of a coarse snapshot of one device
 
 
 NEWEST_COLUMNS = 8  # of the strip of all ranks, in one message
-
-
-class RanksNews:
-    """The state of all ranks that was sent last."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._sent: Ranks | None = None
-        self._sent_at = -math.inf
-        self._until = -math.inf
-
-    def news(self, now: float, interval: float) -> protocol.RanksMessage | None:
-        """Return the table and the newest columns; None without news, or within `interval` seconds."""
-        ranks = self._session.ranks
-        if ranks is None or ranks is self._sent or now - self._sent_at < interval:
-            return None
-        # The last column that was sent may have grown since.
-        new = sum(at >= self._until for at in ranks.strip.at)
-        self.mark_as_sent(now)
-        return protocol.described(
-            ranks, protocol.newest(ranks.strip, min(new, NEWEST_COLUMNS)), is_whole=False
-        )
-
-    def mark_as_sent(self, now: float) -> None:
-        """Count the present state as sent."""
-        if (ranks := self._session.ranks) is not None:
-            self._sent, self._sent_at = ranks, now
-            self._until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
 
 
 class Publisher:
@@ -111,7 +81,8 @@ class Publisher:
         self._steps_until = -math.inf
         self._spans: dict[int, Span] = {}
         self._judged = NOTHING
-        self._ranks = RanksNews(session)
+        self._ranks: Ranks | None = None
+        self._ranks_at = self._ranks_until = -math.inf
 
     def seen(self) -> None:
         """Keep or resume the quick pace: a page has reported."""
@@ -166,20 +137,35 @@ class Publisher:
         )
         before, self._judged = self._judged, judged(self._session)
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
-        ranks = self._ranks.news(now, self._pace(now).ranks)
+        ranks = self._news_of_ranks(now)
         self._pass_on(now, *protocol.with_ranks(message, buffers, ranks))
         self._spans |= {span.id: span for span in changed}
 
     def _snapshot(self, now: float, detail: Detail) -> tuple[protocol.Message, protocol.Buffers]:
         self._since_snapshot = 0
         self._seq += 1
-        self._ranks.mark_as_sent(now)
+        self._count_ranks_as_sent(now)
         message, buffers = protocol.snapshot(
             self._session, self.run, self._seq, panel=self._panel, detail=detail
         )
         # A missing list in a snapshot means an empty one.
         self._judged = {name: message.get(name, []) for name in NOTHING}
         return message, buffers
+
+    def _news_of_ranks(self, now: float) -> protocol.RanksMessage | None:
+        # The table and the newest columns, of which the last that was sent may have grown since.
+        ranks, is_early = self._session.ranks, now - self._ranks_at < self._pace(now).ranks
+        if ranks is None or ranks is self._ranks or is_early:
+            return None
+        new = sum(at >= self._ranks_until for at in ranks.strip.at)
+        self._count_ranks_as_sent(now)
+        strip = protocol.newest(ranks.strip, min(new, NEWEST_COLUMNS))
+        return protocol.described(ranks, strip, is_whole=False)
+
+    def _count_ranks_as_sent(self, now: float) -> None:
+        if (ranks := self._session.ranks) is not None:
+            self._ranks, self._ranks_at = ranks, now
+            self._ranks_until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
 
     def _send_everything(self, now: float, news: Detail) -> None:
         # A page that missed nothing keeps its own finer rows, so it needs the last news as rows.
