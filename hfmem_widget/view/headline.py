@@ -78,31 +78,38 @@ def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
         return kit.NOTHING
     if abs(left) < NEXT_TO_NOTHING:
         return kit.shown("Nothing stays." if left == 0 else "Next to nothing stays.")
-    size = kit.strong(f"{format_bytes(abs(left))} {'stay' if left > 0 else 'were freed'}")
-    named = grown_text(session, span, facts) if left > 0 else ""
+    named, is_net = grown_text(session, span, facts) if left > 0 else ("", False)
+    does = "were freed" if left < 0 else "more than before" if is_net else "stay"
+    size = kit.strong(f"{format_bytes(abs(left))} {does}")
     return _ended(kit.words(size, on), named and f": {named}")
 
 
-def grown_text(session: Session, span: Span, facts: Facts) -> str:
-    """Return the parts of the memory that a span left behind, the largest first; empty where unknown."""
+def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
+    """Return the parts that a span left behind, the largest first, and whether other parts have shrunk.
+
+    The text is empty where no part was counted.
+    """
     start, end = (
         {part.name: part.bytes for part in moment(session, span, facts.device).parts}
         for moment in (anatomies.start_of, anatomies.end_of)
     )
-    grown = {
-        name: rise
-        for name in end.keys() & set(OF_ALLOCATED) - _MADE_BEFORE
-        if (rise := end[name] - start.get(name, 0.0)) >= LEAST_SHARE * facts.left_behind
-    }
-    named = sorted(grown, key=lambda name: -grown[name])[:MOST_NAMED]
-    if not set(named) - {"unattributed", "activations"}:
-        return ""
-    is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
-    mostly = "mostly " * (grown[named[0]] < ALL * facts.left_behind)
-    if is_one:
-        return mostly + LABELS[named[0]]
     left = facts.left_behind
-    return ", ".join(f"{LABELS[name]} {in_unit_of(grown[name], left)}" for name in named)
+    changes = {name: end.get(name, 0.0) - start.get(name, 0.0) for name in OF_ALLOCATED}
+    shrunk, *others = sorted(changes, key=changes.__getitem__)
+    is_net = -changes[shrunk] > (1 - EXPLAINED) * left
+    least = LEAST_SHARE * (left + max(0.0, -changes[shrunk]))
+    grown = (name for name in (*others[::-1], shrunk) if changes[name] >= least)
+    named = [name for name in grown if name not in _MADE_BEFORE][: MOST_NAMED - is_net]
+    if not set(named) - {"unattributed", "activations"}:
+        return "", False
+    if is_net:
+        sizes = {name: format_bytes(changes[name], signed=True) for name in (*named, shrunk)}
+    else:
+        sizes = {name: in_unit_of(changes[name], left) for name in named}
+    share = changes[named[0]] / left
+    if not is_net and len(named) == 1 and share >= EXPLAINED:
+        return "mostly " * (share < ALL) + LABELS[named[0]], False
+    return ", ".join(f"{LABELS[name]} {size}" for name, size in sizes.items()), is_net
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:
