@@ -17,10 +17,9 @@ from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
-from hfmem_widget.view.line import NAME, size_of
+from hfmem_widget.view.line import NAME, NOTE_LENGTH, size_of
 from hfmem_widget.view.table import Column, TableRow, table
 
-NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer with tensors on this device was found."
 SUMS = ("allocated", "reserved", "process")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.facts import GRAVITY
+from hfmem_widget.analysis.facts import GRAVITY, peak_of
 from hfmem_widget.analysis.others import brief_lead
 from hfmem_widget.session import (
     Finding,
@@ -104,14 +104,13 @@ def describe_span(session: Session, span: Span) -> Message:
         key = f"{device.key}/allocated"
         before = session.value(span.before, key)
         after = session.value(span.after, key) if span.after is not None else math.nan
-        peak = span.peaks.get(key)
-        highest = peak.value if peak is not None else session.highest_in(span.id, key)
-        if any(value > 0 for value in (before, after, highest)):
+        peak = peak_of(session, span, key)
+        if any(value > 0 for value in (before, after, peak.value)):
             devices[device.key] = {
                 "before": _number(before),
                 "after": _number(after),
-                "peak": _number(highest),
-                "certainty": peak.certainty if peak is not None else "sampled",
+                "peak": _number(peak.value),
+                "certainty": peak.certainty,
             }
     described: Message = {
         "id": span.id,
