@@ -18,7 +18,7 @@ from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-from hfmem_widget.view.marimo import screen_here
+from hfmem_widget.view.screen import screen_here
 
 if TYPE_CHECKING:
     import torch

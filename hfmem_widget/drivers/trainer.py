@@ -41,7 +41,7 @@ from hfmem_widget.session import Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.text import GIB
 from hfmem_widget.view.front_end import running_shell
-from hfmem_widget.view.marimo import screen_here
+from hfmem_widget.view.screen import screen_here
 
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run

@@ -268,7 +268,7 @@ class MemwatchMagics(Magics):
         if every_cell is None:
             return ""
         every_cell.end()
-        from hfmem_widget.view.session import cells_text
+        from hfmem_widget.view.card import cells_text
 
         texts = ["memwatch is off."]
         harmless(lambda: texts.append(cells_text(every_cell.session)))
@@ -280,7 +280,7 @@ class MemwatchMagics(Magics):
         """Return what is watched, a summary of the last watch, and the magics that come next."""
         session, texts = HISTORY.latest, [self._status()]
         if session is not None and not session.running:
-            from hfmem_widget.view.session import came_to
+            from hfmem_widget.view.card import came_to
 
             harmless(lambda: texts.append(came_to(session)))
             runs = len({record.identity for record in HISTORY.records})

@@ -36,9 +36,9 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | N
     from hfmem_widget.ranks.run import open as open_path
     from hfmem_widget.session import Session
     from hfmem_widget.session.stacks import Snapshot
+    from hfmem_widget.view.card import still_bundles
     from hfmem_widget.view.live import RunView
     from hfmem_widget.view.screen import Screen
-    from hfmem_widget.view.session import still_bundles
 
     if not path:
         raise UsageError("name a recording, such as: %memwatch open run.hfmem.jsonl")
@@ -52,7 +52,7 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | N
     else:
         session = opened.overview
         if opened.running and screen.live:
-            RunView(opened.recorder, screen, kept=opened).begin()
+            RunView(opened.recorder, screen, opened).begin()
             return opened, session
     bundles = list(still_bundles(session))
     for bundle in bundles if screen.live else bundles[:1]:

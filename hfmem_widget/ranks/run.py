@@ -270,7 +270,7 @@ def overview_of(directory: Path) -> Session:
 
 def run_bundle(run: Run) -> Mapping[str, str]:
     """Return what Jupyter shows of a run: its overview; a line before any rank was heard of."""
-    from hfmem_widget.view.session import session_bundle
+    from hfmem_widget.view.card import session_bundle
 
     if run.overview.ranks is None:
         return {"text/plain": repr(run)}

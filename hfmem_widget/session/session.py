@@ -128,7 +128,7 @@ class Session(Shown):
         The distributed run that was started while this was watched. A copy has none.
     """
 
-    _shown_by: ClassVar[str] = "hfmem_widget.view.session:session_bundle"
+    _shown_by: ClassVar[str] = "hfmem_widget.view.card:session_bundle"
 
     def __init__(
         self,

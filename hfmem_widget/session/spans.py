@@ -105,7 +105,7 @@ class SpanTuple(tuple[Span, ...], Shown):
     """Spans, which show themselves as a table."""
 
     __slots__ = ()
-    _shown_by = "hfmem_widget.view.session:spans_bundle"
+    _shown_by = "hfmem_widget.view.card:spans_bundle"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  (IPython's)
         # IPython knows how to print tuples, and asks nothing else for their text.

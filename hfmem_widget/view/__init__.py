@@ -1,1 +1,1 @@
-"""How it looks: functions of a `Session`; nothing here can reach a device."""
+"""Cards, charts, texts and the wire: functions of a `Session`; nothing here accesses a device."""

@@ -1,4 +1,4 @@
-"""The anatomy as bars and a table: HTML that needs no script and no kernel, and plain text."""
+"""The anatomy as bars and a table, in HTML that needs no script and no kernel, and as plain text."""
 
 from __future__ import annotations
 
@@ -6,44 +6,41 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
-from hfmem_widget.analysis.parts import LABELS
-from hfmem_widget.session import HELD, Anatomy, Contents, Device, Part
+from hfmem_widget.analysis.anatomy import END_MOMENT, NOW, end_of
+from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.session import HELD, Anatomy, Contents, Part, Session, Span
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.scene import CAPACITY_FROM
+from hfmem_widget.view.line import NAME, NOTE_LENGTH, size_of
 from hfmem_widget.view.table import Column, TableRow, table
 
-NOTE_LENGTH = 300
 NOTHING_FOUND = "No model or optimizer with tensors on this device was found."
 SUMS = ("allocated", "reserved", "process")
 
 PROCESS = tuple(LABELS)[: tuple(LABELS).index("children") + 1]
 BESIDE = ("driver", "shared_memory", "others", "unexplained", "page_cache")
-BESIDE_UP_TO = 2.0
-"""Other users of the device are drawn where they leave the process this share of the bar, as 1 to 2."""
-
-DRAWN_FROM = 0.15
-"""Share of the capacity from which on a bar of all of it shows more than a thin line."""
-
-LEAST_DRAWN = 0.003
-"""Share of a bar below which a part cannot be seen in it."""
+BESIDE_UP_TO = 2.0  # bytes of all users for one of the process up to which a bar shows the others
+DRAWN_FROM = 0.15  # share of the capacity from which a bar of all of it shows more than a thin line
+LEAST_DRAWN = 0.003  # share of a bar below which a part is too thin to be seen
+LEAST_SEEN = 0.02  # share of the process's memory from which a part has a label below the bar
+AS_MUCH = 0.1  # share by which unattributed memory may differ between the peak and the end
+KEPT = "kept"
 
 _FIGURE = re.compile(r"[\d.,]+ [KMGTP]iB")
 MOST_NAMES = 3
-ALL = 0.9995  # from this share on, all parameters are said to be trainable
+ALL = 0.9995  # share of trainable parameters from which the text says "all"
 
 
 def anatomy_bundle(
-    anatomies: Sequence[Anatomy],
-    *,
-    title: str = "",
-    contents: str = "",
+    anatomies: Sequence[Anatomy], *, title: str = "", contents: str = ""
 ) -> dict[str, str]:
-    """Return anatomies by MIME type: one table a device, one column a moment, in the order given."""
+    """Return anatomies by MIME type: a table for each device, with a column for each moment."""
     by_device: dict[str, list[Anatomy]] = {}
     for anatomy in anatomies:
         by_device.setdefault(anatomy.device.key, []).append(anatomy)
@@ -57,12 +54,12 @@ def anatomy_bundle(
 
 
 def shown_anatomy(anatomy: Anatomy) -> Mapping[str, str]:
-    """Return how one anatomy shows itself."""
+    """Return the output of a single anatomy."""
     return anatomy_bundle([anatomy])
 
 
 def moment_text(anatomy: Anatomy) -> str:
-    """Return the moment as plain text, and of a peak how it is known."""
+    """Return the moment as plain text, with the certainty of a peak."""
     moment = plain(anatomy.moment)
     return moment if moment in {NOW, END_MOMENT} else f"{moment} ({anatomy.certainty})"
 
@@ -71,21 +68,20 @@ def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     """Return the bars, the table and the notes of one device at some moments."""
     device = anatomies[0].device
     about = [plain(device.name), format_bytes(device.total) if device.total > 0 else ""]
-    by_words: dict[str, str] = {}  # of notes that differ in figures alone, the first moment's
+    by_words: dict[str, str] = {}  # the first of the notes that differ in figures alone
     for anatomy in anatomies:
         for note in anatomy.notes:
             is_of_all = all(note in each.notes for each in anatomies)
-            told = note if is_of_all else f"{anatomy.moment.capitalize()}: {note}"
-            by_words.setdefault(_FIGURE.sub("", note), told)
+            text = note if is_of_all else f"{anatomy.moment.capitalize()}: {note}"
+            by_words.setdefault(_FIGURE.sub("", note), text)
     notes = list(by_words.values())
-    if any(anatomy.allocated > 0 for anatomy in anatomies) and not any(
-        anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD
-    ):
+    is_held = any(anatomy.bytes(name) > 0 for anatomy in anatomies for name in HELD)
+    if any(anatomy.allocated > 0 for anatomy in anatomies) and not is_held:
         notes.append(NOTHING_FOUND)
     return kit.section(
         plain(device.key),
         " \N{MIDDLE DOT} ".join(text for text in about if text),
-        kit.Fragment(bars_html(anatomies)),
+        _bars(anatomies),
         _table(anatomies),
         *kit.notes(plain(note, NOTE_LENGTH) for note in notes),
     )
@@ -94,7 +90,7 @@ def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
 def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
     """Return the names of the parts that bars of these anatomies show.
 
-    Those of the process always; others where they would not squeeze it; free memory where little is left.
+    Other users are left out where they would squeeze the process, and free memory where it is much.
     """
     ours, all_parts = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
     if 0 < ours * BESIDE_UP_TO < all_parts:
@@ -103,12 +99,11 @@ def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
     return (*PROCESS, *BESIDE, "free") if is_full else (*PROCESS, *BESIDE)
 
 
-def bars_html(anatomies: Sequence[Anatomy]) -> str:
-    """Return a bar for each moment of one device, all on one scale; empty where nothing is known."""
+def _bars(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     names = drawn_parts(anatomies)
     full = _longest(anatomies, names)
     if not full > 0:
-        return ""
+        return kit.NOTHING
     rows = "".join(
         '<div style="display:flex;flex-wrap:wrap;align-items:center;gap:0 10px;margin:0 0 4px">'
         f'<span style="flex:0 0 122px">{kit.caption(moment_text(anatomy))}</span> '
@@ -119,22 +114,10 @@ def bars_html(anatomies: Sequence[Anatomy]) -> str:
     of = f" of {format_bytes(total)}" if total > 0 else ""
     width = f"full width: {format_bytes(full)}{of}"
     scale = "" if "free" in names else kit.caption(width, at_right=True)
-    return f"<div>{rows}{scale}</div>"
+    return kit.Fragment(f"<div>{rows}{scale}</div>")
 
 
-def full_width(used: float, capacity: float) -> float:
-    """Return the bytes that are as wide as a bar: the capacity, or what is used where that is little."""
-    return max(capacity if used >= DRAWN_FROM * capacity else used, used)
-
-
-def bar_html(anatomy: Anatomy, names: Sequence[str], full: float) -> str:
-    """Return these parts of one moment as a bar, on whose ground the rest of its width is free."""
-    ground = f";margin:9px 0 0;background:{palette.PARTS['free']}"
-    return _bar(anatomy, names, full, height=18, style=ground) if full > 0 else ""
-
-
-def colour_of(part: Part) -> str:
-    """Return the colour of a part, or of what a name keeps."""
+def _colour_of(part: Part) -> str:
     return palette.PARTS.get(part.name, palette.KEPT)
 
 
@@ -142,7 +125,7 @@ def _bar(
     anatomy: Anatomy, names: Sequence[str], full: float, *, height: int = 16, style: str = ""
 ) -> str:
     pieces = (
-        (colour_of(part), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        (_colour_of(part), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in anatomy.parts
         if part.name in names and part.bytes >= LEAST_DRAWN * full
     )
@@ -160,7 +143,9 @@ def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     present = {part.name for anatomy in anatomies for part in anatomy.parts}
     parts = [name for name in LABELS if name in present]
     own = {part.name: part.label for anatomy in anatomies for part in anatomy.parts}
-    labels = _labels(last.device) | own
+    is_host = ":" not in last.device.key
+    named = {name: row.called(is_host=is_host) for name, row in TABLE.items()}
+    labels = named | ({} if is_host else {"process": "this process"}) | own
     sums = [
         name
         for name in SUMS
@@ -177,7 +162,7 @@ def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
         ]
         columns.append((Column(moment_text(anatomy)), cells))
     if (total := last.device.total) > 0:
-        # Of the last moment only, lest the table grow too wide to be read.
+        # Of the last moment alone, since the table must not grow too wide.
         shares = [
             text_if_known(value := _value(last, name), format_share(value / total))
             for name in names
@@ -203,19 +188,70 @@ def _table(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     return table([Column("part", letters=20), *(column for column, _ in columns)], rows)
 
 
-def _labels(device: Device) -> dict[str, str]:
-    is_host = ":" not in device.key
-    labels = {name: row.called(is_host=is_host) for name, row in TABLE.items()}
-    return labels if is_host else labels | {"process": "this process"}
-
-
 def _value(anatomy: Anatomy, name: str) -> float:
     return float(getattr(anatomy, name)) if name in SUMS else anatomy.bytes(name)
 
 
 def text_if_known(value: float, text: str) -> str:
-    """Return the text for a figure; nothing where it is NaN."""
+    """Return the text of a figure; empty where the figure is NaN."""
     return "" if math.isnan(value) else text
+
+
+def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
+    """Return the unattributed memory that a search found a name to have added; None if it found none.
+
+    The search was at the end, so it counts only where about as much was unattributed at the peak.
+    """
+    for finding in findings_of(session, span):
+        grown = finding.evidence.get("holder_grown")
+        if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
+            continue
+        end = end_of(session, span, peak.device).bytes("unattributed")
+        rest = peak.bytes("unattributed")
+        if abs(rest - end) <= AS_MUCH * end and grown <= (1 + AS_MUCH) * rest:
+            holder = plain(str(finding.evidence.get("holder", "")), NAME)
+            return Part(KEPT, f"kept by {holder}", min(grown, rest))
+    return None
+
+
+def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.Fragment:
+    """Return the memory at the peak as one bar with its labels; nothing where it is unknown."""
+    names, free = (*drawn_parts([anatomy]), KEPT), anatomy.bytes("free")
+    known: list[Part] = []
+    for part in anatomy.parts:
+        if kept is not None and part.name == "unattributed":
+            known += [kept, replace(part, bytes=part.bytes - kept.bytes)]
+        elif part.name != "free":
+            known.append(part)
+    parts = [part for part in known if part.name in names]
+    used = sum(part.bytes for part in parts)
+    # The bar is as wide as the capacity, or as the memory in use where that is little of it.
+    full = max(capacity if used >= DRAWN_FROM * capacity else used, used)
+    if not full > 0:
+        return kit.NOTHING
+    ground = f";margin:9px 0 0;background:{palette.PARTS['free']}"
+    bar = _bar(replace(anatomy, parts=tuple(parts)), names, full, height=18, style=ground)
+    least = LEAST_SEEN * sum(part.bytes for part in parts if part.name not in BESIDE)
+    labels: list[kit.Content] = [
+        kit.marked(_colour_of(part), f"{part.label} {format_bytes(part.bytes)}")
+        for part in parts
+        if part.bytes >= least
+    ]
+    if full < capacity:
+        whole = "in all" if len(parts) == len(known) else "this process"
+        labels.append(f"{whole} {size_of(used, capacity)}")
+    labels += [f"free {format_bytes(free)}"] if free > 0 else []
+    return kit.Fragment(f"{bar}{kit.keys(labels, ';font-size:12px;margin:6px 0 0').html}")
+
+
+def parts_text(anatomy: Anatomy) -> str:
+    """Return the parts of a device's allocated memory, the largest first; empty where unknown."""
+    known = [part for part in anatomy.parts if part.name in OF_ALLOCATED and part.bytes > 0]
+    least = LEAST_SEEN * sum(part.bytes for part in known)
+    seen = sorted((part for part in known if part.bytes >= least), key=lambda part: -part.bytes)
+    if not {part.name for part in seen} & set(HELD):
+        return ""
+    return ", ".join(f"{plain(part.label, NAME)} {format_bytes(part.bytes)}" for part in seen)
 
 
 def contents_text(contents: Contents) -> str:

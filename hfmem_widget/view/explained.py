@@ -1,4 +1,4 @@
-"""Where the memory of a run went: in at most 40 lines for a reader, and as data for a program."""
+"""Where the memory of a run went: at most 40 lines of text, and data for a program."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ from hfmem_widget.text import (
     json_data,
     plain,
 )
-from hfmem_widget.view.findings import MARKS, sentence
+from hfmem_widget.view.findings import MARKS, next_steps, sentence
 from hfmem_widget.view.front_end import magics_of, running_shell
-from hfmem_widget.view.headline import headline, size_of, worst_of
-from hfmem_widget.view.line import NAME
-from hfmem_widget.view.next_steps import next_steps
+from hfmem_widget.view.headline import headline, worst_of
+from hfmem_widget.view.line import NAME, size_of
 from hfmem_widget.view.phases import PhaseRow, phase_rows
 from hfmem_widget.view.screen import with_calls
 from hfmem_widget.view.table import aligned
 from hfmem_widget.view.terminal import ranks_data
 
 SCHEMA = "hfmem.explanation/1"
-"""The form of the data: the number goes up where a key is renamed, or means something else."""
+"""The form of the data: the number goes up where a key is renamed or changes its meaning."""
 
 MOST_LINES = 40
 MOST_ROWS = 6  # of a list in the text
@@ -71,7 +70,7 @@ class ExplainedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Shown):
-    """Where the memory of a run went; shows itself as text.
+    """Where the memory of a run went; shown as text.
 
     Attributes
     ----------
@@ -80,18 +79,18 @@ class Explanation(Shown):
     sentence : str
         The peak, where it was, and what stays; empty where no peak is known.
     runs : int
-        How many cells or blocks were watched: that which ran out of memory, or peaked highest, is explained.
+        The number of watched cells or blocks. The explained one ran out of memory, or peaked highest.
     devices : tuple of ExplainedDevice
-        The one that came nearest to its capacity comes first.
+        The device that came nearest to its capacity comes first.
     phases : tuple of PhaseRow
     lines : tuple of Row
-        What each line of code held at the peak, if stacks were recorded.
+        The memory that each line of code held at the peak, if stacks were recorded.
     findings : tuple of Finding
         The gravest come first.
     moves : tuple of Move
-        What would take less, if that was tried by dry runs.
+        Changes that would take less memory, if dry runs have tried them.
     next : mapping
-        Commands of a notebook that make sense now, and what each shows.
+        Commands to type next in a notebook, and what each shows.
     ranks : mapping or None
         The figures of a distributed run.
     """
@@ -112,20 +111,18 @@ class Explanation(Shown):
     ranks: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
-        text = text_of(self)
-        return (
-            text if magics_of(running_shell()) else with_calls({"text/plain": text})["text/plain"]
-        )
+        bundle: Mapping[str, str] = bundle_of(self)
+        return (bundle if magics_of(running_shell()) else with_calls(bundle))["text/plain"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it for JSON, as ``docs/schemas/explanation.json`` says; None for what is not known."""
+        """Return the data for JSON, as in ``docs/schemas/explanation.json``; unknown values are None."""
         moves = [{**asdict(each), "code": each.code, "fits": each.fits} for each in self.moves]
-        found: dict[str, Any] = json_data({"schema": SCHEMA, **asdict(self), "moves": moves})
-        return found
+        data: dict[str, Any] = json_data({"schema": SCHEMA, **asdict(self), "moves": moves})
+        return data
 
 
 def explain(session: Session) -> Explanation:
-    """Return where the memory of a session went."""
+    """Return the explanation of a session."""
     spans = outermost(session.spans)
     span = max(spans, key=lambda each: _order(session, each), default=None)
     if span is None:
@@ -177,68 +174,62 @@ def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
 
 
 def bundle_of(explanation: Explanation) -> dict[str, str]:
-    """Return it by MIME type: text alone."""
+    """Return the explanation by MIME type: text alone."""
     return {"text/plain": text_of(explanation)}
 
 
 def text_of(explanation: Explanation) -> str:
-    """Return it as lines of text."""
+    """Return the explanation as lines of text."""
     texts = _lines(explanation)
     wrapped = (line for text in texts for line in wrap(text, WIDTH, subsequent_indent="    "))
     lines = list(islice(wrapped, MOST_LINES + 1))
     return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "\u2026"])
 
 
-def _lines(found: Explanation) -> Iterator[str]:
-    took = f" after {format_duration(found.seconds)}" if found.seconds >= 0 else ""
-    of = f"; the highest of {format_counted(found.runs, 'run')}" if found.runs > 1 else ""
-    yield f"{found.label}: {found.outcome}{took}{of}"
-    if found.sentence:
-        yield found.sentence
-    for finding in found.findings[:MOST_ROWS]:
+def _lines(explanation: Explanation) -> Iterator[str]:
+    took = f" after {format_duration(explanation.seconds)}" if explanation.seconds >= 0 else ""
+    of = (
+        f"; the highest of {format_counted(explanation.runs, 'run')}"
+        if explanation.runs > 1
+        else ""
+    )
+    yield f"{explanation.label}: {explanation.outcome}{took}{of}"
+    if explanation.sentence:
+        yield explanation.sentence
+    for finding in explanation.findings[:MOST_ROWS]:
         yield f"{MARKS[finding.severity][2]}: {sentence(finding.title)}"
         texts = (finding.evidence.get("diagnosis"), *finding.advice[:2])
         yield from (f"  {sentence(str(text))}" for text in texts if text)
-    for device in found.devices[:1]:
-        parts = [part for part in device.parts if part.name in OF_ALLOCATED]
-        rows = [
-            [
-                part.label,
-                format_bytes(part.bytes),
-                format_share(part.bytes / (device.peak or math.nan)),
-            ]
-            for part in parts[:MOST_ROWS]
-        ]
+    for device in explanation.devices[:1]:
+        parts = [part for part in device.parts if part.name in OF_ALLOCATED][:MOST_ROWS]
+        sizes = [(part.label, part.bytes, part.bytes / (device.peak or math.nan)) for part in parts]
+        rows = [[label, format_bytes(size), format_share(share)] for label, size, share in sizes]
         yield from _section(f"On {device.key} at the peak", rows)
-    yield from _section(
-        "The other devices",
-        [
-            [each.key, size_of(each.peak, each.capacity)]
-            for each in found.devices[1 : 1 + MOST_ROWS]
-        ],
-    )
-    if found.ranks is not None:
-        ranks = found.ranks["table"][:MOST_ROWS]
-        rows = [[f"rank {each['rank']}", _size(each["peak"]), each["flag"]] for each in ranks]
+    others = explanation.devices[1 : 1 + MOST_ROWS]
+    rows = [[each.key, size_of(each.peak, each.capacity)] for each in others]
+    yield from _section("The other devices", rows)
+    if explanation.ranks is not None:
+        ranks = explanation.ranks["table"][:MOST_ROWS]
+        peaks = [math.nan if each["peak"] is None else each["peak"] for each in ranks]
+        rows = [
+            [f"rank {each['rank']}", format_bytes(peak), each["flag"]]
+            for each, peak in zip(ranks, peaks, strict=True)
+        ]
         yield from _section("Ranks, by their peak", rows)
     phases = [
         [each.name, f"{each.count} \u00d7", format_bytes(each.peak.value), each.worst]
-        for each in found.phases[:MOST_ROWS]
+        for each in explanation.phases[:MOST_ROWS]
     ]
     yield from _section("Phases, by their highest peak", phases)
-    lines = [[each.name, format_bytes(each.bytes)] for each in found.lines[:MOST_ROWS]]
-    has_peak = any(each.peak >= 0 for each in found.devices[:1])
+    lines = [[each.name, format_bytes(each.bytes)] for each in explanation.lines[:MOST_ROWS]]
+    has_peak = any(each.peak >= 0 for each in explanation.devices[:1])
     yield from _section("Lines that held most" + " at the peak" * has_peak, lines)
     moves = [
         [each.name, format_bytes(each.peak), VERDICTS[each.fits], each.cost or "the same result"]
-        for each in found.moves[:MOST_ROWS]
+        for each in explanation.moves[:MOST_ROWS]
     ]
     yield from _section("What would take less, by dry runs", moves)
-    yield from _section("Next", list(map(list, found.next.items())))
-
-
-def _size(size: float | None) -> str:
-    return format_bytes(NOT_AVAILABLE if size is None else size)
+    yield from _section("Next", list(map(list, explanation.next.items())))
 
 
 def _section(title: str, rows: list[list[str]]) -> Iterator[str]:

@@ -1,19 +1,20 @@
-"""Findings as sentences with a figure, at most three in sight, each with its first advice."""
+"""Findings as sentences with a figure, at most three in sight, and the commands to type next."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hfmem_widget.session import Finding
+from hfmem_widget.analysis.facts import findings_of, ran_out
+from hfmem_widget.analysis.left_behind import LEAST, left_behind
+from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.text import format_counted, plain
 from hfmem_widget.view import palette
 from hfmem_widget.view.html import FAINT, Fragment, block, fold, shown
 
 IN_SIGHT = 3
-MOST = 12  # nobody reads more in one card, and the card must stay small
-
-SENTENCE = 300
+MOST = 12  # on one card, which must stay small
+SENTENCE = 300  # characters
 MOST_ADVICE = 5
 
 MARKS = {
@@ -23,11 +24,9 @@ MARKS = {
 }
 """The sign before a finding of each severity, its colour, and the word for screen readers."""
 
-_TYPED = re.compile(
+_TYPED = re.compile(  # a magic or an option in a sentence
     r"%%?mem\w+(?: --free (?:errors|outputs|garbage|all)\b| --?[a-z]+)*|(?<!\S)--[a-z][a-z-]+"
 )
-"""A magic or an option in a sentence: something to type."""
-
 _CODE = "display:inline-block;background:none;padding:0;color:inherit"
 
 _STOPS = {"", ".", "!", "?", "\u2026"}
@@ -41,9 +40,9 @@ _INDENTED = "margin:1px 0 0 17px"
 def findings_html(
     findings: Sequence[Finding], in_sight: int = IN_SIGHT, *, is_open: bool = False
 ) -> str:
-    """Return the findings as a section of a card, those beyond the first few folded; empty without any.
+    """Return the findings as a section of a card; empty without any.
 
-    The first advice is in sight, what else there is folded away, unless it `is_open`.
+    Those beyond the first few are folded, and so is all advice but the first, unless it `is_open`.
     """
     if not findings:
         return ""
@@ -86,6 +85,32 @@ def _shown(text: str) -> str:
 
 
 def sentence(text: str, limit: int = SENTENCE) -> str:
-    """Return a text as a sentence: plain, and with a full stop unless it ends with one or the like."""
+    """Return a text as a sentence: plain, and with a full stop unless it ends with punctuation."""
     text = plain(text, limit)
     return text if text[-1:] in _STOPS else f"{text}."
+
+
+def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
+    """Return the commands to type next, and what each shows, the most useful first.
+
+    There are none for a span that is not an ended cell of this notebook.
+    """
+    is_cell_of_here = span.kind == "cell" and span.stop is not None and session.is_of_here
+    return list(_steps(session, span, has_parts=has_parts)) if is_cell_of_here else []
+
+
+def _steps(session: Session, span: Span, *, has_parts: bool) -> Iterator[tuple[str, str]]:
+    findings = findings_of(session, span)
+    has_run_out = any(map(ran_out, findings))
+    written = (at for at, move in enumerate(session.moves, 1) if move.changes)
+    if has_run_out and (number := next(written, 0)):
+        yield f"%memfit --write {number}", "that change, in a new cell"
+    is_advised = any("%memholders" in text for each in findings for text in each.advice)
+    if is_advised or any(left.bytes >= LEAST for left in left_behind(session, span)):
+        yield "%memholders", "which names hold memory"
+    # Without the size of a batch there is no forecast.
+    has_batches = any(group.start >= span.start and group.longest > 0 for group in session.steps)
+    if has_batches and not has_run_out:
+        yield "%memfit", "what would fit"
+    if has_parts:
+        yield "%memanatomy", "what each part is for"

@@ -1,4 +1,4 @@
-"""The shell that runs a cell, the host whose page shows its outputs, and what that page can do."""
+"""The shell that runs a cell, the host whose page shows its outputs, and the abilities of that page."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _BY_MODULE = {"google.colab": "Colab", "marimo": "marimo"}
 
 
 def host_name(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the host whose page shows the outputs, such as ``"VS Code"``; empty where nothing names one."""
-    # VS Code says so in a kernel of a remote server as well, whose environment it has not made.
+    """Return the host whose page shows the outputs, such as ``"VS Code"``; empty if unknown."""
+    # Also in the kernel of a remote server, whose environment VS Code has not made.
     if "__vsc_ipynb_file__" in getattr(running_shell(), "user_ns", {}):
         return "VS Code"
     hosts = [name for module, name in _BY_MODULE.items() if module in sys.modules]
@@ -32,22 +32,22 @@ def host_name(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def serves_labextensions() -> bool:
-    """Return False on hosts with a page of their own, to which no server brings the wheel's labextension."""
+    """Return whether a server brings the labextension to the page; False for hosts with their own page."""
     return not host_name()
 
 
 def enable_widgets_in_colab() -> None:
-    """Have Colab show third-party widgets; on the thread of a cell.
+    """Make Colab show third-party widgets; on the thread of a cell.
 
-    Colab registers a hook for that, once, and ipykernel keeps hooks for each thread. anywidget has it
-    registered where it makes its first widget: on a thread of ours, whose end would be the hook's.
+    Colab registers a hook for that, once, and ipykernel keeps hooks for each thread. anywidget would have it
+    registered with its first widget, on a thread of ours, and the hook would end with that thread.
     """
     output = sys.modules.get("google.colab.output")
     if output is not None:
         _enable_widgets(output)
 
 
-@cache  # as anywidget: who turns it off later is not overruled
+@cache  # as in anywidget: code that turns it off later is not overruled
 def _enable_widgets(output: ModuleType) -> None:
     output.enable_custom_widget_manager()
 
@@ -56,24 +56,23 @@ def finds_anywidget() -> bool:
     """Return whether anywidget's own script is where VS Code and the classic notebook look for it."""
     from jupyter_core.paths import jupyter_path
 
-    return any(
-        (Path(each) / "anywidget" / "index.js").exists() for each in jupyter_path("nbextensions")
-    )
+    scripts = (Path(each) / "anywidget" / "index.js" for each in jupyter_path("nbextensions"))
+    return any(map(Path.exists, scripts))
 
 
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the front end of an execute request shows updates of displays.
 
-    A terminal (``jupyter console``, qtconsole), where somebody can be asked for input, does not.
+    A terminal (``jupyter console``, qtconsole) does not; it has no page, and can ask for input.
     """
     can_ask = request.get("content", {}).get("allow_stdin")
     return not (_has_no_page(request, environ) and can_ask)
 
 
 def draws_widgets(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether a page may draw the widgets that the cell of an execute request shows.
+    """Return whether a page may draw the widgets of an execute request's cell.
 
-    A program that runs notebooks unattended (nbclient, papermill, ``jupyter execute``) has none, and saves
+    A program that runs notebooks unattended (nbclient, papermill, ``jupyter execute``) has no page, and saves
     each widget's state in the notebook. Voilà runs cells in the same way, for a page that it serves.
     """
     is_served = environ.get("SERVER_SOFTWARE", "").startswith("voila")
@@ -81,10 +80,10 @@ def draws_widgets(request: Mapping[str, Any], environ: Mapping[str, str]) -> boo
 
 
 def _has_no_page(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether a program other than a page sent a request, which no message says outright.
+    """Return whether a request seems to come from a program without a page; no message says so outright.
 
-    It is a Python client, which names the user and leaves the metadata empty, where pages send the cell's id;
-    its kernel was not started for a server's notebook; and nothing names a host with a page.
+    It is a Python client, which names the user and leaves the metadata empty, while pages send the cell's id;
+    its kernel was not started for a server's notebook; and no host with a page is known.
     """
     return (
         bool(request.get("header", {}).get("username"))
@@ -96,8 +95,7 @@ def _has_no_page(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool
 
 def running_shell() -> Any:
     """Return the IPython shell this code runs in, or None."""
-    ipython = sys.modules.get("IPython")
-    get_ipython = getattr(ipython, "get_ipython", None)
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get_ipython() if get_ipython is not None else None
 
 

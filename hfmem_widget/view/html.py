@@ -1,6 +1,6 @@
-"""The kit of cards and tables: described once, shown as HTML and as plain text.
+"""The elements of cards and tables, described once and shown as HTML and as plain text.
 
-Text from outside becomes a `Fragment` here, and only here: made plain, capped and escaped.
+Text from outside becomes a `Fragment` here alone: made plain, capped and escaped.
 But for `drawn_by_script` the HTML has inline styles, no script, and no class but MathJax's: JupyterLab's
 sanitizer, nbconvert and GitHub keep it as it is.
 """
@@ -18,7 +18,7 @@ from hfmem_widget.text import MIB, format_bytes, plain
 AS_TEXT = "mathjax_ignore tex2jax_ignore"
 """Within these classes MathJax 3 (JupyterLab, Notebook) and 2 (nbviewer, nbconvert) find no formulas.
 
-Entities would not do: they are dollars again when MathJax reads the page.
+Entities do not help: they are dollars again when MathJax reads the page.
 """
 
 FAINT = "opacity:.72"
@@ -27,7 +27,7 @@ TINY = f"font-size:11px;{FAINT}"
 
 NAME_LENGTH = 120
 PATH_LENGTH = 140
-SHORT = 24  # letters that are on every page
+SHORT = 24  # letters that fit on a line of every page
 NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold labels of the user's
 
 UNBROKEN = "\u00a0"
@@ -37,8 +37,8 @@ _STATIC = Path(__file__).parents[1] / "static"
 
 
 def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
-    """Return a value of a style that is the page's: VS Code's variable, JupyterLab's, else our own."""
-    # ipywidgets' style sheets bring JupyterLab's light ones to all themes of VS Code.
+    """Return the page's value of a style: VS Code's variable, else JupyterLab's, else our own."""
+    # VS Code's first, since ipywidgets' style sheets bring JupyterLab's light ones to all its themes.
     return f"var(--vscode-{vscode},var(--jp-{jupyter},{otherwise}))"
 
 
@@ -47,10 +47,10 @@ _CODE = "font-size:.95em;background:none;padding:0;color:inherit;overflow-wrap:a
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A piece of what is shown."""
+    """A piece of an output."""
 
     html: str  # markup that this kit has made
-    text: str = ""  # the same as plain text; empty for what is only drawn
+    text: str = ""  # the same as plain text; empty for a drawing
     is_section: bool = False  # plain text has a blank line between two of these
 
     def __bool__(self) -> bool:
@@ -70,20 +70,20 @@ def shown(content: Content, limit: int = NAME_LENGTH) -> Fragment:
 
 
 def unbroken(content: Content) -> Fragment:
-    """Return words that stay in one line, also where styles are removed; what has tags as it is."""
+    """Return words that stay in one line, also where styles are removed; markup unchanged."""
     once = shown(content)
     return once if "<" in once.html else Fragment(once.html.replace(" ", UNBROKEN), once.text)
 
 
 def whole(html: str, text: str) -> str:
-    """Return what is broken only where it is wider than the page."""
+    """Return markup that is broken only where it is wider than the page."""
     if len(text) <= SHORT and "<" not in html:
         return html.replace(" ", UNBROKEN)
     return f'<span style="display:inline-block">{html}</span>'
 
 
 def words(*contents: Content, between: str = " ", limit: int = NAME_LENGTH) -> Fragment:
-    """Return contents one after the other, without empty ones."""
+    """Return contents in a row, without empty ones."""
     fragments = [shown(content, limit) for content in contents if content]
     text = between.join(fragment.text for fragment in fragments if fragment.text)
     return Fragment(escape(between).join(fragment.html for fragment in fragments), text)
@@ -111,7 +111,7 @@ def faint(*contents: Content, style: str = FAINT) -> Fragment:
 
 
 def marked(colour: str, content: Content = "", sign: str = SQUARE) -> Fragment:
-    """Return a content behind a sign in a colour; plain text and screen readers do without the sign."""
+    """Return a content behind a coloured sign, which plain text and screen readers do not have."""
     inside = shown(content)
     square = f'<span aria-hidden="true" style="color:{colour}">{sign}</span>'
     return Fragment(f"{square}{UNBROKEN}{inside.html}" if inside else square, inside.text)
@@ -139,7 +139,7 @@ def notes(texts: Iterable[Content]) -> list[Fragment]:
 
 
 def phrases(contents: Sequence[Content]) -> Fragment:
-    """Return phrases with dots between them; one is broken only where it is wider than the page."""
+    """Return phrases with dots between them, each broken only where it is wider than the page."""
     *dotted, last = [shown(content) for content in contents if content] or [NOTHING]
     html = [whole(f"{each.html} \u00b7", each.text) for each in dotted]
     html.append(whole(last.html, last.text) if dotted else last.html)
@@ -147,14 +147,14 @@ def phrases(contents: Sequence[Content]) -> Fragment:
 
 
 def keys(contents: Iterable[Content], style: str = "") -> Fragment:
-    """Return what the colours of a drawing mean."""
+    """Return the meanings of a drawing's colours."""
     html = " ".join(f"<span>{shown(content).html}</span>" for content in contents if content)
     styled = f"display:flex;flex-wrap:wrap;gap:0 1em{style}"
     return Fragment(f'<div style="{styled}">{html}</div>') if html else NOTHING
 
 
 def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = False) -> Fragment:
-    """Return contents behind a click on their summary; in plain text they stand below it."""
+    """Return contents behind a click on their summary; in plain text they are below it."""
     head, below = shown(summary), words(*inside, between="\n")
     styled = f' style="{style}"' if style else ""
     html = "".join(shown(content).html for content in inside)
@@ -164,7 +164,7 @@ def fold(summary: Content, *inside: Content, style: str = "", is_open: bool = Fa
 
 
 def drawn_by_script(name: str, data: str, without: Fragment, script: str = "") -> Fragment:
-    """Return what a script draws from data in an attribute, above what stands there without scripts."""
+    """Return an element that a script draws from its data, with contents for pages without scripts."""
     return Fragment(f'<div {name}="{escape(data)}">{without.html}</div>{script}', without.text)
 
 
@@ -179,10 +179,9 @@ def script(name: str) -> str:
 
 
 def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:
-    """Return what is one click away: the summary and the contents of each fold, beside each other."""
-    drawn = [
-        fold(name, *inside, style="max-width:100%") for name, inside in all_folds if any(inside)
-    ]
+    """Return folds beside each other, each as its summary and its contents; none without contents."""
+    full = ((name, inside) for name, inside in all_folds if any(inside))
+    drawn = [fold(name, *inside, style="max-width:100%") for name, inside in full]
     if not drawn:
         return NOTHING
     rule = "border-top:1px solid #80808040"
@@ -191,7 +190,7 @@ def folds(*all_folds: tuple[Content, Sequence[Fragment]]) -> Fragment:
 
 
 def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
-    """Return the figures of a card, each as its label, its value, and the small text below it."""
+    """Return the figures of a card, each as its label, its value, and the small text below."""
     drawn = "".join(
         f"<div>{block(FAINT, label).html}{_tag('strong', 'font-size:14px', value).html}"
         f"{block(FAINT, below).html}</div>"
@@ -199,14 +198,14 @@ def figures(shown_figures: Iterable[tuple[str, str, str]]) -> Fragment:
     )
     columns = "repeat(auto-fit,minmax(min(100%,146px),1fr))"
     style = f"display:grid;grid-template-columns:{columns};gap:8px 12px"
-    # A fold is as wide as what is in it, and a grid as narrow as it may be.
+    # A width, since a fold is as wide as its contents, and a grid as narrow as it may be.
     style += ";margin:9px 0 0;width:800px;max-width:100%;font-size:11px"
     return Fragment(f'<div style="{style}">{drawn}</div>')
 
 
 def root(style: str) -> str:
-    """Return the opening tag of an outermost element: the page's own letters, and no formula."""
-    # With the ground that the text is for: an Output widget's is white in every theme of VS Code.
+    """Return the opening tag of an outermost element, with the page's own font and without formulas."""
+    # With a background, since that of an Output widget is white in every theme of VS Code.
     font = of_page("font-family", "ui-font-family", "system-ui,sans-serif")
     ink = of_page("editor-foreground", "ui-font-color1", "inherit")
     return (
@@ -226,7 +225,7 @@ CHART = root("max-width:860px;font:11px/1.5 sans-serif")
 
 
 def headed(name: Content, *about: Content, at_right: Content = "") -> Fragment:
-    """Return a heading: what this is, and of what."""
+    """Return a heading: a name, and what it is about."""
     return block(
         "display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;margin:0 0 6px",
         _tag("strong", "font-size:15px", name),
@@ -236,7 +235,7 @@ def headed(name: Content, *about: Content, at_right: Content = "") -> Fragment:
 
 
 def section(title: Content, about: Content, *inside: Fragment) -> Fragment:
-    """Return a part of a whole with its own title, such as a device."""
+    """Return a part of an output with its own title, such as a device."""
     parts = (block("margin:0 0 4px", strong(title), faint(about) if about else ""), *inside)
     html = "".join(part.html for part in parts)
     text = "\n".join(part.text for part in parts if part.text)
@@ -255,13 +254,13 @@ def bundle(heading: Fragment, *inside: Fragment, title: str = "") -> dict[str, s
 
 
 def drawing(svg: str) -> str:
-    """Return a drawing whose only words are its tips."""
-    # JupyterLab removes the drawings of a notebook that it does not trust, and leaves their words.
+    """Return a drawing that leaves no words where it is removed."""
+    # JupyterLab removes the drawings of an untrusted notebook, and leaves their words.
     return f'<div style="font-size:0">{svg}</div>'
 
 
 def caption(text: str, *, at_right: bool = False) -> str:
-    """Return small words about a drawing, which go with it where drawings are removed."""
+    """Return small words about a drawing, which are removed together with drawings."""
     place = 'x="100%" text-anchor="end"' if at_right else 'x="0"'
     return drawing(
         '<svg style="display:block;width:100%;height:15px;font-size:11px" fill="currentColor" '
@@ -287,8 +286,8 @@ def bar(
         )
         left += size
     role = f'role="img" aria-label="{shown(label).html}"' if label else 'aria-hidden="true"'
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
-    # In grey print parts are alike: a thin line keeps them apart.
+    # JupyterLab gives every svg `height: auto`, which only an inline style overrides.
+    # Thin lines separate the parts in grey print.
     return drawing(
         f'<svg {role} style="display:block;width:100%;height:{height}px{style}">'
         f'<g stroke="#0000004d" stroke-width=".7">{boxes}</g>{over}</svg>'
@@ -296,12 +295,11 @@ def bar(
 
 
 def size_text(size: float) -> str:
-    """Return bytes as text, in which a few are not shown as none."""
+    """Return bytes as text; a few read as "<0.01 MiB", not as none."""
     return f"<{format_bytes(0.01 * MIB)}" if 0 < size < 0.005 * MIB else format_bytes(size)
 
 
 def below(lead: Mapping[str, str] | None, html: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return a card with something above it, if anything is."""
-    above = lead or {"text/html": "", "text/plain": ""}
-    lines = (*([above["text/plain"]] if lead else []), *texts)
-    return {"text/html": f"{above['text/html']}{html}", "text/plain": "\n".join(lines)}
+    """Return a card below its lead, if it has one."""
+    above, lines = (lead["text/html"], [lead["text/plain"]]) if lead else ("", [])
+    return {"text/html": f"{above}{html}", "text/plain": "\n".join((*lines, *texts))}

@@ -1,4 +1,4 @@
-"""A span in one line: as plain text, while it runs, where its end was not seen, and where it was quick.
+"""A span in one line: as plain text, as a placeholder while it runs, and as the card of a quick cell.
 
 The first watched cell of a kernel waits for what this module imports.
 """
@@ -27,12 +27,12 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.findings import findings_html, findings_lines
 
 NAME = 40  # letters of a phase, a node or a device at most
-FEW = 2
-"""Ranks up to which there is no median between the lowest and the highest."""
+FEW = 2  # ranks up to which there is no median between the lowest and the highest
+SAME = 0.01  # share of a peak by which reports of it may differ: one rank's came a moment earlier
 
 
 def line(session: Session, span: Span, *, brief: bool = False) -> str:
-    """Return what a span cost; each of several devices gets a line of its own, many ranks are summed up.
+    """Return the cost of a span; several devices have a line each, ranks are summed up.
 
     Such as ``memwatch "fine-tune" · 11.6 s · cuda:0 · peak 6.99 GiB exact · allocated 0.00 → 3.75 GiB``.
     """
@@ -54,18 +54,18 @@ def line(session: Session, span: Span, *, brief: bool = False) -> str:
 
 
 def how_it_went(session: Session, span: Span) -> list[str]:
-    """Return how long it took, and its outcome where that is not "done"."""
+    """Return the duration, and the outcome unless it is "done"."""
     outcome = [] if span.outcome == "done" else [outcome_of(session, span)]
     return [duration_text(session, span), *outcome]
 
 
 def duration_text(session: Session, span: Span) -> str:
-    """Return how long a span took, or has taken so far."""
+    """Return the duration of a span, so far if it is open."""
     return format_duration(end_of(session, span) - span.start)
 
 
 def length(session: Session) -> float:
-    """Return the seconds of a session: those on its card where it has one, else all that passed."""
+    """Return the seconds of a session: those of its only outermost span, else all that passed."""
     outermost = [span for span in session.spans if span.parent is None]
     if len(outermost) == 1:
         return end_of(session, outermost[0]) - outermost[0].start
@@ -74,7 +74,7 @@ def length(session: Session) -> float:
 
 
 def parts(facts: Facts, *, brief: bool = False) -> list[str]:
-    """Return one device's figures as short phrases, always in the same order; in brief the first two."""
+    """Return one device's figures as short phrases; in brief the first two."""
     phrases = [f"peak {peak_text(facts.peak)}", f"{facts.allocated_label} {change(facts)}"]
     if brief:
         return phrases
@@ -84,9 +84,18 @@ def parts(facts: Facts, *, brief: bool = False) -> list[str]:
 
 
 def in_unit_of(size: float, reference: float) -> str:
-    """Return bytes without their unit, where that of a figure which is said just before is the same."""
+    """Return bytes, without a unit if it is that of the figure before."""
     divisor, _ = unit_for(reference)
     return number(size, divisor) if unit_for(size)[0] == divisor else format_bytes(size)
+
+
+def size_of(size: float, capacity: float) -> str:
+    """Return bytes and the capacity, in one unit if they have the same: ``6.99 of 22.2 GiB``."""
+    if not capacity > 0:
+        return format_bytes(size)
+    (divisor, unit), (of_divisor, of_unit) = unit_for(size), unit_for(capacity)
+    own = "" if unit == of_unit else f" {unit}"
+    return f"{number(size, divisor)}{own} of {number(capacity, of_divisor)} {of_unit}"
 
 
 def change(facts: Facts) -> str:
@@ -100,15 +109,24 @@ def change(facts: Facts) -> str:
 
 
 def peak_text(peak: Peak) -> str:
-    """Return a peak and how it is known, such as ``6.99 GiB exact`` or ``≥ 6.99 GiB``."""
+    """Return a peak and its certainty, such as ``6.99 GiB exact`` or ``≥ 6.99 GiB``."""
     size = format_bytes(peak.value)
     if math.isnan(peak.value):
         return size
     return f"≥ {size}" if peak.certainty == "at least" else f"{size} {peak.certainty}"
 
 
+def peak_name(ranks: Ranks | None, peak: Peak) -> str:
+    """Return the name of the peak in a chart; the worst rank's has its rank and phase."""
+    worst = ranks.worst if ranks is not None and ranks.world > 1 else None
+    if worst is None or not abs(worst.peak - peak.value) <= SAME * peak.value:
+        return f"peak {peak_text(peak)}"
+    phase, own = plain(worst.phase, NAME), Peak(worst.peak, worst.certainty)
+    return ", ".join((f"worst: rank {worst.rank}", peak_text(own), *([phase] if phase else [])))
+
+
 def headroom_text(room: float, total: float) -> str:
-    """Return a headroom in the unit of the capacity that it is a part of."""
+    """Return a headroom in the unit of the capacity `total`."""
     if math.isnan(room):
         return format_bytes(room)
     divisor, unit = unit_for(total)
@@ -116,20 +134,20 @@ def headroom_text(room: float, total: float) -> str:
 
 
 def size_text(ranks: Ranks) -> str:
-    """Return how many there are, such as ``1,024 ranks on 128 nodes``."""
+    """Return the size of a run, such as ``1,024 ranks on 128 nodes``."""
     where = f" on {format_counted(ranks.nodes, 'node')}" if ranks.nodes > 1 else ""
     return f"{format_counted(ranks.world, 'rank')}{where}"
 
 
 def reporting_text(ranks: Ranks) -> str:
-    """Return how many are heard of; empty where all are."""
+    """Return how many ranks report; empty where all do."""
     if ranks.reporting >= ranks.world:
         return ""
     return f"{format_count(ranks.reporting)} of {format_count(ranks.world)} reporting"
 
 
 def rank_phrases(ranks: Ranks, *, brief: bool = False) -> list[str]:
-    """Return the figures as short phrases; in brief how many ranks there are, and the worst."""
+    """Return the figures of all ranks as short phrases; in brief their number and the worst peak."""
     worst = ranks.worst
     if worst is None:
         return [size_text(ranks)]
@@ -154,11 +172,11 @@ _ON_ONE_LINE = kit.root("font-size:12px;line-height:1.5;margin:2px 0")
 
 
 def running_bundle(label: str, began: float) -> dict[str, str]:
-    """Return what stands in the card's place while the cell runs; `began` is in seconds since the epoch.
+    """Return the placeholder of a card while the cell runs; `began` is in seconds since the epoch.
 
     It must be true, and explain itself, in a notebook that was saved meanwhile and whose kernel is gone.
     """
-    # With the zone: the kernel's clock need not be that of who reads it.
+    # With the zone, since the reader's clock may differ from the kernel's.
     since = time.strftime("%H:%M %Z, %d %b %Y", time.localtime(began))
     text = f"watching since {since}; a card replaces this line when it ends"
     html = _on_one_line(palette.ALLOCATED, label, f"· {text}")
@@ -170,7 +188,7 @@ LOST_RUN = "Run this cell again to see its card."
 
 
 def lost_bundle(label: str, remedy: str = LOST_CELL) -> dict[str, str]:
-    """Return what stands in the card's place where the page did not see the end."""
+    """Return the placeholder of a card whose end the page did not see."""
     what = "the page was closed or reloaded, or the kernel stopped"
     text = f"The end of this watch was not seen: {what}. {remedy}"
     html = _on_one_line(palette.DEVICE_USED, label, f"· {text}")
@@ -189,13 +207,12 @@ def _on_one_line(colour: str, label: str, text: str) -> str:
 def compact_bundle(
     session: Session, span: Span, lead: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the card of a quick cell: its change and its peak on one line; `lead` stands above."""
+    """Return the card of a quick cell: its change and its peak on one line, below the `lead`."""
     moved, findings = movement(session, span), findings_of(session, span)
     devices = [[facts.device.key, *parts(facts, brief=True)] for facts in facts_of(session, span)]
     if session.ranks is not None:
         devices = [rank_phrases(session.ranks, brief=True)]
-    first = devices.pop(0) if len(devices) == 1 and not moved.lead else []
-    first = moved.lead.split(", ") if moved.lead else first
+    first = moved.lead.split(", ") if moved.lead else devices.pop() if len(devices) == 1 else []
     untouched = untouched_text(session, span)
     devices += [[text] for text in (moved.by_children, untouched) if text]
     inside = kit.words(

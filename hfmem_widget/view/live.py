@@ -1,6 +1,6 @@
-"""What a cell shows while it is watched, and what it leaves behind.
+"""The outputs of a watched cell: live views while it runs, a card and a still chart afterwards.
 
-The card and the chart are imported once the cell has run for some time: a person waits for its beginning.
+The card and the chart are imported once the cell has run for some time, for a person waits for its beginning.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from hfmem_widget.view.line import LOST_RUN, compact_bundle, lost_bundle, runnin
 from hfmem_widget.view.screen import Bundle, Screen
 
 if TYPE_CHECKING:
-    from hfmem_widget.view.bottom import BottomLine
+    from hfmem_widget.view.terminal import BottomLine
     from hfmem_widget.view.wire.protocol import Buffers, Message
     from hfmem_widget.view.wire.widget import MemoryWidget
-
 
 USUAL = WatchOptions()
 
 
 class Broadcast:
-    """A widget that is fed after each tick, also where no chart is shown: JupyterLab's panel overhears it."""
+    """A widget that gets news after each tick; JupyterLab's panel overhears it, also without a chart."""
 
     def __init__(
         self, session: Session, *, panel: bool, prefer: Callable[[float], None] | None = None
@@ -44,7 +43,7 @@ class Broadcast:
         from hfmem_widget.view.wire.widget import MemoryWidget
 
         self._publisher = Publisher(session, self._send, panel=panel)
-        # The poller sends what is new; the end of the watch sends the last message.
+        # The poller sends the news, the end of the watch the last message.
         self._lock = threading.Lock()
         self._widget: MemoryWidget | None = MemoryWidget(
             session,
@@ -56,34 +55,33 @@ class Broadcast:
         )
 
     def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
-        """Send what is new."""
+        """Send the news."""
         with self._lock:
             self._publisher(session, samples)
 
     def show(self, screen: Screen, display_id: str) -> None:
-        """Show the chart in the place of an output."""
+        """Replace an output by the chart."""
         if self._widget is not None:
             bundle, metadata = self._widget.bundle()
             screen.replace(display_id, bundle, metadata=metadata, lost={})
 
     def refresh(self) -> None:
-        """Send all there is, now."""
+        """Send everything now."""
         with self._lock:
             self._publisher.finish()
 
     def close(self) -> None:
-        """Send the end and remove the widget; its output is for somebody else to fill."""
+        """Send the end and remove the widget; the caller replaces its output."""
         self.refresh()
         widget, self._widget = self._widget, None
         if widget is not None:
-            # A closed widget leaves its layout behind: a widget of its own, with an open comm.
+            # A closed widget leaves its layout open: a widget with a comm of its own.
             layout = widget.layout
             widget.close()
             layout.close()
 
     def _send(self, message: Message, buffers: Buffers) -> None:
-        widget = self._widget
-        if widget is not None:
+        if (widget := self._widget) is not None:
             widget.publish(message, buffers)
 
 
@@ -95,9 +93,9 @@ def _unopened_comm() -> Any:
 
 
 def tell_panel(session: Session, *, panel: bool) -> None:
-    """Send a run that is over in one message, which JupyterLab's panel overhears.
+    """Send a run that has ended in one message, which JupyterLab's panel overhears.
 
-    No widget has it: to open one takes longer than such a run, and a saved notebook would keep it.
+    It takes no widget: opening one takes longer than a quick run, and a saved notebook would keep it.
     """
     from hfmem_widget.view.wire.publisher import Publisher
 
@@ -109,9 +107,9 @@ def tell_panel(session: Session, *, panel: bool) -> None:
 
 
 class _View:
-    """Among a cell's outputs, a live chart where the front end can show one.
+    """A live chart among a cell's outputs, where the front end can show one.
 
-    `prefer` is called with the seconds between samples that the page's settings say.
+    `prefer` is called with the seconds between samples from the page's settings.
     """
 
     def __init__(
@@ -131,12 +129,12 @@ class _View:
         self._broadcast: Broadcast | None = None
 
     def _take_place_of_chart(self) -> None:
-        """Show an output of no height, until there is something to show."""
+        # An output of no height, for the chart to replace.
         harmless(enable_widgets_in_colab)
         self._chart_id = self._screen.show({})
 
     def _open(self) -> Broadcast | None:
-        """Show the live chart, and return what feeds it; None where neither it nor the panel is there."""
+        """Show the live chart, and return its broadcast; None without both chart and panel."""
         if not (self._wants_chart or serves_labextensions()):
             return None
         broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
@@ -149,7 +147,7 @@ class _View:
         return broadcast
 
     def _show_chart(self, broadcast: Broadcast) -> None:
-        # While an Output widget catches what the cell shows, an update of a display is lost.
+        # An update of a display is lost while an Output widget catches the cell's outputs.
         if self._chart_id and not self._chart_shown and self._screen.live:
             self._chart_shown = True
             broadcast.show(self._screen, self._chart_id)
@@ -163,9 +161,9 @@ class _View:
 
 
 class CellView(_View):
-    """A card and a live chart among a cell's outputs; afterwards their still forms, in the same places.
+    """A placeholder of the card and a live chart among a cell's outputs; their still forms replace them.
 
-    `aside` runs a function on a thread of its own: importing what the chart needs takes a while.
+    `aside` runs a function on another thread, since the imports of the chart take a while.
     """
 
     def __init__(
@@ -191,9 +189,14 @@ class CellView(_View):
         self._lock = threading.Lock()
 
     def begin(self, label: str) -> None:
-        """Take the places of card and chart at the top of the cell's outputs."""
+        """Show placeholders of card and chart at the top of the cell's outputs."""
         if not self._screen.live:
-            self._begin_in_terminal()
+            terminal = self._screen.terminal if self._wants_chart else None
+            if terminal is not None:
+                from hfmem_widget.view.terminal import BottomLine
+
+                self._bottom = BottomLine(terminal)
+                self._recorder.subscribe(self._bottom)
             return
         self._card_id = self._screen.show(
             running_bundle(label, self._session.started_at), lost=lost_bundle(label)
@@ -205,16 +208,8 @@ class CellView(_View):
             self._to_appear = self._screen.bound(self._appear)
             self._recorder.subscribe(self._on_tick)
 
-    def _begin_in_terminal(self) -> None:
-        terminal = self._screen.terminal if self._wants_chart else None
-        if terminal is not None:
-            from hfmem_widget.view.bottom import BottomLine
-
-            self._bottom = BottomLine(terminal)
-            self._recorder.subscribe(self._bottom)
-
     def finish(self, span: Span, lead: Bundle | None = None) -> None:
-        """Put the finished card and the still chart where the live ones were; `lead` stands above."""
+        """Replace the live views by the card and the still chart; `lead` goes above the card."""
         self._recorder.unsubscribe(self._on_tick)
         if self._bottom is not None:
             self._recorder.unsubscribe(self._bottom)
@@ -225,7 +220,7 @@ class CellView(_View):
             self._leave_still_forms(span, lead)
         finally:
             self._screen.close()
-            # The ranks last: the panel goes on to show what ended last.
+            # The ranks last: the panel keeps showing the run that ended last.
             for broadcast in filter(None, (self._broadcast, self._overview)):
                 broadcast.close()
             has_panel = self._screen.draws_widgets and serves_labextensions()
@@ -235,8 +230,7 @@ class CellView(_View):
 
     def _leave_still_forms(self, span: Span, lead: Bundle | None) -> None:
         session = self._session
-        # One line is enough then.
-        is_quiet = (
+        is_quiet = (  # one line is enough
             lead is None
             and not session.notes
             and did_nothing(session, span)
@@ -276,10 +270,10 @@ class CellView(_View):
             self._aside(self._to_appear)
 
     def _appear(self) -> None:
-        """Show the live chart; once ranks have been started, all of them in its place."""
+        """Show the live chart; once ranks have started, that of all ranks in its place."""
         try:
-            # Takes long, so not under the lock; with what the end of the cell needs, which else waits for it.
-            import hfmem_widget.view.session
+            # Slow, so outside the lock. The first is for the end of the cell, which would wait for it.
+            import hfmem_widget.view.card
             import hfmem_widget.view.wire.widget  # noqa: F401
 
             with self._lock:
@@ -299,7 +293,7 @@ class CellView(_View):
 class NotebookView(_View):
     """One live chart for a whole notebook, and an annotation under each of its cells.
 
-    A cell that changed less than `least` bytes, and has nothing else to say, gets no annotation.
+    A cell gets none if it changed less than `least` bytes and has no finding.
     """
 
     def __init__(
@@ -313,7 +307,7 @@ class NotebookView(_View):
     ) -> None:
         super().__init__(recorder, screen, options, prefer)
         self._least = least
-        self._notes_shown = 0  # of the notes
+        self._notes_shown = 0
 
     def begin(self) -> None:
         """Show the live chart."""
@@ -329,7 +323,7 @@ class NotebookView(_View):
             self._note_without_chart(error, "The cards are complete.")
 
     def annotate(self, span: Span) -> None:
-        """Show what a finished cell did: one line for a quick one, a card for a long one."""
+        """Show the result of a finished cell: one line for a quick one, a card for a long one."""
         if self._broadcast is not None:
             self._broadcast.refresh()
         session = self._session
@@ -346,7 +340,7 @@ class NotebookView(_View):
             self._screen.show(card)
 
     def finish(self) -> None:
-        """Put a still chart of everything where the live one was."""
+        """Replace the live chart by a still chart of everything."""
         broadcast, self._broadcast = self._broadcast, None
         if broadcast is not None:
             self._recorder.unsubscribe(broadcast)
@@ -359,19 +353,19 @@ class NotebookView(_View):
 
 
 class RunView(NotebookView):
-    """A live chart of a run that goes on elsewhere; once it is over, its card and its still chart.
+    """A live chart of a run in another process; once it has ended, its card and its still chart.
 
-    `kept` is what reads the run: kept for as long as it goes on, whoever else has it.
+    `reader` reads the run; the view keeps it alive until then.
     """
 
-    def __init__(self, recorder: Recorder, screen: Screen, kept: object = None) -> None:
+    def __init__(self, recorder: Recorder, screen: Screen, reader: object) -> None:
         super().__init__(recorder, screen)
         self._card_id = ""
-        self._kept = kept
+        self._reader = reader
         self._ending = threading.Lock()
 
     def begin(self) -> None:
-        """Show the live chart, below the place of the card."""
+        """Show the live chart, below a placeholder of the card."""
         label, began = self._session.label, self._session.started_at
         self._card_id = self._screen.show(
             running_bundle(label, began), lost=lost_bundle(label, LOST_RUN)
@@ -389,8 +383,8 @@ class RunView(NotebookView):
         with self._ending:
             card_id, self._card_id = self._card_id, ""
         if card_id:  # else another thread was first
-            from hfmem_widget.view.session import card_of
+            from hfmem_widget.view.card import card_of
 
             self._screen.replace(card_id, card_of(session, with_chart=True))
             self.finish()
-            self._kept = None
+            self._reader = None

@@ -1,7 +1,7 @@
 """All colours: Okabe and Ito's, which colour-blind eyes can tell apart, and greys.
 
-Plotly takes no CSS variables, so what it draws must be legible on white and on black, but for words that a
-notebook shows (`figure.for_notebook`). No grey has 4.5:1 on both #ffffff and #111111 (their own 18.9:1 allows
+Plotly takes no CSS variables, so its drawings must be legible on white and on black, but for the words in
+a notebook (`figure.for_notebook`). No grey has 4.5:1 on both #ffffff and #111111 (their own 18.9:1 allows
 √18.9 = 4.35 at best); `INK` has that.
 """
 
@@ -14,14 +14,11 @@ RESERVED = series.TABLE["reserved"].color
 DEVICE_USED = series.TABLE["device_used"].color
 PEAK = "#D55E00"
 ON_PEAK = "#000000"  # ink on it: black has 5.4:1 there, white 3.9:1
-CASING = "rgba(255,255,255,.7)"  # what keeps a line apart from whatever colour it lies on
-
+CASING = "rgba(255,255,255,.7)"  # around a line, whatever colour is below it
 CAPACITY = "#D55E00"
 SAVE = "#B3A125"
-
 INK = "#797979"
 GRID = "rgba(128,128,128,0.22)"
-
 GOOD = "#009E73"
 STOPPED = "#E69F00"
 BAD = "#D55E00"
@@ -40,10 +37,9 @@ STROKES: dict[str, str] = {
 """Plotly's names of dashes, with their SVG."""
 
 PARTS = {name: row.color for name, row in series.PARTS.items()}
-"""Colours of the parts; greys for those that nobody chose, and sand for what was there before."""
+"""Colours of the parts; greys for overhead, and sand for memory from before the watch."""
 
-KEPT = "#7E57A8"
-"""What a search found a name to keep, of what is not attributed."""
+KEPT = "#7E57A8"  # the unattributed memory that a search found a name to keep
 
 BLOCKS: dict[str, str] = {
     "used": "#5F6875",
@@ -60,7 +56,7 @@ BANDS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
     *("#7E57A8", "#F0E442", "#A6761D", "#00466E", "#9C8A00"),
 )
-"""Colours of what held memory over time, the largest first."""
+"""Colours of the holders of memory over time, the largest first."""
 
 _DEPTHS = ("#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3")
 _KINDS: dict[SpanKind, tuple[str, str]] = {

@@ -22,7 +22,7 @@ _ORDER: tuple[SpanKind, ...] = (
     *("train", "step", "forward", "backward", "optimizer", "substep"),
     *("evaluate", "predict", "load", "shard", "save", "block", "prefill", "decode"),
 )
-"""The kinds that are worth a row; the others add nothing to these and the card."""
+"""The kinds that have a row; the others add nothing to these and the card."""
 
 _WHILE = {
     "evaluate": "in an evaluation",
@@ -32,7 +32,7 @@ _WHILE = {
     "prefill": "while the prompt was read",
     "decode": "while tokens were generated",
 }
-"""Where a peak was that was no step's."""
+"""The place of a peak outside of steps."""
 
 _PARTS = {"forward", "backward", "optimizer", "substep", "shard", "prefill", "decode"}
 
@@ -42,17 +42,17 @@ class PhaseRow:
     """The row of one kind of phase."""
 
     name: str
-    is_part: bool  # steps are made of it
+    is_part: bool  # of steps
     count: int
-    seconds: float  # taken together
-    device: str  # the key of the one with the highest peak; empty where none is known
+    seconds: float  # in total
+    device: str  # the key of the device with the highest peak; empty where none is known
     peak: Peak  # of allocated memory
-    note: str  # what else there is to say of it
-    worst: str = ""  # which step stands out, such as "step 97 (1,024 tokens)"; empty if none does
+    note: str
+    worst: str = ""  # the step that stands out, such as "step 97 (1,024 tokens)"; or empty
 
 
 def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
-    """Return a row for each kind of phase within an outermost span that has something to say."""
+    """Return a row for each kind of phase within an outermost span, without uninformative ones."""
     devices = [device.key for device in active_devices(session, span)]
     phases = [
         phase
@@ -62,7 +62,7 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
     steps = sum(phase.count for phase in phases if phase.kind == "step")
     if not steps and any(phase.label == NO_STEP_LABEL for phase in phases):
         phases = [phase for phase in phases if phase.label != NO_STEP_LABEL]
-        # A forward pass ends with what follows it: without a backward pass, the first of many stands open.
+        # A forward pass ends with the next phase: without a backward pass, the first of many stays open.
         if all(phase.kind != "backward" for phase in phases):
             phases = [phase for phase in phases if phase.kind != "forward" or phase.label]
     phases.sort(key=lambda phase: _ORDER.index(phase.kind))
@@ -72,16 +72,14 @@ def phase_rows(session: Session, span: Span) -> list[PhaseRow]:
 
 
 def where_text(rows: Sequence[PhaseRow], device: str, peak: Peak) -> str:
-    """Return where a device's peak was, such as ``in step 97 (1,024 tokens)``; empty if that is not known."""
-    there = (row for row in rows if row.device == device and row.peak.value >= peak.value)
-    for row in there:
-        if row.worst or row.name in _WHILE:
-            return _WHILE.get(row.name) or f"in {row.worst}"
-    return ""
+    """Return the place of a device's peak, such as ``in step 97 (1,024 tokens)``; empty if unknown."""
+    highest = (row for row in rows if row.device == device and row.peak.value >= peak.value)
+    places = (_WHILE.get(row.name) or f"in {row.worst}" * bool(row.worst) for row in highest)
+    return next(filter(None, places), "")
 
 
 def pace_text(session: Session, span: Span) -> str:
-    """Return how quick the steps were, such as ``34.8 samples/s · 2,804 tokens/s in steps``."""
+    """Return the throughput of the steps, such as ``34.8 samples/s · 2,804 tokens/s in steps``."""
     pace = pace_of(session, span)
     rates = {"samples": pace.samples_per_second, "tokens": pace.tokens_per_second}
     texts = [f"{format_rate(rate)} {noun}/s" for noun, rate in rates.items() if rate > 0]
@@ -89,10 +87,7 @@ def pace_text(session: Session, span: Span) -> str:
 
 
 def phases_html(session: Session, span: Span, *, is_open: bool = False) -> str:
-    """Return the rows as a table for the card; empty where there is none.
-
-    Many are folded away, unless the fold `is_open`.
-    """
+    """Return the rows as a table for the card; empty without any. Many are folded, unless it `is_open`."""
     rows = phase_rows(session, span)
     if not rows:
         return ""
@@ -130,14 +125,14 @@ def _row(phase: Phase, devices: list[str], steps: int, marked: set[str]) -> Phas
     )
 
 
-def _note_of(phase: Phase, worst: Span | None, steps: int = 0) -> str:
+def _note_of(phase: Phase, worst: Span | None, steps: int) -> str:
     if phase.kind == "step":
         groups = phase.count - phase.steps if phase.steps else 0
         return f"{format_count(groups)} measured in groups" if groups else ""
     if phase.kind == "forward" and phase.label:
         few = phase.steps < phase.count
         return f"{format_count(phase.steps)} measured" if few else ""
-    # One that fails has not all of its phases.
+    # A failed step does not have all phases.
     if 0 < phase.steps < steps - 1:
         return f"on {format_count(phase.steps)} of {format_counted(steps, 'step')}"
     is_one = phase.kind in {"prefill", "decode"} and phase.count == 1
@@ -148,7 +143,7 @@ def _worst(worst: Span) -> str:
     counts = worst.counts
     number = counts.get("step", math.nan)
     first = counts.get("first", number)
-    if first < number:  # of a group nobody knows which
+    if first < number:  # a group, of which the worst step is unknown
         return f"steps {first:.0f}\N{EN DASH}{number:.0f}"
     name = f"step {number:.0f}" if math.isfinite(number) else plain(worst.label)
     tokens = counts.get("largest_batch", counts.get("tokens", math.nan))
@@ -157,9 +152,8 @@ def _worst(worst: Span) -> str:
 
 def _tokens_of(span: Span) -> str:
     tokens, rate = (span.counts.get(name, math.nan) for name in ("tokens", "tokens_per_second"))
-    if not tokens > 0:
-        return ""
-    return format_counted(tokens, "token") + (f", {format_rate(rate)} a second" if rate > 0 else "")
+    a_second = f", {format_rate(rate)} a second" if rate > 0 else ""
+    return f"{format_counted(tokens, 'token')}{a_second}" if tokens > 0 else ""
 
 
 def _shown(row: PhaseRow, *, names_device: bool) -> TableRow:

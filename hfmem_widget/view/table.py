@@ -1,4 +1,4 @@
-"""A table, described once: HTML that needs no style sheet, and aligned plain text."""
+"""A table, described once: as HTML without a style sheet, as aligned plain text, as Markdown."""
 
 from __future__ import annotations
 
@@ -14,32 +14,29 @@ from hfmem_widget.view.line import peak_text
 
 GAP = "  "
 LINE = 300  # characters in one cell, at most
-MOST_LETTERS = 28
 
 _ROW = "background:none"  # JupyterLab and VS Code stripe rows
 _FIGURE = "padding:2px 8px"  # at the right, as JupyterLab and VS Code have all cells
 _WORDS = f"{_FIGURE};text-align:left"
-_SCROLLS = (
+_SCROLLS = (  # a shadow at the right of a table that is wider than its frame
     "overflow-x:auto;background:linear-gradient(270deg,"
     "var(--vscode-editor-background,var(--jp-layout-color0)) 40%,#0000) "
     "right/28px no-repeat local,linear-gradient(270deg,#8887,#0000) right/10px no-repeat"
 )
-"""A shadow at the right where a table is wider than its frame, on a page whose ground is known."""
-
 Cell = kit.Content | tuple[kit.Content, ...]
-"""The content of a cell; of several, the first is the figure, the others stand small below it."""
+"""The content of a cell: a figure, and small contents below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: figures stand at the right, words at the left.
+    """A column of a table: figures are at the right, words at the left.
 
-    A name or words of more `letters` break where there is little room.
+    Names and words of more than `letters` break where there is little room.
     Heads are small and faint, unless that of the first column is a fragment.
     """
 
     head: kit.Content = ""
-    letters: int = MOST_LETTERS
+    letters: int = 28
     is_words: bool = False
     is_quiet: bool = False
     is_bold: bool = False
@@ -50,22 +47,22 @@ class TableRow:
     """A row of a table; missing cells at its end are empty."""
 
     cells: tuple[Cell, ...]  # the first is its name
-    facts: str = ""  # small below the name; in plain text behind it in parentheses
-    below: tuple[kit.Content, ...] = ()  # lines below that
+    facts: str = ""  # small below the name; in plain text after it, in parentheses
+    below: tuple[kit.Content, ...] = ()  # lines below the facts
     is_sum: bool = False  # bold
-    is_ruled: bool = False  # a line separates it from the rows above
-    is_quiet: bool = False  # it matters less
-    is_indented: bool = False  # it is a part of a row above
+    is_ruled: bool = False  # with a line above it
+    is_quiet: bool = False  # faint
+    is_indented: bool = False  # a part of a row above
 
 
 def table(
     columns: Sequence[Column],
     rows: Sequence[TableRow],
     *,
-    names_last: bool = False,  # names are long: plain text has the figures first, and no heads
-    fills: bool = False,  # the figures stand at the right of the page
-    scrolls: str = "",  # the label of one that may be wider than the page: the keyboard reaches it
-    size: float = 13,  # of its letters, in pixels
+    names_last: bool = False,  # for long names: plain text has the figures first, and no heads
+    fills: bool = False,  # the figures are at the right of the page
+    scrolls: str = "",  # the label of a table that may be wider than the page: the keyboard can scroll it
+    size: float = 13,  # of letters, in pixels
 ) -> kit.Fragment:
     """Return a table, whose first column has the names; nothing without rows."""
     if not rows:
@@ -77,7 +74,7 @@ def table(
     more = f' tabindex="0" role="group" aria-label="{kit.shown(scrolls).html}"' if scrolls else ""
     return kit.Fragment(
         f'<div{more} style="{_SCROLLS};margin:6px 0 0">'
-        # JupyterLab has columns of the same width. What a page says of cells stands above what they inherit.
+        # JupyterLab has columns of equal width. A page's rules for cells override inherited styles.
         '<table style="border-collapse:collapse;table-layout:auto;border:0;margin:0 0 0 -8px;'
         f'text-align:right;overflow-wrap:break-word;font-size:{size:g}px;color:inherit{filled}">'
         f"{heads}{body}</table></div>",
@@ -86,7 +83,7 @@ def table(
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
-    """Return the same table in Markdown; what stands small below a figure follows in its cell."""
+    """Return the same table in Markdown, the small contents below a figure in its cell."""
     if not rows:
         return ""
     heads = [kit.shown(column.head).text for column in columns]
@@ -101,7 +98,7 @@ def markdown(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
 
 
 def peak_cell(peak: Peak) -> kit.Fragment:
-    """Return a peak as a figure, so that units stand below each other: how it is known is small below it."""
+    """Return a peak as a figure with its certainty below, so that units are aligned."""
     text = peak_text(peak)
     size = text.removesuffix(f" {peak.certainty}")
     below = kit.block(kit.SMALL, peak.certainty).html if size != text else ""
@@ -125,7 +122,7 @@ def _heads_html(columns: Sequence[Column], rows: Sequence[TableRow], size: float
         heads.append((head, style))
     low = ";vertical-align:bottom" * any(" " in head.html for head, _ in heads)
     for head, style in heads:
-        # A head without words would be read out as one; so it is none.
+        # Screen readers would announce an empty head.
         tag = 'th scope="col"' if head else "td"
         drawn += f'<{tag} style="{style}{low}">{head.html}</{tag[:2]}>'
     row = f"{_ROW};{kit.TINY}" if isinstance(columns[0].head, str) else _ROW
@@ -182,7 +179,7 @@ def _list_text(rows: Sequence[TableRow]) -> str:
 
 
 def _aligned_text(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
-    """Return names and figures below the heads; what stands small below figures has a line of its own."""
+    # The small contents below figures have a line of their own.
     heads = [kit.shown(column.head).text for column in columns]
     lines: list[list[str] | str] = [heads] if any(heads) else []
     for row in rows:
@@ -197,7 +194,7 @@ def _aligned_text(columns: Sequence[Column], rows: Sequence[TableRow]) -> str:
 
 
 def aligned(lines: Sequence[Sequence[str] | str], words: AbstractSet[int] = frozenset({0})) -> str:
-    """Return rows as columns, those of `words` at the left; a text stays as it is, an empty one is a rule."""
+    """Return rows as aligned columns, those of `words` at the left; a text is a line, an empty one a rule."""
     rows = (row for row in lines if not isinstance(row, str))
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     text = []

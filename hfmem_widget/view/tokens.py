@@ -1,4 +1,4 @@
-"""What a token takes at the peak of a step, in words and drawn, and in the KV cache of ``generate``."""
+"""The bytes of a token: at the peak of a step, in words and drawn, and in the KV cache of ``generate``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,10 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 
 FEWEST_STEPS = 6
-LEAST_SPREAD = 1.3
-"""How many times the tokens of the smallest step those of the largest are, at least."""
-
-MOST_OFF = 0.02
-"""Share of a peak by which it may lie off the line: farther off, something else counts as well."""
-
+LEAST_SPREAD = 1.3  # the tokens of the largest step for each of the smallest, at least
+MOST_OFF = 0.02  # share by which a peak may be off the line: else tokens are not the only cost
 MOST_DOTS = 61
-_HEIGHT, _FOOT, _TOP, _SIDE = 96, 14, 8, 2  # pixels, but for the side, which is per cent
+_HEIGHT, _FOOT, _TOP, _SIDE = 96, 14, 8, 2  # pixels; the side in per cent
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +31,9 @@ class TokenCost:
     base: float
 
     def text(self, capacity: float) -> str:
-        """Return what each token adds, and what twice the most would need."""
+        """Return the bytes that each token adds, and those of twice the most tokens."""
         fewest, most = self.steps[0][0], self.steps[-1][0]
-        # What reads as 1024 KiB is 1.00 MiB.
-        is_large = self.slope >= MIB - KIB / 2
-        each = format_bytes(self.slope) if is_large else f"{number(self.slope, KIB)} KiB"
+        each = _size(self.slope, MIB - KIB / 2)  # what reads as 1024 KiB is 1.00 MiB
         room = f", of {format_bytes(capacity)}" if capacity > 0 else ""
         return (
             f"Each token adds {each} to the peak of a step, from {format_count(fewest)} to "
@@ -56,7 +50,7 @@ class TokenCost:
             across = _SIDE + (100 - 2 * _SIDE) * (tokens - fewest) / (most - fewest)
             return f"{across:.4g}%", f"{_TOP + (1 - peak / top) * (_HEIGHT - _TOP - _FOOT):.4g}"
 
-        # The last, with the most tokens, in any case.
+        # The last step, which has the most tokens, in any case.
         chosen = dict.fromkeys((*self.steps[:: -(-len(self.steps) // MOST_DOTS)], self.steps[-1]))
         dots = (
             f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in (place(*step) for step in chosen)
@@ -84,7 +78,7 @@ class TokenCost:
 
 
 def token_cost(session: Session, span: Span, device: Device) -> TokenCost | None:
-    """Return what a token takes; None unless the peaks of the steps lie on a line over their tokens."""
+    """Return the cost of a token; None unless the peaks of the steps are on a line over their tokens."""
     steps = sorted(
         (memory.worst_tokens, memory.peak)
         for step in session.steps
@@ -98,14 +92,14 @@ def token_cost(session: Session, span: Span, device: Device) -> TokenCost | None
     tokens, peaks = np.array(steps).T
     slope, base = map(float, np.polyfit(tokens, peaks, 1))
     is_line = bool((np.abs(base + slope * tokens - peaks) <= MOST_OFF * peaks).all())
-    # A slope within what may lie off the line is no cost of tokens.
+    # A slope within the scatter is not a cost of tokens.
     if not is_line or slope * (tokens[-1] - tokens[0]) < 5 * MOST_OFF * float(peaks.max()):
         return None
     return TokenCost(tuple(steps), slope, base)
 
 
 def kv_cache_text(session: Session, span: Span) -> str:
-    """Return how the KV cache of an outermost span grows, and what would fit; empty where there was none.
+    """Return the growth of a span's KV cache, and the tokens that would fit; empty without a cache.
 
     Such as ``KV cache: 4.00 GiB; each token takes 512 KiB (4 sequences, all layers); about 61,000 tokens
     would fit in the free memory.``
@@ -115,7 +109,7 @@ def kv_cache_text(session: Session, span: Span) -> str:
 
 
 def sentence(cache: KVCache) -> str:
-    """Return it, for a cache."""
+    """Return the sentence about a cache."""
     begin = f"KV cache: {format_bytes(cache.bytes)}"
     if cache.limit:
         return (
@@ -144,11 +138,11 @@ def _each(cache: KVCache) -> str:
     return f"{_size(cache.token_bytes or cache.window_bytes)} ({many}all layers)"
 
 
-def _size(size: float) -> str:
-    return format_bytes(size) if size >= MIB else f"{number(size, KIB)} KiB"
+def _size(size: float, least: float = MIB) -> str:
+    return format_bytes(size) if size >= least else f"{number(size, KIB)} KiB"
 
 
 def _rounded(count: float) -> str:
-    """Return an estimate of a count with two digits that mean something."""
+    # An estimate has two digits.
     digits = max(0, int(math.log10(max(count, 1))) - 1)
     return format_count(math.floor(count / 10**digits) * 10**digits)

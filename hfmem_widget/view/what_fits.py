@@ -1,4 +1,4 @@
-"""What to change so that a training fits, and what it would take at other sizes."""
+"""The changes with which a training fits, and its memory at other sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
 
 IN_SIGHT = 4
-MOST = 40  # of a recording, which may be a stranger's
+MOST = 40  # of a recording, which may come from outside
 _COLOURS = {True: palette.GOOD, None: palette.RESERVED, False: palette.BAD}
 _HEADS = {True: "What fits", None: "What may fit", False: "Nothing that was tried fits"}
 FREES = "%memholders --free errors"
@@ -33,7 +33,7 @@ def moves_table(
 ) -> kit.Fragment:
     """Return the changes as a table, those after the first few folded; nothing without any.
 
-    Where the `advice` is to free what an error still holds, that is counted as free.
+    Memory that an error still holds counts as free where the `advice` is to free it.
     """
     if not moves:
         return kit.NOTHING
@@ -60,13 +60,9 @@ def moves_table(
 
 
 def _up_to(move: Move) -> str:
-    """Return what is the most that fits: that many rows of its length, or rows so long in its batch."""
-    rows, tokens = move.largest_batch, move.longest
-    each = (
-        format_counted(rows, "row") if rows else "",
-        format_counted(tokens, "token") if tokens else "",
-    )
-    return " or ".join(filter(None, each))
+    # The largest batch with rows of its length, or the longest rows in its batch.
+    counts = {"row": move.largest_batch, "token": move.longest}
+    return " or ".join(format_counted(count, noun) for noun, count in counts.items() if count)
 
 
 def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
@@ -84,38 +80,34 @@ def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
 
 
 def _code(text: str) -> kit.Fragment:
-    """Return code that breaks between arguments, and in one only where there is little room."""
+    # It breaks between arguments, and within one only where there is little room.
     wbr = ["_", "_<wbr>"]
     pieces = [(each, wbr[len(each) > kit.SHORT]) for each in text.split(" ")]
     html = " ".join(kit.whole(kit.shown(each).html.replace("_", to), each) for each, to in pieces)
     return kit.code(kit.Fragment(html, text))
 
 
-_OF_SIZES = (Column("batch \N{MULTIPLICATION SIGN} tokens", is_bold=True), Column("peak"),
-            Column("expected", is_words=True), Column("", is_words=True))  # fmt: skip
+_OF_SIZES = (
+    Column("batch \N{MULTIPLICATION SIGN} tokens", is_bold=True),
+    *(Column("peak"), Column("expected", is_words=True), Column(is_words=True)),
+)
 
 
 def what_if_html(what: WhatIf | None, *, scripted: bool = True) -> kit.Fragment:
-    """Return the table, and the script unless the page has it already; nothing where nothing is known."""
+    """Return the table, and the script unless the page has it already; nothing without data."""
     if what is None:
         return kit.NOTHING
-    title = kit.block("margin:10px 0 4px", kit.strong("What if"),
-                      kit.faint("(by dry runs of this model; no kernel is needed)"))  # fmt: skip
-    sizes = kit.fold("a few sizes as a table", _table(what), is_open=True)
-    data = json.dumps(_data(what), separators=(",", ":"))
-    drawn = kit.drawn_by_script(
-        "data-hfmem-what-if", data, sizes, kit.script("what_if") if scripted else ""
-    )
-    return kit.Fragment(f"{title.html}{drawn.html}", f"{title.text}\n{_table(what).text}")
-
-
-def _table(what: WhatIf) -> kit.Fragment:
+    source = kit.faint("(by dry runs of this model; no kernel is needed)")
+    title = kit.block("margin:10px 0 4px", kit.strong("What if"), source)
     batch, length = what.batch, what.length
-    sizes = [(batch, length), (batch // 2, length), (2 * batch, length), (batch, length // 2),
-             (batch, 2 * length)]  # fmt: skip
-    return table(
-        _OF_SIZES, [_size_row(what, *size) for size in sizes if what.knows(*size)], size=12
-    )
+    sizes = [(rows, length) for rows in (batch, batch // 2, 2 * batch)]
+    sizes += [(batch, tokens) for tokens in (length // 2, 2 * length)]
+    rows = [_size_row(what, *size) for size in sizes if what.knows(*size)]
+    few = table(_OF_SIZES, rows, size=12)
+    fold = kit.fold("a few sizes as a table", few, is_open=True)
+    data, script = json.dumps(_data(what), separators=(",", ":")), kit.script("what_if") * scripted
+    drawn = kit.drawn_by_script("data-hfmem-what-if", data, fold, script)
+    return kit.Fragment(f"{title.html}{drawn.html}", f"{title.text}\n{few.text}")
 
 
 def _size_row(what: WhatIf, rows: int, length: int) -> TableRow:

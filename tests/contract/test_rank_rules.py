@@ -15,10 +15,18 @@ import pytest
 from hfmem_widget.session import Certainty, Peak, PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.series import TABLE, over_ranks, row_of
 from hfmem_widget.view.chart.scene import BAND
-from hfmem_widget.view.line import reporting_text
-from hfmem_widget.view.rank_words import peak_name, phase_cells, rank_cells
-from hfmem_widget.view.strip import about, colour, full_of, height_of, side_words, word_at
-from hfmem_widget.view.wire.rank_messages import folded
+from hfmem_widget.view.line import peak_name, reporting_text
+from hfmem_widget.view.ranks import (
+    about,
+    colour,
+    full_of,
+    height_of,
+    phase_cells,
+    rank_cells,
+    side_words,
+    word_at,
+)
+from hfmem_widget.view.wire.protocol import folded
 
 RULES = json.loads((Path(__file__).parent / "rank_rules.json").read_text(encoding="utf-8"))
 

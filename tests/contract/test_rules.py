@@ -42,10 +42,10 @@ from hfmem_widget.text import (
     format_share,
 )
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import time_text, time_ticks, value_ticks
 from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.lanes import fold, lay_lanes, lay_steps, range_label, worst_step
 from hfmem_widget.view.chart.layers import layers
+from hfmem_widget.view.chart.shapes import time_text, time_ticks, value_ticks
 from hfmem_widget.view.findings import MARKS
 from hfmem_widget.view.line import peak_text
 from tests.data.recorders import recorder_of

@@ -24,11 +24,10 @@ from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.sources.heap.model import Grown, Growth, Holders, Remainder
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view.anatomy import anatomy_bundle
-from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.card import card_bundle, session_bundle
 from hfmem_widget.view.chart.figure import anatomy_dict, figure_dict
 from hfmem_widget.view.chart.svg import chart_html, sparkline
 from hfmem_widget.view.line import compact_bundle, lost_bundle
-from hfmem_widget.view.session import session_bundle
 from tests.data.segments import heap, segment
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage

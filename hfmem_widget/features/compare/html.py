@@ -27,9 +27,16 @@ from hfmem_widget.session import Peak
 from hfmem_widget.text import MIB, plain, unit_for
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart import paint_svg as paint
-from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks, value_ticks
-from hfmem_widget.view.chart.shapes import Curve, Frame, Stroke
+from hfmem_widget.view.chart import svg as paint
+from hfmem_widget.view.chart.shapes import (
+    Curve,
+    Frame,
+    Stroke,
+    Ticks,
+    round_up,
+    time_ticks,
+    value_ticks,
+)
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, TableRow, table
 

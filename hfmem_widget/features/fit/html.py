@@ -10,7 +10,7 @@ from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import text_if_known
-from hfmem_widget.view.headline import size_of
+from hfmem_widget.view.line import size_of
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 

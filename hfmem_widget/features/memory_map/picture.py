@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hfmem_widget.session.segments import LABELS, Fragmentation, Piece, StreamPool
 from hfmem_widget.text import format_bytes
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.paint_svg import number
+from hfmem_widget.view.chart.svg import trimmed
 from hfmem_widget.view.html import caption, drawing, shown
 
 WIDTH = 720  # units across; a unit is about a pixel where there is room
@@ -152,7 +152,7 @@ def _place_html(place: StreamPool, bars: Sequence[SegmentBar], full: float, *, i
         for name, size in bar.pieces:
             width = size * WIDTH / full
             middle = bar.row * STEP + HEIGHT / 2
-            paths[name] += f"M{number(left, 2)} {middle:g}h{number(width, 2)}"
+            paths[name] += f"M{trimmed(left, 2)} {middle:g}h{trimmed(width, 2)}"
             left += width
     shapes = "".join(
         f'<path fill="none" stroke="{palette.BLOCKS[name]}" stroke-width="{HEIGHT}" d="{path}"/>'

@@ -102,7 +102,7 @@ class FollowedRanks(Companion):
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
         if self._is_quiet:
             return NOTHING
-        from hfmem_widget.view.session import card_of
+        from hfmem_widget.view.card import card_of
 
         return card_of(run.overview, with_chart=self._has_chart)
 

@@ -43,7 +43,7 @@ from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.findings import findings_html
 from hfmem_widget.view.line import duration_text, length
 from hfmem_widget.view.phases import phases_html
-from hfmem_widget.view.rank_words import ranks_html
+from hfmem_widget.view.ranks import ranks_html
 from hfmem_widget.view.table import Column, TableRow, peak_cell, table
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 from hfmem_widget.view.wire import protocol

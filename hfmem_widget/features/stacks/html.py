@@ -35,9 +35,8 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart import paint_svg as paint
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
-from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word
+from hfmem_widget.view.chart import svg as paint
+from hfmem_widget.view.chart.shapes import Curve, Frame, PointMark, Word, time_ticks, value_ticks
 from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_ROWS = 15

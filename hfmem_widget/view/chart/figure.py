@@ -1,4 +1,4 @@
-"""The still chart as a Plotly figure: plain dicts for the notebook, a `Figure` for whoever asks for one."""
+"""The still chart as a Plotly figure: plain dicts for the notebook, a `Figure` on request."""
 
 from __future__ import annotations
 
@@ -23,27 +23,21 @@ if TYPE_CHECKING:
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 MARK = "hfmem"
 
-PLOT = 262  # pixels of lanes and plot together
+# Heights, in pixels.
+PLOT = 262  # lanes and plot together
+LANE, LANE_GAP = 15, 8
+BAR_ROW = 34  # of an anatomy
+TICKS, LEGEND_ROW, LEGEND_PAD = 26, 19, 12
+LEGEND_COLUMNS = 3  # at every width, so that the height below the chart is known
 
+# Plotly's ``autoexpand`` draws the legend by the former margins on a change of size.
 MARGIN = {"l": 56, "r": 14, "t": 4, "autoexpand": False}
-"""Not wider where a legend needs it: on a change of size Plotly draws the legend by the margins before."""
-
-TICKS = 26
-LEGEND_ROW = 19
-LEGEND_PAD = 12
-LEGEND_COLUMNS = 3  # at every width: what is below the chart is as high as that
-
-BAR_ROW = 34
-LANE = 15
-LANE_GAP = 8
-
-POINTS = 2900  # for all lines together: about 11 bytes each
-LAYER_COSTS = 1.5  # a layer's points have three figures, a line's two
-
+# Plotly's ``responsive`` leaves the height to the page, and an output of JupyterLab has none of its own.
 CONFIG = {"displayModeBar": False}
-"""Not ``responsive``: that leaves the height to the page, and an output of JupyterLab has none of its own."""
+HOVER, ON_HOVER = "rgba(32,36,42,.94)", "#f2f4f6"  # Plotly's own box is as clear as the background
 
-HOVER, ON_HOVER = "rgba(32,36,42,.94)", "#f2f4f6"  # Plotly's own is as clear as the background
+POINTS = 2900  # of all lines together, about 11 bytes each
+LAYER_COSTS = 1.5  # lines: a layer's points have three figures, a line's two
 
 
 def figure(session: Session, span: Span | None = None) -> go.Figure:
@@ -95,7 +89,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
 
 
 def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] | None:
-    """Return the still chart by MIME type; None where there are too few samples for one.
+    """Return the still chart by MIME type; None with too few samples.
 
     The Plotly part stays below 60 kB. The HTML part is an SVG, for front ends without Plotly.
     """
@@ -114,9 +108,9 @@ def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] |
 
 
 def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the figure with its words in the page's own colour; the box at the pointer is dark anywhere."""
+    """Return the figure with its words in the page's own colour."""
     # Plotly resolves colours before it draws, but leaves the style of a span within a text to the page.
-    # Elsewhere the words have the figure's own ink: where no variable is known, a colour is inherited.
+    # A page without these variables shows the words in the figure's own ink, which is inherited.
     ink = "var(--vscode-descriptionForeground,var(--jp-ui-font-color2))"
 
     def inked(text: str) -> str:
@@ -135,7 +129,7 @@ def for_notebook(drawn: dict[str, Any]) -> dict[str, Any]:
     for word in layout["annotations"]:
         if "color" not in word.get("font", {}):
             word["text"] = inked(word["text"])
-    # A class of the trace's element, by which our style sheet in JupyterLab finds the chart.
+    # Our style sheet in JupyterLab finds the chart by this class of the trace's element.
     drawn["data"][0]["uid"] = MARK
     return drawn
 
@@ -144,12 +138,16 @@ def figure_dict(session: Session, span: Span | None = None) -> dict[str, Any]:
     """Return the chart as Plotly's own JSON: ``data``, ``layout`` and ``config``, of plain values."""
     scene = build_scene(session, span, columns=figure_columns(session))
     if scene is None:
-        return {"data": [], "layout": _too_short(), "config": dict(CONFIG)}
+        note = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
+        axes = {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+        words = {"annotations": [note | {"xref": "paper", "yref": "paper"}]}
+        layout = paint.BASE | {"height": 120} | axes | words
+        return {"data": [], "layout": layout, "config": dict(CONFIG)}
     return _drawn(scene)
 
 
 def figure_columns(session: Session) -> int:
-    """Return into how many columns the time of the figure is divided."""
+    """Return the number of columns that the time of the figure is divided into."""
     return max(72, min(360, int(POINTS / (2 * lines_of(session, LAYER_COSTS)))))
 
 
@@ -169,14 +167,13 @@ def _drawn(scene: Scene) -> dict[str, Any]:
 
 
 def _legend(plot: float) -> dict[str, Any]:
-    below = {"y": -TICKS / plot, "yanchor": "top"}
-    columns = {"entrywidthmode": "fraction", "entrywidth": 1 / LEGEND_COLUMNS}
     across = {"orientation": "h", "x": 0, "xanchor": "left", "bgcolor": paint.CLEAR}
-    return across | below | columns
+    below = {"y": -TICKS / plot, "yanchor": "top", "entrywidthmode": "fraction"}
+    return across | below | {"entrywidth": 1 / LEGEND_COLUMNS}
 
 
 def legend_height(entries: int) -> int:
-    """Return how many pixels a legend takes."""
+    """Return the height of a legend in pixels."""
     return LEGEND_PAD + LEGEND_ROW * math.ceil(entries / LEGEND_COLUMNS)
 
 
@@ -192,7 +189,7 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
         "ticksuffix": f" {frame.across[1]}",
     }
     if scene.highest_aside > frame.top:
-        drawn["yaxis"] = paint.growing(drawn["yaxis"], frame, scene.highest_aside)
+        drawn["yaxis"] = paint.extensible(drawn["yaxis"], frame, scene.highest_aside)
     layout: dict[str, Any] = {
         "height": MARGIN["t"] + PLOT + bottom,
         "margin": {**MARGIN, "b": bottom},
@@ -219,14 +216,3 @@ def _layout(scene: Scene, entries: int) -> dict[str, Any]:
             "anchor": "x",
         }
     return layout
-
-
-def _too_short() -> dict[str, Any]:
-    note = {"text": "too short to chart", "x": 0.5, "y": 0.5, "showarrow": False}
-    hidden = {"visible": False}
-    return paint.BASE | {
-        "height": 120,
-        "xaxis": hidden,
-        "yaxis": hidden,
-        "annotations": [note | {"xref": "paper", "yref": "paper"}],
-    }

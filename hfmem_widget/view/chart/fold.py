@@ -1,4 +1,4 @@
-"""Cells end to end: the pauses between them, shortened, as in the live chart (``js/src/core/fold.ts``)."""
+"""Cells end to end, with shortened pauses between them, as in the live chart (``js/src/core/fold.ts``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,18 @@ from hfmem_widget.session import Finding, Session
 from hfmem_widget.session.spans import Spans, outermost
 from hfmem_widget.session.steps import FIGURES
 from hfmem_widget.session.timeline import Timeline
-from hfmem_widget.view.chart.axis import Ticks, round_up, time_ticks
+from hfmem_widget.view.chart.shapes import Ticks, round_up, time_ticks
 
+# A longer pause becomes about this share of the watched time, and at least so many seconds.
 PAUSE_SHARE, LEAST_PAUSE = 0.02, 0.05
-"""What a longer pause becomes: about this share of all that was watched, and seconds at least."""
-
-LEAST_GAIN = 1 / 3
-"""Where pauses take up less than this share of the time, seconds are drawn as they are."""
-
+LEAST_GAIN = 1 / 3  # share of the time from which on pauses are shortened
 
 _TIMES = [FIGURES.index("start"), FIGURES.index("stop")]
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Seconds since a session began, ascending, and where each is drawn on an axis with short pauses."""
+    """Seconds since a session began, ascending, and the place of each on an axis with short pauses."""
 
     times: Sequence[float]
     drawn: Sequence[float]
@@ -41,22 +39,20 @@ class Fold:
         return self.times[-1] - self.drawn[-1]
 
     def to_axis(self, seconds: Any) -> Any:
-        """Return where a second, or an array of them, is drawn."""
+        """Return the place on the axis of a second, or of an array of seconds."""
         return np.interp(seconds, self.times, self.drawn)
 
     def ticks(self, session: Session) -> Ticks:
-        """Return ticks with the time of day, each second once."""
+        """Return ticks with the time of day; of ticks within one second the first has it."""
         values = time_ticks(self.drawn[-1]).values
         seconds = session.started_at + np.interp(values, self.drawn, self.times)
         texts = [time.strftime("%H:%M:%S", time.gmtime(each)) for each in seconds]
-        once = [
-            "" if text == before else text for text, before in zip(texts[1:], texts, strict=False)
-        ]
+        once = (text * (text != before) for before, text in pairwise(texts))
         return Ticks(values, (f"{texts[0]} UTC", *once))
 
 
 def fold_of(session: Session) -> Fold | None:
-    """Return how a session of several cells is drawn; None where the pauses between them are short."""
+    """Return the fold of a session of several cells; None where the pauses between them are short."""
     cells = sorted(outermost(session.spans), key=lambda span: span.start)
     if len(cells) < 2 or session.ranks is not None:
         return None
@@ -73,7 +69,7 @@ def fold_of(session: Session) -> Fold | None:
 
 
 def folded(session: Session, fold: Fold) -> Session:
-    """Return a session as it is drawn: all its times are those of the axis."""
+    """Return a copy of a session whose times are places on the axis."""
 
     def at(seconds: float) -> float:
         return float(fold.to_axis(seconds))

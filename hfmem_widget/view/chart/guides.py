@@ -1,4 +1,4 @@
-"""Guides as they are drawn over a scene: cut to its time, and left out where they say nothing."""
+"""Guides as they are drawn over a scene: cut to its time, budgets only near the data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 
 MOST = 8  # lines, and marks
-
-NEAR = 0.6
-"""A budget is drawn where the data reach this share of it; else the axis would be drawn for it alone."""
+NEAR = 0.6  # share of a budget that the data must reach: the axis shall not grow for it alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +22,9 @@ class DrawnGuide:
     kind: Literal["budget", "trend", "oom"]
     label: str
     line: Points  # both ends; those of a mark are the same
-    band: tuple[float, float] = (0.0, 0.0)  # the uncertainty at each end, either way
+    band: tuple[float, float] = (0.0, 0.0)  # the uncertainty at each end, up and down
     is_crossed: bool = False  # the data rise above a budget
-    crossed_at: float | None = None  # the first time, if it is known and in the picture
+    crossed_at: float | None = None  # the first time, where it is known and in view
 
     @property
     def time(self) -> float:
@@ -39,7 +37,7 @@ class DrawnGuide:
         return self.line[-1][1]
 
     def outline(self) -> Points:
-        """Return the corners of its band; empty where it is exact."""
+        """Return the corners of the band; empty for an exact line."""
         if not any(self.band):
             return []
         (start, first), (stop, last) = self.line
@@ -57,32 +55,32 @@ def guides_in(
 ) -> tuple[DrawnGuide, ...]:
     """Return the lines and the newest marks over the chart of one device between two instants.
 
-    `highest` is the most that was allocated on it, in bytes. The marks of `others` have their names.
+    `highest` is the most that was allocated on it, in bytes. Marks of `others` begin with the device's key.
     """
-    lines = [each for each in session.guides if each.device == device and each.kind != "oom"][:MOST]
+    own = [guide for guide in session.guides if guide.device == device]
+    lines = [guide for guide in own if guide.kind != "oom"][:MOST]
     drawn = (_drawn(guide, view, highest, session.findings) for guide in lines)
-    ooms = [guide for guide in session.guides if guide.kind == "oom"]
-    own = [guide for guide in ooms if guide.device == device]
     named = [
         replace(guide, label=f"{other} {guide.label}")
         for other in others
-        for guide in ooms
+        for guide in session.guides
         if guide.device == other
     ]
-    marks = (*_marks(own, view), *_marks(named, view))
+    marks = (
+        DrawnGuide("oom", plain(guide.label), [(guide.start - view[0], guide.last)] * 2)
+        for guides in (own, named)
+        for guide in [each for each in guides if _is_mark(each, view)][-MOST:]
+    )
     return (*(line for line in drawn if line is not None), *marks)
 
 
-def _marks(guides: Iterable[Guide], view: tuple[float, float]) -> list[DrawnGuide]:
-    return [
-        DrawnGuide("oom", plain(guide.label), [(guide.start - view[0], guide.last)] * 2)
-        for guide in guides
-        if view[0] <= guide.start <= view[1] and math.isfinite(guide.last)
-    ][-MOST:]
+def _is_mark(guide: Guide, view: tuple[float, float]) -> bool:
+    is_in_view = view[0] <= guide.start <= view[1]
+    return guide.kind == "oom" and is_in_view and math.isfinite(guide.last)
 
 
 def _crossing_of(guide: Guide, findings: Sequence[Finding]) -> float:
-    """Return when a budget was first crossed, in seconds of the session; NaN where no finding has that."""
+    """Return when a budget was first crossed, in seconds of the session; NaN where no finding says when."""
     times = [
         float(time)
         for finding in findings

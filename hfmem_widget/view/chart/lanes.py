@@ -1,4 +1,4 @@
-"""What happened as bars in lanes: which are drawn, and which fold into groups; steps have their own lane."""
+"""Spans and steps as bars in lanes; many similar neighbours are grouped into one bar."""
 
 from __future__ import annotations
 
@@ -15,34 +15,27 @@ from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
 from hfmem_widget.session.steps import FIGURES, Table, group_of, merged, sizes_of
 from hfmem_widget.text import format_bytes, format_count, format_duration
-from hfmem_widget.view.chart.axis import round_up
-from hfmem_widget.view.chart.shapes import Bar
+from hfmem_widget.view.chart.shapes import Bar, round_up
 from hfmem_widget.view.line import peak_text
 
 MOST_BARS = 200
 MOST_LANES = 4
 LEAST_RIVALS = 3  # among this many steps or more, the worst is worth marking
-# Of its peak: what it must be above that of most steps, if others have as many tokens; and where it may be
-# by chance, since samples miss peaks by a few percent.
+# Shares of its peak by which the worst step must exceed most steps, if others have as many tokens: the second
+# where samples alone are known, since they miss peaks by a few percent.
 STANDS_OUT, BY_CHANCE = 0.02, 0.1
 
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
-
 LaneOf = Callable[[int], int]
-PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}
-"""The plurals of what is usually numbered; any other word is not changed."""
-
+PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}  # no other word is changed
 _PARENT, _FIRST, _START, _STOP = map(FIGURES.index, ("parent", "first", "start", "stop"))
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
 def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[Bar]:
-    """Return the bars of what happened between two instants, for the peaks of one device."""
-    in_view = [
-        span
-        for span in session.spans
-        if span.kind not in FINE_KINDS and start <= span.start <= stop
-    ]
+    """Return the bars of spans and steps between two instants, with the peaks of one device."""
+    coarse = (span for span in session.spans if span.kind not in FINE_KINDS)
+    in_view = [span for span in coarse if start <= span.start <= stop]
     lanes, lane_of = _assign(session, in_view)
     most = MOST_BARS // (len(lanes) + 1)
     steps, worst = lay_steps(session, device, (start, stop), lane_of, most)
@@ -51,12 +44,12 @@ def lay_lanes(session: Session, device: str, start: float, stop: float) -> list[
         for index, lane in enumerate(lanes)
         for group in fold(lane, most)
     ]
-    # An evaluation among steps lies on top of them, and the worst step on top of all.
+    # An evaluation among steps is drawn over them, and the worst step over everything.
     return [bar for bar in (*steps, *bars, *worst) if bar.lane < MOST_LANES]
 
 
 def range_label(first: str, last: str) -> str:
-    """Return what stands for both: "steps 1 to 250", with a dash, for "step 1" and "step 250"."""
+    """Return one label for a range, such as "steps 1 to 250", with a dash, of "step 1" and "step 250"."""
     if first == last:
         return first
     start, stop = _NUMBERED.fullmatch(first), _NUMBERED.fullmatch(last)
@@ -67,9 +60,9 @@ def range_label(first: str, last: str) -> str:
 
 
 def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], LaneOf]:
-    """Put every span a lane below its parent, and further down where siblings overlap.
+    """Return lanes with every span below its parent, and further down where siblings overlap.
 
-    Also return the lane of the steps in a span: the deepest where that span is not known any more.
+    Also return a function from a span's id to the lane of its steps: the deepest for an unknown span.
     """
     epoch_parents = {span.parent for span in spans if span.kind == "epoch"}
     lane_of: dict[int | None, int] = {}
@@ -78,7 +71,7 @@ def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], 
     for span in sorted(spans, key=lambda span: (span.start, span.id)):
         lane = lane_of.get(span.parent, -1) + 1
         if span.kind == "train" and span.parent is not None and span.id in epoch_parents:
-            # Around epochs it adds nothing to the bars of the cell and the epochs.
+            # A bar around epochs would add nothing to those of the cell and the epochs.
             lane_of[span.id] = lane - 1
             continue
         while lane < MOST_LANES and busy_until[lane] > span.start + 1e-6:
@@ -93,7 +86,7 @@ def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], 
 
 
 def fold(lane: Sequence[Span], most: int) -> Iterable[list[Span]]:
-    """Group alike neighbours, but open ones, by a round number, to at most about `most` groups."""
+    """Yield groups of similar neighbours, of a round number each, about `most` of them; open spans apart."""
     size = round(round_up(max(len(lane) / most, 1), (1, 2, 5, 10)))
     for _, alike in groupby(lane, key=lambda span: (span.kind, span.parent, span.stop is None)):
         run = list(alike)
@@ -105,7 +98,7 @@ def _bar(
 ) -> Bar:
     first, last = group[0], group[-1]
     stop = end_of(session, last)
-    # Between cells that are drawn end to end there are pauses.
+    # Without the pauses between cells that are drawn end to end.
     lasted = sum(end_of(session, span) - span.start for span in group)
     label = first.label or first.kind
     peaks = [peak_of(session, span, f"{device}/allocated") for span in group]
@@ -130,7 +123,7 @@ def lay_steps(
 ) -> tuple[list[Bar], list[Bar]]:
     """Return about `most` bars of the steps within a view, and that of the worst, if one stands out.
 
-    `lane_of` takes the id of the span in which steps were made.
+    `lane_of` returns the lane of steps by the id of their span.
     """
     start, stop = view
     devices = session.steps.devices
@@ -147,13 +140,13 @@ def lay_steps(
 
 
 def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
-    """Return the step with the highest peak, out of its group; None where none stands out."""
+    """Return the step with the highest peak, alone; None where none stands out."""
     rivals = [group for group in steps if device in group.devices]
     if sum(map(_count, rivals)) < LEAST_RIVALS:
         return None
     worst = max(rivals, key=lambda group: group.devices[device].peak)
     memory, count = worst.devices[device], _count(worst)
-    # Of each group its middle stands for its steps.
+    # The middle of a group counts as the peak of its steps.
     middles = ((it.lowest + it.peak) / 2 for it in (group.devices[device] for group in rivals))
     above = memory.peak - sorted(middles)[(len(rivals) - 1) // 2]
     others = [group.devices[device].worst_tokens for group in rivals if group is not worst]
@@ -164,7 +157,7 @@ def worst_step(steps: Iterable[StepGroup], device: str) -> StepGroup | None:
         return None
     if count == 1 or not memory.worst:
         return worst
-    # Where it would be if all steps of the group took as long.
+    # Its place, as if all steps of the group took equally long.
     step_seconds = (worst.stop - worst.start) / count
     start = worst.start + min(max(memory.worst - worst.first, 0), count - 1) * step_seconds
     return replace(
@@ -193,16 +186,14 @@ def _grouped(table: Table, most: int) -> Table:
     begins = np.append(0, np.flatnonzero(is_new) + 1)
     groups = merged(table, begins) if len(table) else table
     while len(groups) > 2 * most:
-        # Steps of very many parents, such as of a block around each.
+        # Steps of very many spans, such as a block around each.
         groups = merged(groups, np.arange(0, len(groups), 2))
     return groups
 
 
 def _step_bar(group: StepGroup, device: str, view: tuple[float, float], lane_of: LaneOf) -> Bar:
     start, stop = view
-    label = f"step {group.first}"
-    if group.first != group.last:
-        label = f"steps {group.first}{TO}{group.last}"
+    label = range_label(f"step {group.first}", f"step {group.last}")
     head = f"{label} · {format_duration(group.stop - group.start)}"
     return Bar(
         lane_of(group.parent),

@@ -1,4 +1,4 @@
-"""The parts of the allocated bytes over time, stacked."""
+"""The parts of the allocated memory over time, as a stack of layers."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.chart.shapes import Curve, Stroke
 
 STACK = tuple(name for name, row in PARTS.items() if row.stacked)
-"""The parts without what rounding adds, which is too little to be seen."""
+"""The parts of a stack; rounding is too little to be seen."""
 
 UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
-"""From the bottom to the top of the chart; *here before* is at the bottom. The uppermost are cut first."""
+"""The same from the bottom to the top of the chart; *here before* is at the bottom."""
 
-SLIVER = 0.002  # a layer that is never as high as this share of the stack is not drawn
-
-
+SLIVER = 0.002  # share of the stack's height that a layer must reach to be drawn
 SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
 
 def layers_of(session: Session) -> int:
-    """Return how many layers a stack of a session may have at most."""
+    """Return the most layers that a stack of a session may have."""
     metrics = {series.metric for series in session.series} | {"unattributed", "activations"}
     return len(metrics.intersection(STACK)) if metrics.intersection(HELD) else 0
 
 
 def lines_of(session: Session, layer_costs: float = 1.0) -> float:
-    """Return as how many lines a chart counts at most, where a layer of its stack costs so many."""
+    """Return the most lines that a chart may have; each layer of its stack counts as `layer_costs` lines."""
     of_ranks = over_ranks(each.metric for each in session.series if each.device == OVERVIEW)
     if of_ranks:
         return len(of_ranks) + 2  # the two edges of a band
@@ -42,8 +40,8 @@ def layers(
 ) -> tuple[Curve, ...]:
     """Return the stack of a device's parts, from the bottom to the top; empty where none is known.
 
-    All are drawn by the rows of the allocated line, which is the top, so that those at one point are of one
-    instant. `part` has the rows between the two instants of `view`.
+    All are drawn at the rows of the allocated line, which is the top, so that points above each other are of
+    one instant. `part` has the rows between the two instants of `view`.
     """
     start, stop = view
 
@@ -71,14 +69,14 @@ def layers(
             heights[name] += read_parts[name].tolist()
     least = SLIVER * max((edge for run in runs[UPWARDS[-1]] for _, edge in run), default=0.0)
     shown = [name for name in UPWARDS if max(heights[name], default=0.0) > least]
-    # Down the sides of a gap run the lines of all layers, over each other.
+    # At the sides of a gap, the lines of all layers are on top of each other.
     seam = Stroke(SEAM, 1 if len(runs[UPWARDS[0]]) == 1 else 0.4)
     return tuple(
         Curve(
             joined(runs[name]),
             seam,
             palette.PARTS[name],
-            # The columns of a legend are as wide as the longest name.
+            # Short, since the columns of a legend are as wide as the longest name.
             name=PARTS[name].short or PARTS[name].label,
             tip=PARTS[name].label,
             heights=heights[name],
@@ -89,9 +87,9 @@ def layers(
 
 
 def _cut(allocated: Floats, wanted: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the height of each layer: cut, the uppermost first, to the allocated bytes.
+    """Return the height of each layer, cut to the allocated bytes, the uppermost layers first.
 
-    Activations, and what is not attributed where that is unknown, take all that is left.
+    Where activations or unattributed memory are unknown, they take all the remaining bytes.
     """
     room, heights = allocated, {}
     for name in UPWARDS:

@@ -13,12 +13,22 @@ import numpy as np
 from hfmem_widget.analysis.curve import Gap, Points
 from hfmem_widget.text import for_plotly
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks, value_ticks
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
+from hfmem_widget.view.chart.shapes import (
+    Bar,
+    Curve,
+    Frame,
+    PointMark,
+    Stroke,
+    Ticks,
+    Word,
+    value_ticks,
+)
 
 Trace = dict[str, Any]
 
 CLEAR = "rgba(0,0,0,0)"
+BAR_HEIGHT = 0.84  # of a lane's
+LAST = 2000  # in the legend: behind the lines, which have Plotly's own 1000
 HOVER_POINTS = 17  # Plotly's pointer finds the points of a line, not what lies between them
 WORD, _OFF = 10, 7  # pixels: the size of a word, and from the middle of a mark to its word
 
@@ -28,7 +38,7 @@ FONT = {
     "color": palette.INK,
 }
 BASE: Trace = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "font": FONT, "dragmode": "zoom"}
-"""What every layout has."""
+"""The keys of every layout."""
 
 AXIS: Trace = {
     "type": "linear",
@@ -41,25 +51,12 @@ AXIS: Trace = {
     "showline": False,
     "gridcolor": palette.GRID,
 }
-"""How every axis looks; the chart sets its ticks."""
+"""The look of every axis; the chart sets its ticks."""
 
-BAR_HEIGHT = 0.84  # of a lane's
-LAST = 2000  # in the legend: behind the lines, which have Plotly's own 1000
-
-_NARROW = 320
-"""Pixels; whether a label fits its bar is judged for a plot this narrow, since nobody asks again."""
-
-_LETTER = 5.7
+_NARROW = 320  # pixels of a narrow plot, for which it is decided once whether a label fits its bar
+_LETTER = 5.7  # pixels
 _LEAST_LETTERS = 8
 
-_HATCHING = {
-    "shape": "/",
-    "size": 6,
-    "solidity": 0.18,
-    "fgcolor": palette.INK,
-    "fgopacity": 0.45,
-    "bgcolor": CLEAR,
-}
 _SIGNS: dict[str, Trace] = {
     "dot": {"size": 7, "line": {"width": 0}},
     "triangle": {"size": 8, "symbol": "triangle-up"},
@@ -77,13 +74,13 @@ def packed(values: Iterable[float]) -> dict[str, str]:
 
 
 def unpacked(value: Any) -> Any:
-    """Return an array that `packed` has made as NumPy's; anything else as it is. Plotly 5 reads no base64."""
+    """Return an array of `packed` as NumPy's, any other value unchanged; Plotly 5 reads no base64."""
     is_packed = isinstance(value, dict) and "bdata" in value
     return np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]) if is_packed else value
 
 
 def short(value: float) -> float:
-    """Return a number to the five digits that a screen can show."""
+    """Return a number rounded to five digits, which are all that a screen can show."""
     return float(f"{value:.5g}")
 
 
@@ -106,7 +103,7 @@ def curve_traces(curve: Curve, frame: Frame) -> list[Trace]:
             (x, y), (right, top) = points
             shares = np.linspace(0, 1, HOVER_POINTS)
             points = [(x + share * (right - x), y + share * (top - y)) for share in shares]
-        return [_points(points, frame, len(curve.points)) | hover | line]
+        return [_points(points, frame, is_line=len(curve.points) > 1) | hover | line]
     fill = {
         "fill": "toself" if curve.is_closed else "tozeroy",
         "fillcolor": _translucent(curve.fill, curve.opacity),
@@ -120,10 +117,10 @@ def curve_traces(curve: Curve, frame: Frame) -> list[Trace]:
     return [area, _points(curve.points, frame) | hover | line]
 
 
-def _points(points: Points, frame: Frame, count: int = 2) -> Trace:
+def _points(points: Points, frame: Frame, *, is_line: bool = True) -> Trace:
     return {
         "type": "scatter",
-        "mode": "lines" if count > 1 else "markers",
+        "mode": "lines" if is_line else "markers",
         "x": packed(_across(at, frame) for at, _ in points),
         "y": packed(value / frame.unit[0] for _, value in points),
     }
@@ -138,7 +135,7 @@ def _hover(curve: Curve, frame: Frame) -> Trace:
     if not curve.tip:
         return hover | {"hoverinfo": "skip"}
     if not curve.heights:
-        # Not the name itself: a template would fill in what it finds in it.
+        # Not the name itself, in which a template would replace variables.
         place = {"legendrank": curve.rank} if curve.rank else {}
         template = f"%{{y:{digits}}} {unit}<extra>%{{fullData.name}}</extra>"
         return hover | {"hovertemplate": template, **place}
@@ -176,20 +173,19 @@ def mark_traces(marks: Iterable[PointMark], frame: Frame) -> list[Trace]:
     """Return a trace for each kind of marks."""
     drawn = []
     for sign, group in groupby(marks, key=lambda mark: mark.sign):
-        alike = list(group)
-        tips = [for_plotly(mark.tip) for mark in alike]
+        of_sign = list(group)
+        tips = [for_plotly(mark.tip) for mark in of_sign]
+        hover = {"hovertext": tips, "hoverinfo": "text"} if any(tips) else {"hoverinfo": "skip"}
         drawn.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": alike[0].name,
-                "x": [_across(mark.at, frame) for mark in alike],
-                "y": [_up(mark.level, frame) for mark in alike],
+                "name": of_sign[0].name,
+                "x": [_across(mark.at, frame) for mark in of_sign],
+                "y": [_up(mark.level, frame) for mark in of_sign],
                 "cliponaxis": False,
                 "showlegend": False,
-                **(
-                    {"hovertext": tips, "hoverinfo": "text"} if any(tips) else {"hoverinfo": "skip"}
-                ),
+                **hover,
                 "marker": {"color": palette.PEAK, **_SIGNS[sign]},
             }
         )
@@ -197,25 +193,27 @@ def mark_traces(marks: Iterable[PointMark], frame: Frame) -> list[Trace]:
 
 
 def gap_trace(gaps: Sequence[Gap], frame: Frame) -> Trace:
-    """Return the hatching of the stretches that were not sampled."""
+    """Return the hatching of the stretches without samples."""
+    ink = {"fgcolor": palette.INK, "fgopacity": 0.45, "bgcolor": CLEAR}
+    hatching = {"shape": "/", "size": 6, "solidity": 0.18, **ink}
     return {
         "type": "bar",
         "name": "not sampled",
         "x": [_across((start + stop) / 2, frame) for start, stop in gaps],
         "width": [_across(stop - start, frame) for start, stop in gaps],
         "y": [_up(frame.top, frame)] * len(gaps),
-        # Plotly's pointer finds a bar from far beyond its sides.
+        # Hovering finds a bar from far beyond its sides.
         "hoverinfo": "skip",
         "legendrank": LAST,
-        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": dict(_HATCHING)},
+        "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": hatching},
     }
 
 
 def bar_traces(bars: Sequence[Bar], frame: Frame) -> list[Trace]:
     """Return the lanes' bars and their labels, and the legend's entries for colours with a meaning.
 
-    The bars stand side by side along the time axis: lying ones would be found by their ends, wherever
-    in them the pointer is. They are one trace, of which it finds the narrowest below it.
+    The bars are vertical ones along the time axis, since hovering finds horizontal ones by their ends alone.
+    They are one trace, of which it finds the narrowest bar at the pointer.
     """
     if not bars:
         return []
@@ -255,36 +253,30 @@ def bar_traces(bars: Sequence[Bar], frame: Frame) -> list[Trace]:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-    # The legend's entries for bars, which their own trace cannot have.
+    # The legend's entries need traces of their own, without a bar.
     names = {palette.bar_name(bar.kind, worst=bar.worst): bar.colour for bar in bars}
-    keys = [
-        {
-            "type": "bar",
-            "x": [None],
-            "y": [None],
-            "name": name,
-            "legendrank": LAST - 1,
-            "marker": {"color": colour, "line": {"width": 0}},
-        }
+    nowhere = {"type": "bar", "x": [None], "y": [None]}
+    entries = (
+        {"name": name, "legendrank": LAST - 1, "marker": {"color": colour, "line": {"width": 0}}}
         for name, colour in names.items()
         if name
-    ]
-    return [boxes, words, *keys]
+    )
+    return [boxes, words, *(nowhere | entry for entry in entries)]
 
 
 def _fitting(bar: Bar, share: float) -> str:
-    """Return the label, shortened to its bar, or nothing where too little of it would fit."""
+    """Return the label, shortened to fit its bar; empty where too little of it would fit."""
     label = bar.label
     letters = int((share * _NARROW - 8) / _LETTER)
     if letters >= len(label):
         return for_plotly(label)
-    # "steps…" would stand in all of them.
+    # All bars of steps would read "steps…".
     fits = letters >= _LEAST_LETTERS and bar.kind != "step"
     return for_plotly(label[: letters - 1] + "…") if fits else ""
 
 
 def word_annotation(word: Word, frame: Frame) -> Trace:
-    """Return a word, and the line that leads from it to its point."""
+    """Return a word, and the line from it to its point."""
     x, y = _across(word.at or 0.0, frame), _up(word.level, frame)
     annotation: Trace = {
         "text": for_plotly(word.text),
@@ -310,7 +302,7 @@ def word_annotation(word: Word, frame: Frame) -> Trace:
 
 
 def axes(frame: Frame, top: float) -> Trace:
-    """Return both axes, the vertical one up to a share of the height."""
+    """Return both axes; the vertical one ends at the share `top` of the height."""
     return {
         "xaxis": AXIS
         | _ticks(frame.ticks, frame.across[0])
@@ -323,11 +315,11 @@ def axes(frame: Frame, top: float) -> Trace:
     }
 
 
-def growing(axis: Trace, frame: Frame, highest: float) -> Trace:
-    """Return the vertical axis as one that reaches its frame's top, or up to `highest` once that is shown."""
+def extensible(axis: Trace, frame: Frame, highest: float) -> Trace:
+    """Return the vertical axis up to its frame's top, or to `highest` bytes once a line there is shown."""
     divisor, unit = frame.unit
     above = _ticks(value_ticks(highest / divisor, unit))
-    # Plotly leaves a twentieth of room above the frame's top: a tick there would be in sight.
+    # Plotly leaves a twentieth of room above the frame's top, where a tick would be in sight.
     seen = 1.06 * frame.top / divisor
     places = [at for at, value in enumerate(above["tickvals"]) if value > seen]
     more = {name: axis[name] + [labels[at] for at in places] for name, labels in above.items()}

@@ -1,4 +1,4 @@
-"""The picture before it is drawn: ranges, curves, points, words, bars, gaps. A pure function of a session."""
+"""The contents of a chart, before it is painted as SVG or Plotly; a pure function of a session."""
 
 from __future__ import annotations
 
@@ -31,24 +31,28 @@ from hfmem_widget.session.series import (
 )
 from hfmem_widget.text import MIB, format_bytes, format_duration, unit_for
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.axis import Ticks, time_ticks, value_ticks
 from hfmem_widget.view.chart.fold import fold_of, folded
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
 from hfmem_widget.view.chart.lanes import lay_lanes
 from hfmem_widget.view.chart.layers import layers
-from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, PointMark, Stroke, Word
-from hfmem_widget.view.rank_words import peak_name
+from hfmem_widget.view.chart.shapes import (
+    Bar,
+    Curve,
+    Frame,
+    PointMark,
+    Stroke,
+    Ticks,
+    Word,
+    time_ticks,
+    value_ticks,
+)
+from hfmem_widget.view.line import peak_name
 
-CAPACITY_FROM = 0.6  # the capacity is drawn where the data reach this share of it
-
-DEVICE_USED_UP_TO = 2.0
-"""Memory in use on the device is drawn up to so many times the process's own data."""
-
-LABEL_ROOM, CLEARANCE = 0.11, 0.03  # of the height: what a label needs, its distance from a line
-
+CAPACITY_FROM = 0.6  # share of the capacity: where the data reach it, the capacity is drawn
+DEVICE_USED_UP_TO = 2.0  # times the process's own data: up to there, memory in use is drawn
+LABEL_ROOM, CLEARANCE = 0.11, 0.03  # shares of the height: room for a label, its distance to a line
+AS_HIGH = 0.99  # share of the peak from which on a sample counts as equally high
 TIME_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
-LEAST_OF_UNIT = 2  # a scene is at least so many units long in the unit of its times
-AS_HIGH = 0.99  # of the peak is as high
 _EDGE = 0.25  # closer to a side than this share of the width, the peak's label turns inwards
 _EDGE_OF_MARK = 0.4  # the same for the word at a mark, which is longer
 _REACH_OF_WORD = 0.7  # share of the width that a mark's word may cover in a narrow notebook
@@ -66,18 +70,18 @@ class Line:
 
     @property
     def is_aside(self) -> bool:
-        """Whether it is drawn only for who asks for it: the axis is ruled by the rest."""
+        """Whether the line is hidden until a click in the legend; the axis does not make room for it."""
         return self.device == HOST and self.row.aside_on_host
 
     @property
     def row(self) -> SeriesLook:
-        """How it is drawn."""
+        """The look of the series."""
         return row_of(self.device, self.metric)
 
 
 @dataclass(frozen=True, slots=True)
 class PeakMark:
-    """The highest point, in seconds of the scene and bytes, and the foot of its label in bytes."""
+    """The highest point: seconds of the scene, and the height of its label's foot in bytes."""
 
     time: float
     peak: Peak
@@ -87,39 +91,39 @@ class PeakMark:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is to be drawn. Times are seconds since its own beginning, heights are bytes."""
+    """The contents of a chart: times in seconds since its left end, heights in bytes."""
 
     duration: float
-    device: Device  # the one shown in full; the others only have their allocated line
+    device: Device  # shown in full; each other device has its allocated line alone
     lines: tuple[Line, ...]  # in order of drawing
     peak: PeakMark | None
-    capacity: float | None  # where the data come near it
-    ceiling: float  # the highest of what is drawn; labels stand between it and the top
+    capacity: float | None  # only where the data come near it
+    ceiling: float  # the highest point drawn; labels stand between it and the top
     top: float  # the upper end of the vertical axis
     bars: tuple[Bar, ...]
     gaps: tuple[Gap, ...]
-    layers: tuple[Curve, ...] = ()  # the parts below the allocated line, where they are known
-    guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, and where any device ran out
-    times: Ticks | None = None  # of cells end to end; else seconds of the scene
-    paused: float = 0.0  # seconds of the pauses between cells that are not drawn
+    layers: tuple[Curve, ...] = ()  # the known parts below the allocated line
+    guides: tuple[DrawnGuide, ...] = ()  # near budgets, trends, out-of-memory errors
+    times: Ticks | None = None  # with the time of day, for cells drawn end to end
+    paused: float = 0.0  # seconds of pauses between cells that are not drawn
 
     @property
     def frame(self) -> Frame:
         """The axes."""
         unit, ticks = unit_for(self.top), self.times or time_ticks(self.duration)
         levels = value_ticks(self.ceiling / unit[0], unit[1])
-        fits = (unit for unit in TIME_UNITS if self.duration >= unit[0] * LEAST_OF_UNIT)
+        fits = (unit for unit in TIME_UNITS if self.duration >= 2 * unit[0])
         across = next(fits, TIME_UNITS[-1])
         return Frame(0.0, self.duration, self.top, unit, ticks, levels, across)
 
     @property
     def highest_aside(self) -> float:
-        """How high the lines reach that a click in the legend brings; NaN without any."""
+        """The highest point of the lines that are hidden until a click; NaN without any."""
         return _highest_point([line for line in self.lines if line.is_aside])
 
     @property
     def lanes(self) -> int:
-        """How many lanes the bars need."""
+        """The number of lanes that the bars need."""
         return max((bar.lane + 1 for bar in self.bars), default=0)
 
     @property
@@ -138,30 +142,31 @@ class Scene:
 
     @property
     def budgets(self) -> list[DrawnGuide]:
-        """The level lines with a word at one end."""
+        """The budgets, each a level line with its name at one end."""
         return [guide for guide in self.guides if guide.kind == "budget"]
 
     @property
     def ooms(self) -> list[DrawnGuide]:
-        """The instants at which memory ran out; the last one has a word."""
-        return sorted(
-            (guide for guide in self.guides if guide.kind == "oom"), key=lambda oom: oom.time
-        )
+        """The out-of-memory errors, in order of time; the last one has a word."""
+        ooms = [guide for guide in self.guides if guide.kind == "oom"]
+        return sorted(ooms, key=lambda oom: oom.time)
 
     @property
     def line_curves(self) -> list[Curve]:
-        """The lines in order of drawing, and what stands below them."""
-        curves = ((curve, line) for line in self.lines for curve in _of_line(line, self))
+        """The lines and the layers below them, in order of drawing."""
+        curves = ((curve, line) for line in self.lines for curve in _curves_of(line, self))
         return [replace(curve, is_aside=line.is_aside) for curve, line in curves]
 
     @property
     def guide_curves(self) -> list[Curve]:
         """The lines of budgets, and those of trends with their ranges."""
-        return [curve for guide in self.guides if guide.kind != "oom" for curve in _of_guide(guide)]
+        return [
+            curve for guide in self.guides if guide.kind != "oom" for curve in _guide_curves(guide)
+        ]
 
     @property
     def marks(self) -> list[PointMark]:
-        """Where budgets were crossed, the peak, and where memory ran out, in order of drawing."""
+        """The crossings of budgets, the peak, and the out-of-memory errors, in order of drawing."""
         marks = [
             PointMark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
             for budget in self.budgets
@@ -177,42 +182,32 @@ class Scene:
 
     @property
     def words(self) -> list[Word]:
-        """The names of level lines, where the peak leaves room, of the peak and of the newest mark."""
-        peak, capacity = self.peak, self.capacity
-        # At the end that the peak's label leaves free.
+        """The names of level lines, of the peak, and of the newest out-of-memory error."""
+        peak, capacity, ooms = self.peak, self.capacity, self.ooms
+        # A level line has its name at the end that the peak's label leaves free.
         side = "right" if peak is not None and peak.time > self.duration / 2 else "left"
-        words = []
-        # The capacity's figure is among the headings anyway: its word may have no room.
+        # The heading has the capacity's figure anyway, so its name may give way to a budget's.
         names_it = capacity is not None and all(
             abs(capacity - budget.level) >= LABEL_ROOM * self.top for budget in self.budgets
         )
-        if capacity is not None and names_it:
-            words.append(Word("capacity", capacity, side))
+        words = [Word("capacity", capacity, side)] if capacity is not None and names_it else []
         for budget in self.budgets:
             # Otherwise the capacity's line would run through it.
             is_above = capacity is None or names_it or budget.level >= capacity
-            word = Word(
-                budget.label, budget.level, side, None, is_above, is_boxed=budget.is_crossed
-            )
-            words.append(word)
+            is_boxed = budget.is_crossed
+            words.append(Word(budget.label, budget.level, side, None, is_above, is_boxed))
         if peak is not None:
-            where = _side(peak.time / self.duration, _EDGE)
-            words.append(
-                Word(peak.text, peak.label_at, where, peak.time, points_at=peak.peak.value)
-            )
-        return [*words, *_words_of(self.ooms, self.duration, self.top)]
-
-
-def _words_of(ooms: list[DrawnGuide], duration: float, top: float) -> list[Word]:
-    """Return the word of the newest mark: below it and its neighbours, for the peak's label stands above."""
-    if not ooms:
-        return []
-    newest = ooms[-1]
-    near = [oom.level for oom in ooms if newest.time - oom.time <= _REACH_OF_WORD * duration]
-    is_above = min(near) < _LOW * top
-    level = max(near) if is_above else min(near)
-    side = _side(newest.time / duration, _EDGE_OF_MARK)
-    return [Word(newest.label, level, side, newest.time, is_above, is_boxed=True, is_off=True)]
+            side, level = _side(peak.time / self.duration, _EDGE), peak.peak.value
+            words.append(Word(peak.text, peak.label_at, side, peak.time, points_at=level))
+        if ooms:
+            # Below the mark and its neighbours where there is room, since the peak's label stands above.
+            time, reach = ooms[-1].time, _REACH_OF_WORD * self.duration
+            near = [oom.level for oom in ooms if time - oom.time <= reach]
+            is_above = min(near) < _LOW * self.top
+            side, level = _side(time / self.duration, _EDGE_OF_MARK), (min, max)[is_above](near)
+            text = ooms[-1].label
+            words.append(Word(text, level, side, time, is_above, is_boxed=True, is_off=True))
+        return words
 
 
 def _side(share: float, edge: float) -> str:
@@ -220,9 +215,9 @@ def _side(share: float, edge: float) -> str:
 
 
 def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:
-    """Return what to draw of a span, or of the whole session; None where there is too little for it.
+    """Return the scene of a span, or of the whole session; None with too few samples for a line.
 
-    Each line has at most about two points for each of so many columns of the picture.
+    Each line has at most about two points for each of the picture's `columns`.
     """
     fold = None if span else fold_of(session)
     times, paused = (fold.ticks(session), fold.paused) if fold else (None, 0.0)
@@ -233,15 +228,14 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     part = session.between(start, stop)
     if len(part) < LEAST_SAMPLES or stop <= start or not devices:
         return None
-    # Where this process has used no device, those that others filled are what there is to see.
-    found_moved = movement(session, span)
-    moved = found_moved.devices if found_moved.leads else ()
+    # Where this process has used no device, the chart is about those that other processes filled.
+    others_use = movement(session, span)
+    moved = others_use.devices if others_use.leads else ()
     metric = METRIC if moved else "allocated"
     devices = tuple(facts.device for facts in moved) or devices
     peaks = {device.key: _highest(session, span, f"{device.key}/{metric}") for device in devices}
-    primary = max(
-        devices, key=lambda device: -1.0 if (top := peaks[device.key]) is None else top.value
-    )
+    heights = {key: -1.0 if peak is None else peak.value for key, peak in peaks.items()}
+    primary = max(devices, key=lambda device: heights[device.key])
     peak = peaks[primary.key]
 
     def line(device: Device, metric: str) -> Line:
@@ -258,22 +252,24 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     lines = [each for each in lines if not each.row.least > _highest_point([each])]
     others = [line(device, metric) for device in devices if device.key != primary.key]
     used = line(primary, METRIC)
-    ruling = [each for each in lines if not each.is_aside]
-    data = _highest_point([*ruling, *others, *([used] if moved else [])], peak)
+    in_sight = [each for each in lines if not each.is_aside]
+    data = _highest_point([*in_sight, *others, *([used] if moved else [])], peak)
     if math.isnan(data):
         return None
     if _highest_point([used]) <= DEVICE_USED_UP_TO * data:
         lines.insert(0, used)
-    lines = [drawn for drawn in (*lines, *others) if drawn.points]
+    lines = [each for each in (*lines, *others) if each.points]
     capacity = primary.total if data >= CAPACITY_FROM * primary.total else None
-    also = dict.fromkeys(drawn.device for drawn in lines if drawn.device != primary.key)
-    guides = guides_in(session, primary.key, (start, stop), peak.value if peak else data, also)
-    # What a sampled peak missed, the allocator reported as it ran out.
+    other_keys = dict.fromkeys(each.device for each in lines if each.device != primary.key)
+    highest = peak.value if peak else data
+    guides = guides_in(session, primary.key, (start, stop), highest, other_keys)
+    # An out-of-memory error reports the bytes that a sampled peak may have missed.
     oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
-    ruling = [drawn for drawn in lines if not drawn.is_aside]
-    ceiling = max([_highest_point(ruling, peak), *oom_levels]) or float(MIB)
+    in_sight = [each for each in lines if not each.is_aside]
+    ceiling = max([_highest_point(in_sight, peak), *oom_levels]) or float(MIB)
     levels = [guide.level for guide in guides if guide.kind == "budget"]
-    label_at, top = _layout(ceiling, [*levels, *([] if capacity is None else [capacity])])
+    levels += [] if capacity is None else [capacity]
+    label_at, top = _layout(ceiling, levels)
     key = f"{primary.key}/{metric}"
     return Scene(
         stop - start,
@@ -293,7 +289,7 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
 
 
 def _highest(session: Session, span: Span | None, key: str) -> Peak | None:
-    """Return the peak of a span; of a session, that of the span that rose highest, or of the samples."""
+    """Return the peak of a span; of a session, the highest of its spans and its samples."""
     peaks = [peak_of(session, each, key) for each in (session.spans if span is None else [span])]
     if span is None:
         peaks.append(Peak(session.peak(key), "sampled"))
@@ -308,7 +304,7 @@ def _highest_point(lines: list[Line], peak: Peak | None = None) -> float:
 
 
 def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
-    """Return where the peak's label stands, clear of every line, and how high the axis must reach."""
+    """Return the height of the peak's label, clear of every level line, and the top of the axis; bytes."""
     top = max(ceiling / (1 - LABEL_ROOM - CLEARANCE), max(levels, default=0.0) / (1 - LABEL_ROOM))
     foot = ceiling
     for level in sorted(level for level in levels if level > ceiling):
@@ -322,7 +318,7 @@ def _layout(ceiling: float, levels: list[float]) -> tuple[float, float]:
 def _mark(
     session: Session, key: str, peak: Peak, view: tuple[float, float], label_at: float
 ) -> PeakMark:
-    """Place the peak in the shortest span or step that has it; a cell's where samples first came so high."""
+    """Place the peak in the shortest span or step that has it; in a cell, at the first sample as high."""
     device, _, metric = key.partition("/")
     stretches = [
         (span.start, end_of(session, span), peak_of(session, span, key).value, span.parent is None)
@@ -360,7 +356,7 @@ def _tip(guide: DrawnGuide, happened: str, at: float) -> str:
     return f"{guide.label}, {happened} {format_duration(at)}"
 
 
-def _of_guide(guide: DrawnGuide) -> list[Curve]:
+def _guide_curves(guide: DrawnGuide) -> list[Curve]:
     line, name = guide.line, guide.label
     if guide.kind == "budget":
         return [Curve(line, Stroke(palette.PEAK, 1, "6 4"), name=name, tip=name, is_key=False)]
@@ -373,7 +369,7 @@ def _of_guide(guide: DrawnGuide) -> list[Curve]:
     ]
 
 
-def _of_line(line: Line, scene: Scene) -> list[Curve]:
+def _curves_of(line: Line, scene: Scene) -> list[Curve]:
     points, name = line.points, scene.name(line)
     if line.device != scene.device.key:
         strokes = palette.DEVICES
@@ -383,7 +379,7 @@ def _of_line(line: Line, scene: Scene) -> list[Curve]:
     if drawn == "dashes":
         return [Curve(points, Stroke(fill, 1, "4 3", faint=0.55), name=name, tip=name)]
     if drawn == "area" and scene.layers:
-        # From the top down, each over the one above it: side by side, the page would shine through.
+        # From the top down, each layer over the one above it: side by side, the page would shine through.
         top = Stroke(palette.INK, 1, faint=0.6)
         return [*reversed(scene.layers), Curve(points, top, name=name, tip=name)]
     if drawn == "line":

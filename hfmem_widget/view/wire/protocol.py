@@ -9,27 +9,37 @@ from typing import Any
 
 import numpy as np
 
-from hfmem_widget.analysis.facts import GRAVITY
+from hfmem_widget.analysis.facts import GRAVITY, peak_of
 from hfmem_widget.analysis.others import brief_lead
-from hfmem_widget.session import Finding, Guide, Session, Span, Timeline, outermost
+from hfmem_widget.session import (
+    Finding,
+    Guide,
+    RankRow,
+    Ranks,
+    RankStrip,
+    Session,
+    Span,
+    Timeline,
+    outermost,
+)
+from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, TABLE_ROWS
 from hfmem_widget.session.series import LINES, TABLE, is_charted
-from hfmem_widget.session.steps import Table
+from hfmem_widget.session.steps import CERTAINTIES, Table
 from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import plain
 from hfmem_widget.view.findings import sentence
-from hfmem_widget.view.wire.rank_messages import RanksMessage, describe_ranks
+from hfmem_widget.view.line import NAME
 
 PROTOCOL = 1
 METRICS = tuple(name for name, row in TABLE.items() if row.sent)
-"""The metrics that are sent of every device, as far as they are known."""
+"""The metrics that are sent of every device that has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The most samples, steps and closed spans of one message; by count or by bytes, whichever is less.
+    """The most samples, steps and closed spans of one message, by count or by bytes, whichever is less.
 
-    A row of one device takes 20 bytes, 44 with its parts, of eight 104 or 296; a step of one 144,
-    of eight 648.
+    A row takes 20 bytes with one device, 44 with its parts, 104 or 296 with eight devices; a step 144 or 648.
     """
 
     rows: float
@@ -40,20 +50,20 @@ class Detail:
 
 
 FULL = Detail(rows=1000, row_bytes=32_768, steps=200, step_bytes=28_800, spans=20)
-OF_RANKS = replace(FULL, row_bytes=98_304)  # of eight a row takes 277 bytes
+OF_RANKS = replace(FULL, row_bytes=98_304)  # a row of eight ranks takes 277 bytes
 COARSE = Detail(rows=60, row_bytes=1_400, steps=4, step_bytes=1_300, spans=1)
 NEWS = Detail(rows=math.inf, row_bytes=3_072, steps=20, step_bytes=6_480, spans=20)
 BRIEF_NEWS = Detail(rows=30, row_bytes=832, steps=3, step_bytes=1_300, spans=3)
-FEWEST_ROWS, FEWEST_STEPS = 8, 2  # there is always room for so many, whatever the number of devices
-
-MOST_IN_PATH = 6
+FEWEST_ROWS, FEWEST_STEPS = 8, 2  # whatever the number of devices
+MOST_IN_PATH = 6  # open spans
 
 Message = dict[str, Any]
 Buffers = list[bytes]
+RanksMessage = tuple[dict[str, Any], bytes]
 
 
 def charted(session: Session) -> list[int]:
-    """Return the columns of the session that are sent, in order."""
+    """Return the columns of the session's series that are sent, in order."""
     return [
         at
         for at, series in enumerate(session.series)
@@ -75,7 +85,7 @@ def describe(session: Session, *, panel: bool = True) -> Message:
             for device in session.devices
             if device.key in sent
         ],
-        # Eight devices have some seventy: the labels that the page knows by itself are left out.
+        # Eight devices have some seventy series; the page has the other labels itself.
         "series": [
             {"device": each.device, "metric": each.metric}
             | ({"label": plain(each.label or each.metric)} if each.metric in LINES else {})
@@ -88,20 +98,19 @@ def describe(session: Session, *, panel: bool = True) -> Message:
 
 
 def describe_span(session: Session, span: Span) -> Message:
-    """Return a span with the change of allocated memory on each device that it touched."""
+    """Return a span with its allocated memory on each device that had any."""
     devices = {}
     for device in session.devices:
         key = f"{device.key}/allocated"
         before = session.value(span.before, key)
         after = session.value(span.after, key) if span.after is not None else math.nan
-        peak = span.peaks.get(key)
-        highest = peak.value if peak is not None else session.highest_in(span.id, key)
-        if any(value > 0 for value in (before, after, highest)):
+        peak = peak_of(session, span, key)
+        if any(value > 0 for value in (before, after, peak.value)):
             devices[device.key] = {
                 "before": _number(before),
                 "after": _number(after),
-                "peak": _number(highest),
-                "certainty": peak.certainty if peak is not None else "sampled",
+                "peak": _number(peak.value),
+                "certainty": peak.certainty,
             }
     described: Message = {
         "id": span.id,
@@ -119,7 +128,7 @@ def describe_span(session: Session, span: Span) -> Message:
 
 
 def describe_status(session: Session) -> Message:
-    """Return how the watch is doing, and the open spans."""
+    """Return the state of the watch, and the open spans."""
     polling = session.polling
     state = "failed" if polling.stopped else "running" if session.running else "stopped"
     status: Message = {
@@ -131,20 +140,20 @@ def describe_status(session: Session) -> Message:
         "text": polling.stopped,
     }
     newest = outermost(session.coarse_spans)[-1:]
-    # What others did to the devices while this process used none.
+    # What other processes did to the devices while this one used none.
     lead = "".join(plain(brief_lead(session, span)) for span in newest)
     extras = {"path": _path(session), "lead": lead, "limited": polling.limited}
     return status | {name: value for name, value in extras.items() if value}
 
 
 def new_steps(session: Session, after: float, detail: Detail = NEWS) -> Table:
-    """Return the steps that ended after some second, for a `rows` message."""
+    """Return the steps that ended after the second `after`, for a `rows` message."""
     fits = detail.step_bytes // (8 * len(session.steps.columns))
     return session.folded_steps(max(FEWEST_STEPS, min(detail.steps, fits)), after)
 
 
 def _path(session: Session) -> list[str]:
-    """Name the open spans, outermost first; a step by its number and the number of all steps."""
+    # Outermost first, a step with the number of all steps.
     path: list[str] = []
     steps = math.nan
     for span in session.open_spans[:MOST_IN_PATH]:
@@ -165,9 +174,9 @@ def rows(
     steps: Table | None = None,
     detail: Detail = NEWS,
 ) -> tuple[Message, Buffers]:
-    """Return what is new: samples as (seconds, all values), spans that changed, and `new_steps`.
+    """Return the news: samples as (seconds, all values), changed spans, and `new_steps`.
 
-    A sample without values marks a gap. More samples than `detail` has room for fold as in a snapshot.
+    A sample without values marks a gap. Samples beyond the room of `detail` are folded as in a snapshot.
     """
     columns = charted(session)
     time = np.array([at for at, _ in samples], "<f8")
@@ -190,16 +199,16 @@ def rows(
 def snapshot(
     session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
 ) -> tuple[Message, Buffers]:
-    """Return the whole session and what was judged, decimated to what `detail` has room for.
+    """Return the whole session with its findings and guides, decimated to the room of `detail`.
 
-    All ranks of a run are sent a little finer.
+    The full snapshot of all ranks is a little finer.
     """
     if detail is FULL and session.ranks is not None:
         detail = OF_RANKS
     columns = charted(session)
     timeline = session.between(0.0, math.inf, columns)
     time, values = decimate(timeline, int(_most_rows(len(columns), detail)))
-    # Steps and their parts are sent as rows of steps.
+    # Without steps and their parts, which are sent as rows of steps.
     spans = session.coarse_spans
     recent = [span for span in spans if span.stop is not None][-detail.spans :]
     still_open = [span for span in spans if span.stop is None]
@@ -226,12 +235,10 @@ def snapshot(
 def with_ranks(
     message: Message, buffers: Buffers, ranks: RanksMessage | None
 ) -> tuple[Message, Buffers]:
-    """Return a message that also says how all ranks stand, if that is known; the strip comes last."""
-    return (
-        (message, buffers)
-        if ranks is None
-        else ({**message, "ranks": ranks[0]}, [*buffers, ranks[1]])
-    )
+    """Return a message with the state of all ranks, if it is known; the strip is the last buffer."""
+    if ranks is None:
+        return message, buffers
+    return {**message, "ranks": ranks[0]}, [*buffers, ranks[1]]
 
 
 def _most_rows(columns: int, detail: Detail) -> float:
@@ -248,7 +255,7 @@ def _packed(
 
 
 def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
-    """Return rows, those of NaN alone marking gaps, as at most `most`; see `decimate`."""
+    """Return at most `most` rows for these, of which rows of NaN mark gaps; see `decimate`."""
     is_gap = np.isnan(values).all(axis=1)
     gaps = [(at, at) for at in time[is_gap].tolist()]
     time, values = time[~is_gap], values[~is_gap]
@@ -258,8 +265,7 @@ def fold(time: Floats, values: Floats, most: int) -> tuple[Floats, Floats]:
 def decimate(timeline: Timeline, most: int) -> tuple[Floats, Floats]:
     """Return a timeline as at most `most` rows (8 or more): seconds and values of ``(rows, timeline.width)``.
 
-    A stretch that was folded gives two rows at the same time, its lowest and its highest values; a gap gives
-    a row of NaN.
+    A folded stretch gives two rows of one time, its lowest and its highest values; a gap gives a row of NaN.
     """
     time, low, high = timeline.time, timeline.low, timeline.high
     folded = timeline.bucket > 1
@@ -286,20 +292,16 @@ def _number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-MOST = 8  # findings that are sent at most
-
-MOST_OF_A_KIND = 10
-"""Guides that are sent at most: a budget or a trend for each of eight GPUs and the host."""
-
-SENTENCE = 200
-LABEL = 80
+MOST = 8  # findings
+MOST_OF_A_KIND = 10  # guides: a budget or a trend for each of eight GPUs and the host
+SENTENCE, LABEL = 200, 80  # characters
 
 Judged = dict[str, list[dict[str, Any]]]
 NOTHING: Judged = {"findings": [], "guides": []}
 
 
 def judged(session: Session) -> Judged:
-    """Return the findings of a session, of its newest spans and the gravest first, and its guides."""
+    """Return the findings of a session, newest span and gravest first, and its guides."""
 
     def place(finding: Finding) -> tuple[float, int]:
         span = math.inf if finding.span_id is None else finding.span_id
@@ -319,7 +321,7 @@ def judged(session: Session) -> Judged:
 
 
 def describe_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding with its time and place, without the rest of its evidence and its advice."""
+    """Return a finding with its time and device, without other evidence and advice."""
     described: dict[str, Any] = {
         "kind": plain(finding.kind, LABEL),
         "severity": finding.severity,
@@ -335,7 +337,7 @@ def describe_finding(finding: Finding) -> dict[str, Any]:
 
 
 def describe_guide(guide: Guide) -> dict[str, Any]:
-    """Return a guide; its end is null where it goes on as long as the run, and an exact one has no band."""
+    """Return a guide; its `stop` is null until the end of the run, and an exact one has no band."""
     described: dict[str, Any] = {
         "device": guide.device,
         "kind": guide.kind,
@@ -346,3 +348,84 @@ def describe_guide(guide: Guide) -> dict[str, Any]:
         "last": round(guide.last),
     }
     return {**described, "band": list(map(round, guide.band))} if any(guide.band) else described
+
+
+MOST_PHASES = 8
+MOST_DEVICES = 4
+
+OUTLINE_BYTES, FEWEST_COLUMNS = 1_400, 16  # at most and at least, of a strip in an outline
+
+
+def describe_ranks(ranks: Ranks, *, is_outline: bool = False) -> RanksMessage:
+    """Return all ranks as JSON, and the cells of the whole strip, coarser for an outline."""
+    rows = max(1, len(ranks.strip.first))
+    most = max(FEWEST_COLUMNS, OUTLINE_BYTES // rows) if is_outline else STRIP_COLUMNS
+    return described(ranks, folded(ranks.strip, most), is_whole=True)
+
+
+def described(ranks: Ranks, strip: RankStrip, *, is_whole: bool) -> RanksMessage:
+    """Return all ranks as JSON, and the cells of a strip; a whole one has the first rank of each row."""
+    rows = ranks.table[:TABLE_ROWS]
+    devices = list(dict.fromkeys(map(_device, rows)))[:MOST_DEVICES]
+    columns: dict[str, Any] = {"at": [round(at, 3) for at in strip.at]}
+    if is_whole:
+        columns["first"] = list(strip.first)
+    message = {
+        "world": ranks.world,
+        "nodes": ranks.nodes,
+        "reporting": ranks.reporting,
+        "engine": plain(ranks.engine, NAME),
+        "lowest": _whole(ranks.lowest),
+        "median": _whole(ranks.median),
+        "lowest_rank": ranks.lowest_rank,
+        "devices": list(map(list, devices)),
+        "table": [_row(row, devices) for row in rows],
+        "phases": [
+            [phase.kind, _whole(phase.low), _whole(phase.median), _whole(phase.high), phase.rank]
+            for phase in ranks.phases[:MOST_PHASES]
+        ],
+        "strip": columns,
+    }
+    return message, strip.cells
+
+
+def _device(row: RankRow) -> tuple[str, int | None]:
+    return plain(row.device, NAME), _whole(row.total)
+
+
+def _row(row: RankRow, devices: list[tuple[str, int | None]]) -> list[Any]:
+    device = _device(row)
+    return [
+        row.rank,
+        row.attempt,
+        plain(row.host, NAME),
+        devices.index(device) if device in devices else None,
+        CERTAINTIES.index(row.certainty),
+        *map(_whole, (row.peak, row.weights, row.activations)),
+        row.step,
+        plain(row.phase, NAME),
+        round(row.silent) if math.isfinite(row.silent) else 0,
+        row.flag,
+    ]
+
+
+def _whole(value: float) -> int | None:
+    return round(value) if math.isfinite(value) else None
+
+
+def newest(strip: RankStrip, columns: int) -> RankStrip:
+    """Return the last columns of a strip."""
+    begin = len(strip.at) - columns
+    return replace(strip, at=strip.at[begin:], cells=strip.cells[begin * len(strip.first) :])
+
+
+def folded(strip: RankStrip, most: int) -> RankStrip:
+    """Return a strip of at most `most` columns, each the highest of neighbours, silent only if all are."""
+    size, rows = -(-len(strip.at) // most), len(strip.first)
+    if size <= 1 or not rows:
+        return strip
+    cells = np.frombuffer(strip.cells, np.uint8).reshape(-1, rows).astype(np.int16)
+    cells[cells == SILENT_CELL] = -1
+    highest = np.maximum.reduceat(cells, np.arange(0, len(cells), size))
+    highest[highest < 0] = SILENT_CELL
+    return RankStrip(strip.first, strip.at[::size], highest.astype(np.uint8).tobytes())

@@ -1,4 +1,4 @@
-"""Sends what is new, at a pace that neither floods the page nor outlives its readers."""
+"""Sends the news of a session, at a pace that neither floods the page nor outlives its readers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from hfmem_widget.session import Sample, Session, Span
+from hfmem_widget.session import Ranks, Sample, Session, Span
 from hfmem_widget.view.wire import protocol
 from hfmem_widget.view.wire.protocol import BRIEF_NEWS, COARSE, FULL, NEWS, NOTHING, Detail, judged
-from hfmem_widget.view.wire.rank_messages import RanksNews
 
 Send = Callable[[protocol.Message, protocol.Buffers], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SendingPace:
-    """How often messages are sent while nobody has been seen for up to `unseen` seconds."""
+    """The pace of messages while no page has reported for up to `unseen` seconds."""
 
     unseen: float
     news: float  # seconds between messages
-    outline: int  # one of so many messages is a coarse snapshot instead of news
+    outline: int  # messages for each coarse snapshot, which takes the place of news
     full: float  # seconds between full snapshots
-    detail: Detail = NEWS  # how much news goes into one message
-    rate: float = math.inf  # bytes a second without full snapshots; more makes messages rarer
+    detail: Detail = NEWS  # of news
+    rate: float = math.inf  # bytes a second beside full snapshots; more makes messages rarer
     ranks: float = 1.0  # seconds between two messages about all ranks of a run
 
 
@@ -44,13 +43,14 @@ PACES = (
     ),
 )
 """A server without a connected page keeps every message (jupyter_server's `start_buffering`), so the pace
-slows down while nobody is seen watching. It stays quick enough that a page that is reloaded, or opened
-anew, during a long run soon shows it."""
+slows down while no page reports. It stays quick enough that a page opened or reloaded during a long run
+soon shows it."""
 
-ENVELOPE = 1300
-"""Bytes of a message in the server beside its content: headers, and the objects that hold it."""
-
+ENVELOPE = 1300  # bytes of a message in the server beside its content: headers and objects
 BURST = 6000  # bytes that may be sent ahead of the rate: those of a coarse snapshot of one device
+
+
+NEWEST_COLUMNS = 8  # of the strip of all ranks, in one message
 
 
 class Publisher:
@@ -81,10 +81,11 @@ class Publisher:
         self._steps_until = -math.inf
         self._spans: dict[int, Span] = {}
         self._judged = NOTHING
-        self._ranks = RanksNews(session)
+        self._ranks: Ranks | None = None
+        self._ranks_at = self._ranks_until = -math.inf
 
     def seen(self) -> None:
-        """Keep or resume the quick pace: somebody is watching."""
+        """Keep or resume the quick pace: a page has reported."""
         self._seen_at = self._clock()
 
     def resync(self) -> None:
@@ -92,7 +93,7 @@ class Publisher:
         self._full_at = -math.inf
 
     def __call__(self, session: Session, samples: Sequence[Sample]) -> None:
-        """Collect the newest samples, and send all that is new if it is time to."""
+        """Collect the newest samples, and send the news if it is time to."""
         self._collect(session, samples)
         now = self._clock()
         pace = self._pace(now)
@@ -100,17 +101,17 @@ class Publisher:
             self._send_everything(now, pace.detail)
         elif now - self._sent_at >= pace.news and self._bytes_ahead(now, pace) <= BURST:
             if self._since_snapshot >= pace.outline - 1:
-                # For pages that miss something. The others get what is new as rows, later.
+                # For pages that missed messages. The others get the news as rows, later.
                 self._pass_on(now, *self._snapshot(now, COARSE))
             else:
                 self._send_news(now, pace.detail)
 
     def finish(self) -> None:
-        """Send what is new, and a last snapshot."""
+        """Send the news, and a last snapshot."""
         self._send_everything(self._clock(), NEWS)
 
     def _collect(self, session: Session, samples: Sequence[Sample]) -> None:
-        # An edge that was entered late has the time of a sent sample, and a page has one row for that.
+        # The late edge of a span has the time of a sent sample, for which a page has a row already.
         new = [sample for sample in samples if sample.time > self._sent_until]
         if not new:
             return
@@ -136,23 +137,38 @@ class Publisher:
         )
         before, self._judged = self._judged, judged(self._session)
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
-        ranks = self._ranks.news(now, self._pace(now).ranks)
+        ranks = self._news_of_ranks(now)
         self._pass_on(now, *protocol.with_ranks(message, buffers, ranks))
-        self._remember(changed)
+        self._spans |= {span.id: span for span in changed}
 
     def _snapshot(self, now: float, detail: Detail) -> tuple[protocol.Message, protocol.Buffers]:
         self._since_snapshot = 0
         self._seq += 1
-        self._ranks.mark_as_sent(now)
+        self._count_ranks_as_sent(now)
         message, buffers = protocol.snapshot(
             self._session, self.run, self._seq, panel=self._panel, detail=detail
         )
-        # In a snapshot a missing list means none.
+        # A missing list in a snapshot means an empty one.
         self._judged = {name: message.get(name, []) for name in NOTHING}
         return message, buffers
 
+    def _news_of_ranks(self, now: float) -> protocol.RanksMessage | None:
+        # The table and the newest columns, of which the last that was sent may have grown since.
+        ranks, is_early = self._session.ranks, now - self._ranks_at < self._pace(now).ranks
+        if ranks is None or ranks is self._ranks or is_early:
+            return None
+        new = sum(at >= self._ranks_until for at in ranks.strip.at)
+        self._count_ranks_as_sent(now)
+        strip = protocol.newest(ranks.strip, min(new, NEWEST_COLUMNS))
+        return protocol.described(ranks, strip, is_whole=False)
+
+    def _count_ranks_as_sent(self, now: float) -> None:
+        if (ranks := self._session.ranks) is not None:
+            self._ranks, self._ranks_at = ranks, now
+            self._ranks_until = ranks.strip.at[-1] if ranks.strip.at else -math.inf
+
     def _send_everything(self, now: float, news: Detail) -> None:
-        # A page that missed nothing keeps its own finer rows, so it needs these as rows.
+        # A page that missed nothing keeps its own finer rows, so it needs the last news as rows.
         columns = _columns(self._session)
         has_steps = self._session.steps.ended_at > self._steps_until
         if (self._outbox or has_steps) and self._columns == columns:
@@ -160,12 +176,11 @@ class Publisher:
         self._sent_at = self._full_at = now
         self._columns = columns
         self._outbox.clear()
-        # Steps that end from here on may come twice; a page takes them once.
+        # Steps that end from now on may be sent twice; a page takes them once.
         self._steps_until = self._session.steps.ended_at
         spans = self._session.coarse_spans
         self._send(*self._snapshot(now, FULL))
-        self._spans.clear()
-        self._remember(spans[-200:])
+        self._spans = {span.id: span for span in spans[-200:]}
 
     def _bytes_ahead(self, now: float, pace: SendingPace) -> float:
         return max(0.0, self._debt - (now - self._sent_at) * pace.rate)
@@ -179,12 +194,7 @@ class Publisher:
     def _pace(self, now: float) -> SendingPace:
         return next(pace for pace in PACES if now - self._seen_at <= pace.unseen)
 
-    def _remember(self, spans: list[Span] | tuple[Span, ...]) -> None:
-        self._spans.update((span.id, span) for span in spans)
-        while len(self._spans) > 400:
-            del self._spans[next(iter(self._spans))]
-
 
 def _columns(session: Session) -> tuple[int, int]:
-    """Return the number of columns of samples and of steps: a new one needs a new schema."""
+    # Of samples and of steps; a new column needs a new schema.
     return len(session.series), len(session.steps.columns) if len(session.steps) else 0

@@ -1,4 +1,4 @@
-"""The chart in the notebook: an anywidget that carries a small loader, and a history for late-comers."""
+"""The chart in the notebook: an anywidget with a small loader, and a history for pages opened later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ELSEWHERE = (
     "The live chart is on the page where this cell was run. If that watch has ended, its end was not seen "
     "here: the page was closed or reloaded, or the kernel stopped. Run the cell again for a chart that stays."
 )
-"""What stands where a page has no widget: another person's with whom the notebook is shared, or a notebook
+"""The text of a page without the widget: that of another person who shares the notebook, or of a notebook
 that was saved while the cell ran."""
 
 STATIC = Path(__file__).parents[2] / "static"
@@ -37,16 +37,16 @@ def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) ->
         return {}
     session, run, panel = history
     message, buffers = protocol.snapshot(session, run, 0, panel=panel)
-    there = {"step_rows": "steps" in message, "strip": "ranks" in message}
-    names = ("time", "values", *(name for name, is_there in there.items() if is_there))
+    names = ["time", "values"]
+    names += ["step_rows"] * ("steps" in message) + ["strip"] * ("ranks" in message)
     return {**message, **dict(zip(names, buffers, strict=True))}
 
 
 class MemoryWidget(anywidget.AnyWidget):
     """A live chart of one session; the publisher's messages belong to the `run`.
 
-    What the page says is passed on, on whichever thread handles it: that someone watches (`on_seen`), that it
-    missed something (`on_resync`), the seconds between samples that a person has set (`on_interval`).
+    Messages of the page become calls on the thread that handles them: a person watches (`on_seen`), the page
+    missed messages (`on_resync`), a person has set the seconds between samples (`on_interval`).
     """
 
     # A Path instead of text would keep every widget alive through its file watcher (anywidget#929).
@@ -71,16 +71,16 @@ class MemoryWidget(anywidget.AnyWidget):
         self.on_msg(self._receive)
 
     def open(self) -> None:
-        """Open the comm so that the page's messages are handled while a cell is busy."""
+        """Open the comm so that the page's messages are handled while a cell runs."""
         super().open()
-        # ipykernel 7.4 sends a comm's messages to the shell that last published on it, which is the busy
-        # one (`BaseComm._reply_subshell_for`). The page asked for a subshell, so leave them there.
+        # ipykernel 7.4 sends a comm's messages to the shell that last published on it, the busy one
+        # (`BaseComm._reply_subshell_for`). The page has asked for a subshell, so leave them there.
         comm = self.comm
         if hasattr(comm, "_reply_subshell_for"):
             comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001
 
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what displays the widget by MIME type, and the metadata, by which Colab finds its script."""
+        """Return the widget's output by MIME type, and the metadata, by which Colab finds its script."""
         data, metadata = self._repr_mimebundle_() or ({}, {})
         return {**data, "text/plain": ELSEWHERE}, metadata
 
@@ -99,6 +99,5 @@ class MemoryWidget(anywidget.AnyWidget):
             self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])
         elif kind == "interval" and self._on_interval is not None:
             with suppress(OptionError):
-                interval = seconds(content.get("seconds"))
-                if interval is not None:
+                if (interval := seconds(content.get("seconds"))) is not None:
                     self._on_interval(interval)

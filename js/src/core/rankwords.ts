@@ -1,4 +1,4 @@
-/** What is said of all ranks; the rules of `view/rank_words.py` and `view/strip.py`. */
+/** What is said of all ranks; the rules of `view/ranks.py`. */
 
 import { digits, formatCount, formatDuration, type Unit, unitFor } from "./format.ts";
 import { type Peak, peakText } from "./peak.ts";

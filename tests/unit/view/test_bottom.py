@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hfmem_widget.view.bottom import BottomLine, terminal_of
 from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.terminal import BottomLine, terminal_of
 from tests.scenes import FakeClock, scripted_run
 
 SESSION = scripted_run("training")

@@ -452,7 +452,7 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     assert not recorder.session.running
     kept = Layout()
     gone = weakref.ref(kept)
-    view = RunView(recorder, screen_of(publisher), kept=kept)
+    view = RunView(recorder, screen_of(publisher), kept)
     del kept
     assert gone() is not None
     view.begin()
@@ -469,7 +469,7 @@ def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_a
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None
-    RunView(recorder, screen_of(publisher)).begin()
+    RunView(recorder, screen_of(publisher), None).begin()
 
     lost = next(iter(publisher.marks.values()))["lost"]["text/plain"]
     assert "Run this cell again" in lost

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.view.marimo import MarimoScreen, screen_here
-from hfmem_widget.view.screen import Screen
+from hfmem_widget.view.screen import MarimoScreen, Screen, screen_here
 
 CARD = {"text/html": "<b>card</b>", "text/plain": "card"}
 

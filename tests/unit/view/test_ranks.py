@@ -21,8 +21,7 @@ from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.scene import BAND, Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import compact_bundle, line, rank_phrases
-from hfmem_widget.view.rank_words import rank_figures, ranks_html, skew_of
-from hfmem_widget.view.strip import strip_html
+from hfmem_widget.view.ranks import rank_figures, ranks_html, skew_of, strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 
 HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"

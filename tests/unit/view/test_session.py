@@ -11,9 +11,8 @@ from IPython.lib.pretty import pretty
 from hfmem_widget.session import Recorder, Sample
 from hfmem_widget.session.spans import SpanTuple
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import card_bundle
+from hfmem_widget.view.card import MOST_CELLS, MOST_SPANS, card_bundle, cells_text
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.session import MOST_CELLS, MOST_SPANS, cells_text
 from tests.data.overviews import EIGHT, overview
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage

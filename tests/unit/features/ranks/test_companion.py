@@ -131,7 +131,7 @@ def test_the_session_has_what_was_found_over_ranks() -> None:
 
 def test_ranks_of_a_quick_cell_are_found_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a tick has come; their card draws no chart, which stands in the place of the cell's own."""
-    monkeypatch.setattr("hfmem_widget.view.session.chart_bundle", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("hfmem_widget.view.card.chart_bundle", lambda *_: pytest.fail("drawn"))
     cell = Cell()
     ranks(cell.directory)
 

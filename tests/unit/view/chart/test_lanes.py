@@ -16,10 +16,9 @@ from hfmem_widget.session import (
     StepGroup,
 )
 from hfmem_widget.text import MIB
-from hfmem_widget.view.chart.axis import time_ticks, value_ticks
 from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
 from hfmem_widget.view.chart.paint_plotly import bar_traces
-from hfmem_widget.view.chart.shapes import Bar, Frame
+from hfmem_widget.view.chart.shapes import Bar, Frame, time_ticks, value_ticks
 from tests.data.recorders import recorder_of
 from tests.scenes.groups import add_group
 

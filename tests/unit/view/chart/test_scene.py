@@ -19,7 +19,6 @@ from hfmem_widget.session import (
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.paint_svg import curves_svg, word_svg
 from hfmem_widget.view.chart.scene import (
     DEVICE_USED_UP_TO,
     PeakMark,
@@ -27,7 +26,7 @@ from hfmem_widget.view.chart.scene import (
     build_scene,
 )
 from hfmem_widget.view.chart.shapes import Curve
-from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.chart.svg import chart_html, curves_svg, word_svg
 from tests.data.recorders import KEY, read, recorder_of
 from tests.data.svg import Drawing
 from tests.scenes import shared_run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hfmem_widget.session import Ranks, RankStrip
-from hfmem_widget.view.wire.rank_messages import describe_ranks, newest
+from hfmem_widget.view.wire.protocol import describe_ranks, newest
 from tests.data.overviews import EIGHT, MANY, TWO, overview_recorder, shared_overview
 from tests.data.wire import Wire
 
