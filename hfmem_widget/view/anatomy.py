@@ -245,6 +245,8 @@ def contents_text(contents: Contents) -> str:
 
 def _named(names: Sequence[str]) -> list[str]:
     counted = Counter(map(plain, names))
-    texts = [f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counted.items()]
+    texts = [
+        f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counted.items()
+    ]
     more = len(texts) - MOST_NAMES
     return texts if more <= 0 else [*texts[:MOST_NAMES], f"{more} more"]

@@ -146,12 +146,13 @@ def _verdict(comparison: Comparison, cell: Compared) -> str:
     how = "more" if change.value > 0 else "less"
     percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
     parts = {
-        part: _certain_change(cell, baseline, part)
+        part: _certain_change(cell, baseline, part, above_start=has_starts)
         for part in OF_ALLOCATED
-        if part != "unattributed" and not _differs_at_start(cell, baseline, part)
+        if part not in {"unattributed", "before"}
     }
     largest = max(parts, key=lambda part: math.copysign(parts[part], parts[part] * change.value))
     size = cell.at_peak.get(largest, 0.0) - baseline.at_peak.get(largest, 0.0)
+    size -= _more_at_start(cell, baseline, largest) if has_starts else 0.0
     # A part is named if it makes up at least half of the difference.
     is_half = 2 * parts[largest] * change.value >= change.value**2
     is_known = cell.at_peak and baseline.at_peak and is_half
@@ -263,19 +264,20 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
     shown = format_bytes(value) if value > 0 else "0"
     if cell is baseline or not baseline.at_peak:
         return shown, "", ""
-    # Memory held before the cells began is not a difference between them.
+    # Memory held before the cells began is not a difference between them, such as all of "here before".
     start = cell.at_start.get(part, 0.0)
-    if _differs_at_start(cell, baseline, part):
+    if part == "before" or abs(_more_at_start(cell, baseline, part)) >= NEXT_TO_NOTHING:
         return shown, f"{format_bytes(start)} at the start" if start else "", ""
     before = baseline.at_peak.get(part, 0.0)
     change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
     return shown, "", change_text(change, format_bytes)
 
 
-def _certain_change(cell: Compared, baseline: Compared, part: str) -> float:
+def _certain_change(cell: Compared, baseline: Compared, part: str, *, above_start: bool) -> float:
     """Return the least difference of a part in bytes, whatever `made` may be among the activations."""
     (low, high), (before, most) = (_bounds(each, part) for each in (cell, baseline))
-    return max(low - most, 0.0) + min(high - before, 0.0)
+    at_start = _more_at_start(cell, baseline, part) if above_start else 0.0
+    return max(low - most - at_start, 0.0) + min(high - before - at_start, 0.0)
 
 
 def _bounds(cell: Compared, part: str) -> tuple[float, float]:
@@ -283,9 +285,8 @@ def _bounds(cell: Compared, part: str) -> tuple[float, float]:
     return (size - sum(cell.made.values()), size) if part == "activations" else (size, size + made)
 
 
-def _differs_at_start(cell: Compared, baseline: Compared, part: str) -> bool:
-    difference_at_start = cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
-    return part == "before" or abs(difference_at_start) >= NEXT_TO_NOTHING
+def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
+    return cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
 
 
 def _spread(figure: Figure, shown: Format) -> str:
