@@ -46,6 +46,11 @@ class Pull:
         path.unlink(missing_ok=True)
         stage.finish().save(path)
 
+    def commit(self, message: str) -> None:
+        git = "git", "-c", "user.name=me", "-c", "user.email=me@example.org"
+        for words in (["init", "-q"], ["add", "baseline"], ["commit", "-q", "-m", message]):
+            subprocess.run([*git, *words], cwd=self.folder, check=True)
+
     def play(self) -> int:
         """Run the steps, and return the exit code of the first."""
         action = yaml.safe_load(ACTION.read_text())
@@ -111,9 +116,23 @@ def test_as_much_as_before_is_green(pull: Pull) -> None:
     """The report has the table, and the pull request gets it as a comment."""
     assert pull.play() == 0
     assert "within the limit of 2 %" in pull.report
+    assert "mermaid" not in pull.report
     assert pull.calls == [
         f"api repos/me/mine/issues/7/comments --field body=@{pull.folder}/hfmem.md"
     ]
+
+
+def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
+    """A point for each commit of the baseline, and one for this run; without commits no chart is drawn."""
+    for size in (6, 7):
+        pull.run("tuned", size * GIB, where="baseline")
+        pull.commit(f"{size} GiB")
+    pull.play()
+
+    (chart,) = re.findall(r"```mermaid\n(.*?)```", pull.report, re.DOTALL)
+    commits = re.search(r'x-axis \["(\w+)","(\w+)","this"\]', chart)
+    assert commits is not None
+    assert "line [6.0,7.0,8.0]" in chart
 
 
 def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
