@@ -255,5 +255,5 @@ def _compare(before: dict[str, Record], cells: dict[str, Record], limit: Allowed
         ("No match in this run", [before[each].name for each in before if each not in cells]),
         ("Moved", [cells[each].name for each in common if each not in stayed]),
     ):
-        result.notes += [plain(f"{what}: {', '.join(names)}.", LIST)] if names else []
+        result.notes.extend([plain(f"{what}: {', '.join(names)}.", LIST)] if names else [])
     return result

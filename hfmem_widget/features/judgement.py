@@ -1,4 +1,4 @@
-"""Judging a span once, when it has ended, by every feature's check."""
+"""Runs every feature's check once on each outermost span that has ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ Check = Callable[[Session, Span], Iterable[Finding | Guide]]
 
 
 def judge(session: Session, span: Span | None = None) -> Session:
-    """Enter what is found in an outermost span that has ended, by default in all, and return the session."""
+    """Add the findings and guides of an outermost span, by default of all, and return the session."""
     spans = outermost(session.spans) if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
     for judged, check in product(spans, checks):
         for result in check(session, judged):
             if isinstance(result, Guide):
-                if result not in session.guides:
-                    session.guides.append(result)
-            elif subject_of(result) not in set(map(subject_of, session.findings)):
+                session.guides += [result] if result not in session.guides else []
+            elif subject_of(result) not in map(subject_of, session.findings):
                 session.findings.append(result)
     return session
 
 
 def subject_of(finding: Finding) -> Subject:
-    """Return what two findings have in common that say the same: their kind, span and device."""
+    """Return the key that duplicate findings share: kind, span and device."""
     return finding.kind, finding.span_id, finding.evidence.get("device")

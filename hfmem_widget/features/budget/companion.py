@@ -15,8 +15,8 @@ from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
 from hfmem_widget.session.steps import PHASES
 from hfmem_widget.text import format_bytes, format_duration
 
+# Words for the metric of a budget; none for the usual one.
 OF_WHAT = {"allocated": "", "reserved": "reserved", "device_used": "in use on the device"}
-"""Words for the metric of a budget; none for the usual one."""
 
 Seen = Literal["at the start", "in a sample", "between samples"]
 
@@ -39,7 +39,7 @@ class Crossing:
 
 
 class Budget(Companion):
-    """Notes the first crossing, on whichever thread sees it first."""
+    """Warns once, at the first crossing that any thread sees."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._limit = limit_of(options.budget) or Limit(math.inf)
@@ -50,7 +50,7 @@ class Budget(Companion):
         self._began = 0.0
         self._crossing: Crossing | None = None
         self._finding: Finding | None = None
-        # A sample is compared on the poller's thread, a step's peak on the training's.
+        # Samples are compared on the poller's thread, the peaks of steps on the training's.
         self._lock = threading.Lock()
         self._is_over = False
         self._training_has_asked = False
@@ -58,7 +58,7 @@ class Budget(Companion):
         self._ended_after = 0
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Look at every sample, and at every step's peak, from now on."""
+        """Compare every sample and every step's peak from now on."""
         self._session = session = recorder.session
         self._root, self._began = span.id, span.start
         self._compare(session, span.before, "at the start")
@@ -68,7 +68,7 @@ class Budget(Companion):
             begun(Budget).append(self)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Look no longer."""
+        """Stop comparing."""
         recorder.unsubscribe(self._look)
         recorder.unsubscribe(self._step_ended)
         if self in begun(Budget):
@@ -76,15 +76,15 @@ class Budget(Companion):
         self._session = None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Complete the warning with what is known now: the exact peak, and whether a training was ended."""
+        """Complete the warning with the exact peak, and whether the training was ended."""
         peaks = self._peaks(session, span)
         for device, peak in peaks.items():
             self._cross(session, Crossing(device, "between samples", peak))
-        before, crossing = self._finding, self._crossing
-        if before is not None and crossing is not None:
+        finding, crossing = self._finding, self._crossing
+        if finding is not None and crossing is not None:
             highest = max(crossing.allocated, peaks.get(crossing.device, 0.0))
             complete = self._warning(session, crossing, highest)
-            session.findings[session.findings.index(before)] = complete
+            session.findings[session.findings.index(finding)] = complete
         return NOTHING
 
     def _look(self, session: Session, samples: Sequence[Sample]) -> None:
@@ -101,7 +101,7 @@ class Budget(Companion):
                 self._cross(session, Crossing(device, seen, allocated, seconds, where))
 
     def _step_ended(self, step: Span) -> None:
-        """Compare the peak of a step, which no sample need have shown."""
+        """Compare the peaks of a step, which samples may have missed."""
         session = self._session
         if session is None:
             return
@@ -138,13 +138,12 @@ class Budget(Companion):
         return {device: span.peaks[key].value for device, key in keys.items() if key in span.peaks}
 
     def _devices(self, session: Session) -> list[str]:
-        """Return the devices that have the budget: those wanted, else the GPUs, else the host."""
+        """Return the devices with this budget: the GPUs among the watched devices, else all of these."""
         devices = [device.key for device in session.devices]
         devices = [key for key in devices if not self._wanted or key in self._wanted]
         return [key for key in devices if ":" in key] or devices
 
     def _draw(self, session: Session, device: str) -> None:
-        """Draw the budget over a device's chart, once."""
         budget = self._on(session, device)
         if math.isnan(budget):
             return
@@ -165,12 +164,12 @@ class Budget(Companion):
         return (inside[0].label or inside[0].kind) if inside else ""
 
     def _on(self, session: Session, device: str) -> float:
-        """Return the budget in bytes on a device; NaN where it is a share of what is not known."""
+        """Return the budget of a device in bytes; NaN if it is a share of an unknown total."""
         total = next((each.total for each in session.devices if each.key == device), math.nan)
         return self._limit.on(total)
 
     def _warning(self, session: Session, crossing: Crossing, highest: float = math.nan) -> Finding:
-        """Return the warning; `highest` is the peak in bytes once the watch has ended."""
+        """Return the warning; `highest` is the peak in bytes, NaN while the watch runs."""
         budget, metric = self._on(session, crossing.device), self._limit.metric
         of_what = OF_WHAT[metric]
         title = f"{crossing.device} exceeded its budget of {format_bytes(budget)}{of_what and f' {of_what}'}"
@@ -182,14 +181,9 @@ class Budget(Companion):
             title += f", by {format_bytes(highest - budget)} at its peak"
         else:
             title += f": {format_bytes(crossing.allocated)} {of_what or 'allocated'}"
-        evidence: dict[str, object] = {
-            "device": crossing.device,
-            "budget": round(budget),
-            metric: round(crossing.allocated),
-            "seconds": crossing.seconds,
-            "where": crossing.where,
-            "seen": crossing.seen,
-        }
+        evidence: dict[str, object] = {"device": crossing.device, "budget": round(budget)}
+        evidence |= {metric: round(crossing.allocated), "seconds": crossing.seconds}
+        evidence |= {"where": crossing.where, "seen": crossing.seen}
         if math.isfinite(crossing.seconds):
             evidence["time"] = self._began + crossing.seconds
         if math.isfinite(highest):
@@ -209,13 +203,13 @@ class Budget(Companion):
 
 
 def _name_of(step: Span, session: Session) -> str:
-    """Return what a step is called, with its number where it was given none."""
+    """Return the label of a step, or its number if it has the default label."""
     number = step.counts.get("step", session.steps.count + 1)
     return f"step {number:.0f}" if step.label == "step" else step.label
 
 
 def should_end(step: int, *, alone: bool, is_last: bool = False) -> bool:
-    """Return whether a training is to end after a step, because a watch asks for it; all are asked."""
+    """Return whether any watch asks for the end of a training after a step; each of them notes the step."""
     budgets = tuple(begun(Budget))
-    answers = [budget.should_end(step, alone=alone, is_last=is_last) for budget in budgets]
+    answers = [each.should_end(step, alone=alone, is_last=is_last) for each in budgets]
     return any(answers)

@@ -1,4 +1,4 @@
-"""Whether a device was nearly full, budget or not."""
+"""Finds whether a device was nearly full, with or without a budget."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from hfmem_widget.text import MIB, format_bytes, format_share
 
 NEARLY_FULL = 0.92  # of a device's memory
 ROOM = "A longer sequence or a larger batch may not fit. {}; --budget warns at a limit of your own."
-LOWER = "Lower the peak, for example with a smaller batch"
-LISTS = "%memfit lists what would need less, with the peak of each"
 CACHED = "{} of it was memory that PyTorch had cached and can use again."
 
 
 def near_limit(session: Session, span: Span) -> Iterator[Finding]:
-    """Yield one finding if a GPU had less room left at the peak than it is safe to run with."""
+    """Yield one finding if the peak left less than 8 % of a GPU's memory."""
     if session.ranks is not None or any(each.kind == "oom" for each in session.findings):
         return  # the ranks' own findings say so, or the one about the out-of-memory error
-    gpus = [
-        each for each in facts_of(session, span) if ":" in each.device.key and each.device.total > 0
-    ]
+    facts = facts_of(session, span)
+    gpus = [each for each in facts if ":" in each.device.key and each.device.total > 0]
     nearly_full = sorted((each for each in gpus if _full(each) > NEARLY_FULL), key=_full)
     if not nearly_full:
         return
@@ -32,8 +29,10 @@ def near_limit(session: Session, span: Span) -> Iterator[Finding]:
         subject = f"{len(nearly_full)} devices were nearly full, {device} most of all"
     room = format_bytes(left) if left >= MIB else "nothing"
     title = f"{subject}: {format_share(_full(fullest))} of {format_bytes(total)} at the peak, {room} left"
-    has_steps = any(phase.kind == "step" for phase in session.phases(span.id))
-    advice = [ROOM.format(LISTS if has_steps else LOWER)]
+    how = "Lower the peak, for example with a smaller batch"
+    if any(phase.kind == "step" for phase in session.phases(span.id)):
+        how = "%memfit lists what would need less, with the peak of each"
+    advice = [ROOM.format(how)]
     cached = fullest.reserved_peak - fullest.peak.value
     if cached > left:
         advice.append(CACHED.format(format_bytes(cached)))

@@ -44,20 +44,19 @@ Subject = str | int | Session | Snapshot | Sequence[Session]
 MOST_CELLS = 8  # more lines could not be distinguished
 POINTS = 1200  # the number of points of all lines together
 
+# Share of the bytes at the start from which a difference is reported: a heap varies by itself.
 LEAST_OF_START = 0.01
-"""The share of the bytes at the start from which a difference is reported: a heap varies by itself."""
 
 OF_SNAPSHOTS = (
     "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
     "source text, so a line that has moved may not be matched."
 )
 
-CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")
-"""The certainties of a peak, from the weakest to the strongest."""
+CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")  # from the weakest
 
 
 def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
-    """Lay finished sessions, watched cells of this notebook, or snapshots of torch side by side.
+    """Compare finished sessions, watched cells of this notebook, or snapshots of torch.
 
     Parameters
     ----------
@@ -65,13 +64,13 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
         A session; several sessions, as runs of the same cell; a snapshot that `open` has read; or the label
         of what was watched in this process, or the number of a watched cell.
     by : {"step", "time", "line", "module"}, optional
-        What the chart is aligned by; steps by default where all have some. Or what is listed besides: what
-        each line or module allocated more or less of what is live at the peak, where stacks were recorded;
-        by default lines, where all have stacks.
+        "step" or "time" aligns the chart; by default steps if all cells have some. "line" or "module" lists
+        the differences in live memory at the peak by the line or module that allocated it, and needs
+        recorded stacks; by default lines if all cells have stacks.
     device : str, optional
-        Its key, such as ``"cuda:0"``; by default the one that most of them used.
+        A device key such as ``"cuda:0"``; by default the device that most cells used.
     baseline : str, optional
-        The label of the one that the others are compared with; the first by default.
+        The label of the cell that the others are compared with; the first by default.
 
     Returns
     -------
@@ -97,7 +96,7 @@ def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = 
     for subject in subjects:
         records = _records(subject)
         name = _name(subject, records)
-        if runs.get(name) != records:  # what is named twice stands there once
+        if runs.get(name) != records:  # a subject that is given twice is listed once
             names = chain([name], (f"{name} ({number})" for number in count(2)))
             name = next(free for free in names if free not in runs)
         runs[name] = records
@@ -141,9 +140,9 @@ def of_runs(
     baseline: str = "",
     snapshots: Mapping[str, Snapshot] = MappingProxyType({}),
 ) -> Comparison:
-    """Lay runs of cells side by side, by name and oldest first, or raise OptionError; else as `compare`.
+    """Compare cells by name, each with its runs, oldest first; see `compare`.
 
-    Of `snapshots`, which are among the runs, `of_stacks` has made the records.
+    `snapshots` are those among the runs whose records `of_stacks` has made.
     """
     if not runs:
         raise OptionError("nothing to compare: name at least one cell")
@@ -192,7 +191,7 @@ def of_runs(
 def _beside_snapshots(
     runs: Mapping[str, Sequence[Record]], snapshots: Mapping[str, Snapshot], by: str
 ) -> dict[str, tuple[Record, ...]]:
-    """Return of each run what a snapshot has, too: what was live at its peak, by line."""
+    """Return the runs reduced to what snapshots also have: live memory at the peak, by line."""
     bare = len(snapshots) < len(runs)
     if bare and by == "module":
         raise OptionError(
@@ -200,20 +199,20 @@ def _beside_snapshots(
         )
     if by in {"step", "time"}:
         raise OptionError(f"a snapshot has no samples to align by {by}")
-    found = {}
+    reduced = {}
     for name, records in runs.items():
-        lacks, own = "history of allocations", tuple(records)
+        missing, own = "history of allocations", tuple(records)
         if name not in snapshots:
-            lacks, own = "stacks (--stacks)", tuple(map(_stacks_of, records))
+            missing, own = "stacks (--stacks)", tuple(map(_stacks_of, records))
         if not all(run.devices for run in own):
-            raise OptionError(f"{name} has no {lacks}, so what was live at its peak is unknown")
-        found[name] = tuple(map(as_in_a_snapshot, own)) if bare else own
-    return found
+            raise OptionError(f"{name} has no {missing}, so what was live at its peak is unknown")
+        reduced[name] = tuple(map(as_in_a_snapshot, own)) if bare else own
+    return reduced
 
 
 def _stacks_of(run: Record) -> Record:
-    lives = (device.live for device in run.devices if device.live is not None)
-    return replace(of_stacks(lives, run.label), outcome=run.outcome)
+    peaks = (device.live for device in run.devices if device.live is not None)
+    return replace(of_stacks(peaks, run.label), outcome=run.outcome)
 
 
 def _device(runs: Mapping[str, Sequence[Record]], wanted: str) -> str:
@@ -250,7 +249,7 @@ def _compared(
 ) -> Compared:
     devices = [record.device(key) or UNUSED for record in records]
     used = [device for device in devices if device is not UNUSED]
-    # The medians of parts would not add up, so the parts are those of the run with the median peak.
+    # Medians of parts would not add up to the peak, so the parts are those of the run with the median peak.
     used.sort(key=lambda device: device.peak.value)
     usual = used[(len(used) - 1) // 2] if used else UNUSED
     certainties = {device.peak.certainty for device in used} or {"sampled"}
@@ -282,28 +281,26 @@ def _lines(
     used_by_name: Mapping[str, Sequence[DeviceRecord]], by: By
 ) -> tuple[dict[str, AlignedLine], int]:
     most = POINTS // len(used_by_name)
-    lines = {}
+    arrays: dict[str, list[Floats]] = {}
+    for name, devices in used_by_name.items():
+        if by == "time":
+            arrays[name] = [used.curve for used in devices if used.curve.shape[1] > 1]
+        else:
+            arrays[name] = [used.steps for used in devices if len(used.steps)]
     if by == "time":
-        for name, devices in used_by_name.items():
-            if curves := [used.curve for used in devices if used.curve.shape[1] > 1]:
-                lines[name] = by_time(curves, most)
-        return lines, 1
-    tables = {
-        name: [used.steps for used in used_by_name[name] if len(used.steps)]
-        for name in used_by_name
-    }
-    width = steps_a_point(list(chain(*tables.values())), most)
-    return {name: by_step(steps, width) for name, steps in tables.items() if steps}, width
+        return {name: by_time(curves, most) for name, curves in arrays.items() if curves}, 1
+    width = steps_a_point(list(chain(*arrays.values())), most)
+    return {name: by_step(tables, width) for name, tables in arrays.items() if tables}, width
 
 
 def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
-    """Yield how much more or less than with the baseline was there when a cell began."""
+    """Yield notes on cells that began with more or less memory than the baseline."""
     starts = {
         name: _figure([used.before for used in devices]) for name, devices in used_by_name.items()
     }
     for name, start in starts.items():
         more = start.middle - starts[baseline].middle
-        # False of what is not known.
+        # False for unknown figures, which are NaN.
         if abs(more) >= max(NEXT_TO_NOTHING, LEAST_OF_START * start.high):
             size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
             began = f"when {plain(name)} began than when {plain(baseline)} did"
@@ -311,7 +308,7 @@ def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) 
 
 
 def _versions(runs: Mapping[str, Sequence[Record]], baseline: str) -> Iterator[str]:
-    """Yield which versions of libraries other than the baseline's a cell ran with."""
+    """Yield notes on cells that ran with other versions of libraries than the baseline."""
     before = runs[baseline][-1].software
     for name, records in runs.items():
         others = (
@@ -328,15 +325,14 @@ def _notes(
     used_by_name: Mapping[str, Sequence[DeviceRecord]],
     key: str,
 ) -> Iterator[str]:
-    every = chain(*runs.values())
-    others = sorted({device.key for record in every for device in record.devices} - {key})
-    if others:
+    records_of_all = chain(*runs.values())
+    if others := sorted({each.key for record in records_of_all for each in record.devices} - {key}):
         names = ", ".join(others) if len(others) < 3 else f"{others[0]} to {others[-1]}"
         yield f"Also used: {names}."
     kinds = {name: devices[-1].name for name, devices in used_by_name.items() if devices}
     if len(set(kinds.values())) > 1:
-        worst_ranks = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
-        yield f"Different devices: {', '.join(worst_ranks)}."
+        cells = (f"{plain(name)} on {kind}" for name, kind in kinds.items())
+        yield f"Different devices: {', '.join(cells)}."
     worst = [(name, records[-1].worst_rank) for name, records in runs.items() if used_by_name[name]]
     if key == RANKS:
         worst_ranks = (f"rank {rank} of {plain(name)}" for name, rank in worst if rank is not None)
@@ -344,25 +340,24 @@ def _notes(
     for name, records in runs.items():
         if not used_by_name[name]:
             yield f"{plain(name)} did not use {key}."
-        failed = [record.outcome for record in records if record.outcome != "done"]
-        if failed:
+        if failed := [record.outcome for record in records if record.outcome != "done"]:
             which = "" if len(records) == 1 else f" in {len(failed)} of {len(records)} runs"
             # A run that was killed has no outcome.
             yield f"{plain(name)}: {plain(failed[-1]) or 'broken off'}{which}."
 
 
 def steps_a_point(tables: Sequence[Floats], most: int) -> int:
-    """Return how many steps a point must cover, so that each table has a row in each of at most `most`."""
+    """Return the steps that a point must cover for at most `most` points and no finer than any row."""
     longest = max(float(table[-1, 1] - table[0, 0] + 1) for table in tables)
     rows = max(float((table[:, 1] - table[:, 0]).max() + 1) for table in tables)
     return max(1, math.ceil(longest / most), int(rows))
 
 
 def by_step(tables: Sequence[Floats], width: int) -> AlignedLine:
-    """Lay runs over each other by step number; a point is the highest peak of `width` steps.
+    """Return the line of runs aligned by step number; a point is the highest peak of `width` steps.
 
-    A row of several steps may lie in two points. It counts as high as its worst step in the point of that
-    step, and as high as its lowest in the other: no peak moves to a step where it was not.
+    A row of several steps may span two points. Its highest peak counts in the point of its worst step, its
+    lowest in the other, so that no peak is shown at a step without it.
     """
     last = max(int(table[-1, 1]) for table in tables)
     first = min(int(table[0, 0]) for table in tables)
@@ -373,7 +368,7 @@ def by_step(tables: Sequence[Floats], width: int) -> AlignedLine:
 
 
 def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
-    """Lay runs over each other by seconds since each began; of several each of `columns` has the highest."""
+    """Return the line of runs aligned by time since their start; of several runs, in `columns` maxima."""
     if len(curves) == 1:
         at, values = curves[0]
         return AlignedLine(at, values, values, values)
@@ -386,7 +381,7 @@ def by_time(curves: Sequence[Floats], columns: int) -> AlignedLine:
 def _points(table: Floats, width: int, begin: int, points: int) -> Floats:
     highest = np.full(points, np.nan)
     numbers = table[:, (0, 1, 4)].T
-    # Where several steps share a peak, the last stands for them.
+    # If several steps share a peak, the last one counts as the worst.
     numbers[2] = np.where(numbers[2] > 0, numbers[2], numbers[1])
     first, last, worst = ((numbers - 1) // width - begin).astype(int)
     for at, heights in ((first, table[:, 2]), (last, table[:, 2]), (worst, table[:, 3])):
@@ -405,14 +400,14 @@ def _columns(curve: Floats, width: float, columns: int) -> Floats:
     place = np.minimum((at / width).astype(int), columns - 1)
     top = np.full(columns, np.nan)
     np.fmax.at(top, place, values)
-    # A column without readings has the value of the line between its neighbours.
+    # A column without readings is interpolated between its neighbours.
     return np.where(np.isnan(top), highest, top)
 
 
 def _over(at: Floats, runs: Floats) -> AlignedLine:
     is_read = ~np.isnan(runs).all(axis=0)
     at, runs = at[is_read], runs[:, is_read]
-    # Those that are known of one run at least: shorter runs are NaN there.
+    # Only where at least one run has a value: shorter runs end with NaN.
     return AlignedLine(
         at, np.nanmedian(runs, axis=0), np.nanmin(runs, axis=0), np.nanmax(runs, axis=0)
     )

@@ -1,8 +1,7 @@
-"""What is new, has grown or is gone at the peak, by the line or module that allocated it.
+"""The differences between two peaks by the line or module that allocated the memory.
 
-A line is the same where file, function and text are; without a text, the number. What is left over is matched
-by the file's name alone, function and text, and by name and text, where one is left on both sides; then by
-almost the same text.
+Lines are the same if file, function and text (without a text, the number) are equal. Remaining lines that
+are unique on each side match by file name, function and text, by file name and text, or by similar text.
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from hfmem_widget.features.compare.model import Change, Compared, Places
 from hfmem_widget.session.stacks import NO_NAMES, Row
 from hfmem_widget.text import format_bytes, plain
 
-ALMOST = 0.75
-"""The least similarity of two texts of one line, from 0 to 1, as `difflib` has it."""
-
-SHARE = 0.5
-"""Of all that has come, or of all that has gone: the least that makes a sentence name one line."""
+ALMOST = 0.75  # the least similarity of two texts of one line, from 0 to 1, by `difflib`
+SHARE = 0.5  # the least share of all bytes added, or of all removed, for a line to be named
 
 _LINE_NUMBER = re.compile(r"(?: line |:)\d+$")
 _CELL = re.compile(r"cell \[\d+\]|a cell's")
@@ -31,14 +27,14 @@ _NONE = Row("", 0, 0, 0.0, "")
 
 
 def with_changes(cell: Compared, baseline: Compared, by: Places) -> Compared:
-    """Return a cell with what has changed since the baseline, where both have stacks."""
+    """Return a cell with its changes since the baseline, if both have stacks."""
     if cell is baseline or cell.live is None or baseline.live is None:
         return cell
     return replace(cell, changes=changes_of(baseline.live.rows(by), cell.live.rows(by)))
 
 
 def changes_of(before: Iterable[Row], after: Iterable[Row]) -> tuple[Change, ...]:
-    """Return what differs between the rows of two peaks, the largest difference first."""
+    """Return the differences between the rows of two peaks, the largest first."""
     old, new = _by_line(before), _by_line(after)
     pairs = []
     for key in _KEYS:
@@ -67,16 +63,16 @@ def _change(old: Row, new: Row) -> Change:
 
 
 def _by_line(rows: Iterable[Row]) -> dict[Hashable, Row]:
-    """Return rows by their lines; of those that cannot be told apart, the first has the bytes of all."""
+    """Return rows by their lines; rows of the same line are summed."""
     lines = _by(_line, rows).items()
     return {line: replace(same[0], bytes=sum(row.bytes for row in same)) for line, same in lines}
 
 
 def _by(key: Callable[[Row], Hashable], rows: Iterable[Row]) -> dict[Hashable, list[Row]]:
-    found: dict[Hashable, list[Row]] = defaultdict(list)
+    groups: dict[Hashable, list[Row]] = defaultdict(list)
     for row in rows:
-        found[key(row)].append(row)
-    return found
+        groups[key(row)].append(row)
+    return groups
 
 
 def _file(name: str) -> str:
@@ -97,17 +93,17 @@ _KEYS: tuple[Callable[[Row], Hashable], ...] = (
     lambda row: (*_function(row), row.source),
     lambda row: (_function(row)[0], row.source) if row.source else None,
 )
-"""What is to be equal, the strictest first."""
+"""What must be equal for two rows to match, the strictest first."""
 
 
 def sentence(cell: Compared, baseline: Compared) -> str:
-    """Return what a cell holds more or less than the baseline at its peak; nothing if that is not compared.
+    """Return how much more or less a cell holds at its peak than the baseline; empty if not compared.
 
-    A line is named where it makes up at least `SHARE` of all that has come, or of all that has gone.
+    A line is named if it has at least `SHARE` of all bytes added, or of all removed.
     """
     if cell.changes is None or cell.live is None:
         return ""
-    # Of the host's memory another peak is measured, and tensors are only a part of it.
+    # The measured peak of the host is another one: tensors are only a part of its memory.
     alive = "alive at the tensors' peak" if cell.live.device == "cpu" else "alive at the peak"
     name, other = plain(cell.name), plain(baseline.name)
     change = sum(each.bytes for each in cell.changes)
@@ -126,14 +122,14 @@ def sentence(cell: Compared, baseline: Compared) -> str:
 
 
 def notes_of(cells: Sequence[Compared], by: Places, device: str) -> Iterator[str]:
-    """Yield which cells have no stacks and how to have them, and how exact the peaks of the others are."""
+    """Yield notes on cells without stacks, and on peaks that are not exact."""
     if names := [plain(cell.name) for cell in cells if cell.live is None]:
         yield (
             f"Nothing is compared by {by} with {', '.join(names)}: no stacks of {device} were recorded. "
             "Watch with %%memwatch --stacks or watch(stacks=True)."
         )
-    said: dict[str, list[str]] = defaultdict(list)
+    inexact: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         if cell.live is not None and not cell.live.exact:
-            said[cell.live.certainty].append(plain(cell.name))
-    yield from (f"{', '.join(names)}: {certainty}" for certainty, names in said.items())
+            inexact[cell.live.certainty].append(plain(cell.name))
+    yield from (f"{', '.join(names)}: {certainty}" for certainty, names in inexact.items())

@@ -1,4 +1,4 @@
-"""Watched cells side by side, as outputs of a notebook: tables, lines by step or time, a bar for each."""
+"""A comparison as an output of a notebook: tables, lines by step or time, and a bar for each cell."""
 
 from __future__ import annotations
 
@@ -40,21 +40,17 @@ from hfmem_widget.view.chart.shapes import (
 from hfmem_widget.view.line import peak_text
 from hfmem_widget.view.table import Column, TableRow, table
 
-CELL, AT_THE_PEAK = "cell", "at the peak"
-LETTERS = 18  # of a figure's name in a line, where there is little room
-
-ALL_ALLOCATED = "#7D8794"
-"""The colour of a bar without parts."""
-
+AT_THE_PEAK = "at the peak"
+LETTERS = 18  # characters of a figure's name in a line
+ALL_ALLOCATED = "#7D8794"  # the colour of a bar without parts
 NAME_LENGTH = 24  # characters that fit beside a peak on a page of 360 pixels
 
-_ROOM_ABOVE = 1.06
-
+_ROOM_ABOVE = 1.06  # times the highest value
 _HEIGHT, _BAR_HEIGHT = 170, 12  # pixels: of the lines together, and of each bar
 
 
 def frame_of(comparison: Comparison) -> Frame:
-    """Return the frame of the lines, in the unit of the bars."""
+    """Return the frame of the lines; its unit also fits the bars."""
     lines = [cell.line for cell in comparison.cells if cell.line is not None]
     heights = [float(np.nanmax(line.high)) for line in lines if not np.isnan(line.high).all()]
     highest = max(heights, default=0.0) or MIB
@@ -79,8 +75,8 @@ def stroke_of(at: int) -> Stroke:
 
 
 def _band(line: AlignedLine, colour: str) -> Curve:
-    edge = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
-    return Curve(edge, fill=colour, opacity=0.2, is_closed=True)
+    outline = [*_points(line.at, line.high), *reversed(_points(line.at, line.low))]
+    return Curve(outline, fill=colour, opacity=0.2, is_closed=True)
 
 
 def _points(at: np.ndarray, values: np.ndarray) -> Points:
@@ -99,7 +95,7 @@ def step_ticks(first: float, last: float) -> Ticks:
 
 
 def parts_of(cell: Compared) -> dict[str, float]:
-    """Return the bytes of the parts of a bar, from left to right; where none are known one without a name."""
+    """Return the bytes of a bar's parts from left to right; if unknown, one part without a name."""
     parts = {name: size for name in OF_ALLOCATED if (size := cell.at_peak.get(name, 0.0)) > 0}
     peak = cell.figures["peak"].middle
     return parts or ({"": peak} if peak > 0 else {})
@@ -118,15 +114,15 @@ def svg(comparison: Comparison) -> str:
     """Return the lines with axes, and below them a bar for each cell."""
     longest = _longest(comparison)
     rows = "".join(_bar(at, cell, longest) for at, cell in enumerate(comparison.cells))
-    there = {name for cell in comparison.cells for name in parts_of(cell)}
-    names = (name for name in OF_ALLOCATED if name in there)
+    present = {name for cell in comparison.cells for name in parts_of(cell)}
+    names = (name for name in OF_ALLOCATED if name in present)
     parts = (kit.marked(palette.PARTS[name], part_label(name)) for name in names)
     keys = kit.keys(parts, ";margin:6px 4px 0").html
     return f"{kit.CHART}{_lines(comparison)}{rows}{keys}</div>"
 
 
 def _lines(comparison: Comparison) -> str:
-    """Return the cells' lines, over the ranges of their runs; without tips: their swatches have names."""
+    """Return the cells' lines over the ranges of their runs, without tooltips."""
     drawn = [
         (stroke_of(at), cell.line, name_of(cell, NAME_LENGTH))
         for at, cell in enumerate(comparison.cells)
@@ -165,7 +161,7 @@ def _bar(at: int, cell: Compared, longest: float) -> str:
 
 def whole_bundle(comparison: Comparison) -> dict[str, str]:
     """Return the figures and the picture as one output, by MIME type."""
-    # Where there is text alone, there is no chart.
+    # Not among the comparison's notes: plain text has no chart.
     chartless = (
         f"{plain(cell.name)} has no data for the chart."
         for cell in comparison.cells
@@ -181,17 +177,17 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
 
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
-    """Yield a table with a row for each figure and part; of many cells two, with a row for each cell."""
+    """Yield a table with a row for each figure and part; for many cells, two with a row for each cell."""
     names = [_cell_head(comparison, at) for at in range(len(comparison.cells))]
     wholes, parts = figure_columns(comparison), part_columns(comparison)
     if len(names) < len(wholes):
-        title = (
-            [TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)] if parts else []
+        title = TableRow((kit.faint(AT_THE_PEAK, style=kit.TINY),), is_ruled=True)
+        yield _table(
+            "", names, [*map(_row, wholes), *([title] if parts else []), *map(_row, parts)]
         )
-        yield _table("", names, [*map(_row, wholes), *title, *map(_row, parts)])
     else:
         by_cell = zip(names, *(column.cells for column in wholes), strict=True)
-        yield _table(CELL, map(_figure_head, wholes), map(TableRow, by_cell))
+        yield _table("cell", map(_figure_head, wholes), map(TableRow, by_cell))
         yield _table(AT_THE_PEAK, names, map(_row, parts))
     for each in change_tables(comparison):
         yield table(*each, scrolls="changes")

@@ -18,16 +18,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 By = Literal["step", "time"]
-
 Places = Literal["line", "module"]
 
 MOST_PERCENT = 999
-
-RANKS = "ranks"
-"""The device of all ranks that a cell has started."""
-
-OF_RANKS = ("median", "lowest", *PHASES)
-"""Figures that only that device has."""
+RANKS = "ranks"  # the key of the device that stands for all ranks of a cell
+OF_RANKS = ("median", "lowest", *PHASES)  # figures that only this device has
 
 
 def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
@@ -35,7 +30,7 @@ def _of_ranks(name: str, record: Record, device: DeviceRecord) -> float:
 
 
 FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
-    # Of ranks, the highest at the start need not be the worst.
+    # The rank that is highest at the start may not be the one with the highest peak.
     "above_start": lambda _, device: device.above_start if device.key != RANKS else NOT_AVAILABLE,
     "peak": lambda _, device: device.peak.value,
     "left_behind": lambda _, device: device.left_behind,
@@ -47,13 +42,13 @@ FIGURES: Mapping[str, Callable[[Record, DeviceRecord], float]] = {
     "duration": lambda record, _: record.duration,
     **{name: partial(_of_ranks, name) for name in OF_RANKS},
 }
-"""What is compared; memory in bytes, durations in seconds. Of ranks, `peak` is the worst one's, `median` and
-`lowest` are of the ranks' peaks, and a phase's is the highest rank's."""
+"""The figures by name: memory in bytes, durations in seconds. For ranks, `peak` is their highest peak,
+`median` and `lowest` are of all their peaks, and a phase has the value of the highest rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Median, lowest and highest of a figure over the runs in which it is known, and their number."""
+    """Median, lowest and highest value of a figure, and the number of runs in which it is known."""
 
     middle: float = NOT_AVAILABLE
     low: float = NOT_AVAILABLE
@@ -63,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure minus the baseline's, and in percent of it; NaN where unknown or meaningless."""
+    """A figure minus the baseline's, and this in percent of the baseline; NaN if unknown or meaningless."""
 
     value: float
     percent: float
@@ -71,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignedLine:
-    """One or several runs of a cell as one line: arrays of shape (n,), in bytes; NaN breaks it."""
+    """One or several runs of a cell as one line: arrays of shape (n,), in bytes; the line breaks at NaN."""
 
     at: Floats  # step numbers, or seconds since the cell began
     middle: Floats  # the median of the runs
@@ -81,41 +76,44 @@ class AlignedLine:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a line or module held at the peak of two cells, in bytes."""
+    """The bytes of a line or module at the peaks of two cells."""
 
-    name: str  # as it is called in the later one, if it is there
+    name: str  # in the second cell if it has the line or module, else in the baseline
     before: int = 0
     after: int = 0
-    source: str = ""  # the text of the line; empty if it is not known
-    function: str = ""  # the one that it is in; so is this
-    was: str = ""  # its text in the baseline, where that is another
+    source: str = ""  # the text of the line; empty if unknown
+    function: str = ""  # the function that contains the line; empty if unknown
+    was: str = ""  # the text in the baseline, if it differs
 
     @property
     def bytes(self) -> int:
-        """How much more it held; less than zero if less."""
+        """The difference; negative if the second cell has fewer."""
         return self.after - self.before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """A cell among those compared."""
+    """One of the compared cells; parts and stacks are those of the run with the median peak."""
 
     name: str  # plain text
     records: tuple[Record, ...]  # its runs, the newest last
     figures: Mapping[str, Figure]  # for each of `FIGURES`
-    certainty: Certainty  # how the peak is known in all runs
-    at_peak: Mapping[str, float]  # bytes by part, in the run with the median peak
-    at_start: Mapping[str, float]  # when that run began
+    certainty: Certainty  # the weakest of all runs' peaks
+    at_peak: Mapping[str, float]  # bytes by part
+    at_start: Mapping[str, float]
     at_end: Mapping[str, float]
-    made: Mapping[str, float]  # at most, of the activations at the peak
+    made: Mapping[
+        str, float
+    ]  # bytes by part, at most, that may be among the activations at the peak
     line: AlignedLine | None = None  # None if there is nothing to draw
-    live: LivePeak | None = None  # of that run; None if it has no stacks
-    changes: tuple[Change, ...] | None = None
-    """What is new, has grown or is gone at its peak, largest first; None where that is not compared."""
+    live: LivePeak | None = None  # None without stacks
+    changes: tuple[Change, ...] | None = (
+        None  # since the baseline's peak, largest first; None if not compared
+    )
 
     @property
     def runs(self) -> int:
-        """The number of its runs."""
+        """The number of runs."""
         return len(self.records)
 
 
@@ -186,7 +184,7 @@ class Comparison(Shown):
 
 
 def difference(value: float, baseline: float, least: float = 0.0) -> Difference:
-    """Return the difference of a value to the baseline; in percent only of more than the `least`."""
+    """Return the difference to a baseline; without percent if the baseline is not above `least`."""
     change = value - baseline
     percent = 100 * change / baseline if baseline > least else NOT_AVAILABLE
     return Difference(change, percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE)

@@ -1,4 +1,4 @@
-"""Figures of a comparison as people read them, and the comparison in plain text."""
+"""The figures and sentences of a comparison as text, and the comparison in plain text and Markdown."""
 
 from __future__ import annotations
 
@@ -43,21 +43,23 @@ NOTE_LENGTH = 400  # characters of a note, which may contain two of the user's l
 MOST_CHANGES = 15
 LEAST_CHANGE = 0.005 * MIB  # less reads as none
 
-Shown = Callable[[float], str]
-Cell = tuple[kit.Content, str, str]
+Format = Callable[[float], str]
+Cell = tuple[
+    kit.Content, str, str
+]  # a value, its range over the runs, and its difference to the baseline's
 
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure of every cell: its value, its range over the runs, its difference to the baseline's."""
+    """One figure of every cell."""
 
     title: str
     cells: tuple[Cell, ...]
-    part: str = ""  # the name of the part that it is of, if any
+    part: str = ""  # the name of a part; empty for other figures
 
 
 def name_of(cell: Compared, limit: int = NAME_LENGTH) -> str:
-    """Return a cell's name, shortened where it is long."""
+    """Return a cell's name with at most `limit` characters."""
     return plain(cell.name, limit)
 
 
@@ -72,30 +74,25 @@ def heading(comparison: Comparison) -> list[str]:
 
 def about(comparison: Comparison, cell: Compared) -> str:
     """Return the small text below a cell's name, such as ``baseline · 3 runs``."""
-    phrases = []
-    if len(comparison.cells) > 1 and cell is comparison.cells[comparison.baseline]:
-        phrases.append("baseline")
+    is_baseline = len(comparison.cells) > 1 and cell is comparison.cells[comparison.baseline]
+    phrases, newest = ["baseline"] * is_baseline, cell.records[-1]
     if cell.runs > 1:
         phrases.append(f"{cell.runs} runs")
-    elif cell.records[-1].number is not None and cell.records[-1].label:
-        phrases.append(f"cell [{cell.records[-1].number}]")
+    elif newest.number is not None and newest.label:
+        phrases.append(f"cell [{newest.number}]")
     return " · ".join(phrases)
 
 
 def figure_columns(comparison: Comparison) -> list[FigureRow]:
     """Return the figures that are known of any cell."""
-    with_runs = {
-        name for cell in comparison.cells for name in cell.figures if cell.figures[name].runs
-    }
     figures = [cell.figures for cell in comparison.cells]
+    with_runs = {name for each in figures for name, figure in each.items() if figure.runs}
     starts = (each["peak"].middle - each["above_start"].middle for each in figures)
     if not any(start >= NEXT_TO_NOTHING for start in starts):
-        with_runs.discard("above_start")  # it is the peak
-    samples = "samples_per_second" in with_runs
-    pace = (
-        ("samples_per_second", "samples/s in steps") if samples else ("steps_per_second", "steps/s")
-    )
-    wanted: list[tuple[str, str, Shown]] = [
+        with_runs.discard("above_start")  # it equals the peak
+    if "samples_per_second" in with_runs:
+        with_runs.discard("steps_per_second")
+    formats: list[tuple[str, str, Format]] = [
         ("above_start", ABOVE, format_bytes),
         ("peak", f"{comparison.allocated_label}, peak", format_bytes),
         ("median", "median rank", format_bytes),
@@ -103,19 +100,20 @@ def figure_columns(comparison: Comparison) -> list[FigureRow]:
         *((phase, f"{phase}, highest rank", format_bytes) for phase in PHASES),
         ("left_behind", "left behind", _signed_bytes),
         ("reserved_peak", f"{comparison.reserved_label}, peak", format_bytes),
-        (*pace, format_rate),
+        ("samples_per_second", "samples/s in steps", format_rate),
+        ("steps_per_second", "steps/s", format_rate),
         ("tokens_per_second", "tokens/s in steps", format_rate),
         ("duration", "duration", format_duration),
     ]
     return [
         FigureRow(title, tuple(_cell(comparison, cell, figure, shown) for cell in comparison.cells))
-        for figure, title, shown in wanted
+        for figure, title, shown in formats
         if figure in with_runs
     ]
 
 
 def part_columns(comparison: Comparison) -> list[FigureRow]:
-    """Return the parts at the peak that any cell has; from the bottom of a stack."""
+    """Return the parts at the peak of any cell, in the order in which they are stacked."""
     cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
     return [
         FigureRow(part_label(part), tuple(_part(cell, baseline, part) for cell in cells), part)
@@ -130,7 +128,7 @@ def part_label(part: str) -> str:
 
 
 def verdicts(comparison: Comparison) -> list[str]:
-    """Return a sentence for each cell but the baseline: what it needs more, and what makes most of that."""
+    """Return a sentence for each cell but the baseline: the difference, and the part that explains it."""
     cells, baseline = comparison.cells, comparison.cells[comparison.baseline]
     by_place = filter(None, (sentence(cell, baseline) for cell in cells))
     return [*by_place, *(_verdict(comparison, cell) for cell in cells if cell is not baseline)]
@@ -147,20 +145,20 @@ def _verdict(comparison: Comparison, cell: Compared) -> str:
         return f"{name_of(cell)} needs as much {figure} as {name_of(baseline)}."
     how = "more" if change.value > 0 else "less"
     percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
-    changes = {
+    parts = {
         part: _certain_change(cell, baseline, part, above_start=has_starts)
         for part in OF_ALLOCATED
         if part not in {"unattributed", "before"}
     }
-    most = max(changes, key=lambda part: math.copysign(changes[part], changes[part] * change.value))
-    size = cell.at_peak.get(most, 0.0) - baseline.at_peak.get(most, 0.0)
-    size -= _more_at_start(cell, baseline, most) if has_starts else 0.0
-    # A part is named where it makes up at least half of the difference.
-    is_half = 2 * changes[most] * change.value >= change.value**2
+    largest = max(parts, key=lambda part: math.copysign(parts[part], parts[part] * change.value))
+    size = cell.at_peak.get(largest, 0.0) - baseline.at_peak.get(largest, 0.0)
+    size -= _more_at_start(cell, baseline, largest) if has_starts else 0.0
+    # A part is named if it makes up at least half of the difference.
+    is_half = 2 * parts[largest] * change.value >= change.value**2
     is_known = cell.at_peak and baseline.at_peak and is_half
-    of_it = f": {part_label(most)} {_sign(size)}{format_bytes(abs(size))}" if is_known else ""
+    reason = f": {part_label(largest)} {_sign(size)}{format_bytes(abs(size))}" if is_known else ""
     needs = f"{name_of(cell)} needs {format_bytes(abs(change.value))} {how} {figure}{percent}"
-    return f"{needs} than {name_of(baseline)}{of_it}."
+    return f"{needs} than {name_of(baseline)}{reason}."
 
 
 def text(comparison: Comparison) -> str:
@@ -188,19 +186,17 @@ def _tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRo
     for cell in comparison.cells:
         note = about(comparison, cell)
         names.append(name_of(cell, 24) + (f" ({note})" if note else ""))
-    whole, parts = figure_columns(comparison), part_columns(comparison)
-    for title, figures in (("", whole), ("at the peak", parts)):
+    groups = (("", figure_columns(comparison)), ("at the peak", part_columns(comparison)))
+    for title, figures in groups:
         if figures:
-            rows = zip(names, *(column.cells for column in figures), strict=True)
-            yield (
-                [Column(title), *(Column(column.title) for column in figures)],
-                [*map(TableRow, rows)],
-            )
+            rows = zip(names, *(figure.cells for figure in figures), strict=True)
+            heads = title, *(figure.title for figure in figures)
+            yield [*map(Column, heads)], [*map(TableRow, rows)]
     yield from change_tables(comparison)
 
 
 def change_tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[TableRow]]]:
-    """Yield a table of each cell's changes, the largest first, down to the sum."""
+    """Yield a table of each cell's changes, the largest first, with the sum in the last row."""
     baseline = comparison.cells[comparison.baseline]
     for cell in comparison.cells:
         if cell.changes is None or cell.live is None or baseline.live is None:
@@ -230,7 +226,7 @@ def _sizes(before: float, after: float) -> tuple[str, str, str]:
     return change_text(change, format_bytes) + how, was, now
 
 
-def change_text(change: Difference, shown: Shown) -> str:
+def change_text(change: Difference, shown: Format) -> str:
     """Return a difference with its sign and in percent, such as ``+0.50 GiB · +7.2 %``."""
     if math.isnan(change.value):
         return ""
@@ -249,7 +245,7 @@ def percent_text(percent: float) -> str:
     return "±0 %" if float(size) == 0 else f"{_sign(percent)}{size} %"
 
 
-def _cell(comparison: Comparison, cell: Compared, name: str, shown: Shown) -> Cell:
+def _cell(comparison: Comparison, cell: Compared, name: str, shown: Format) -> Cell:
     figure = cell.figures[name]
     peak = Peak(figure.middle, cell.certainty)
     value = peak_cell(peak) if name == "peak" else shown(figure.middle)
@@ -268,21 +264,20 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
     shown = format_bytes(value) if value > 0 else "0"
     if cell is baseline or not baseline.at_peak:
         return shown, "", ""
-    # What was there when the cells began is no difference between them.
-    there = cell.at_start.get(part, 0.0)
-    # All that is called "here before" was there.
+    # Memory held before the cells began is not a difference between them, such as all of "here before".
+    start = cell.at_start.get(part, 0.0)
     if part == "before" or abs(_more_at_start(cell, baseline, part)) >= NEXT_TO_NOTHING:
-        return shown, f"{format_bytes(there)} at the start" if there else "", ""
+        return shown, f"{format_bytes(start)} at the start" if start else "", ""
     before = baseline.at_peak.get(part, 0.0)
     change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
     return shown, "", change_text(change, format_bytes)
 
 
 def _certain_change(cell: Compared, baseline: Compared, part: str, *, above_start: bool) -> float:
-    """Return the least by which a part differs, whatever was among the activations at the peaks."""
+    """Return the least difference of a part in bytes, whatever `made` may be among the activations."""
     (low, high), (before, most) = (_bounds(each, part) for each in (cell, baseline))
-    there = _more_at_start(cell, baseline, part) if above_start else 0.0
-    return max(low - most - there, 0.0) + min(high - before - there, 0.0)
+    at_start = _more_at_start(cell, baseline, part) if above_start else 0.0
+    return max(low - most - at_start, 0.0) + min(high - before - at_start, 0.0)
 
 
 def _bounds(cell: Compared, part: str) -> tuple[float, float]:
@@ -294,8 +289,8 @@ def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
     return cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
 
 
-def _spread(figure: Figure, shown: Shown) -> str:
-    """Return the lowest and the highest, with one unit for both."""
+def _spread(figure: Figure, shown: Format) -> str:
+    """Return the lowest and the highest value, with one unit for both."""
     if shown is format_rate or shown is format_duration:
         low, high = shown(figure.low), shown(figure.high)
         return "" if low == high else f"{low}{TO}{high}"

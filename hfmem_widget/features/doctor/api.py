@@ -1,7 +1,7 @@
-"""``hfmem_widget.doctor`` and ``hfmem doctor``: what was found here, with nothing personal in it.
+"""``hfmem_widget.doctor`` and ``hfmem doctor``: a report of the environment without personal data.
 
-Each line is looked for by itself, so that a fault costs that line alone. What may carry a person's name or a
-path is not printed: texts of errors, values of the environment, UUIDs, names of files and of the machine.
+Each line is read separately, so that a fault costs only that line. Texts that may contain a name or a path
+are not printed: messages of errors, environment variables, UUIDs, names of files and of the machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BUILDS = re.compile(r"^(cuda|hip|xpu)\b[^=]*= *['\"](\d[\w.]*)", re.ASCII | re.
 
 
 class Diagnosis(dict[str, str]):
-    """What `doctor` found: a sentence by its subject, shown as text."""
+    """The result of `doctor`: texts by subject, shown as lines."""
 
     def __repr__(self) -> str:
         wrap = TextWrapper(80, subsequent_indent=" " * 14)
@@ -51,9 +51,9 @@ class Diagnosis(dict[str, str]):
 
 
 def doctor() -> Diagnosis:
-    """Return what was found here, for bug reports: versions, host, devices, and what works or why not.
+    """Return versions, host, devices, and which functions work or why not, for bug reports.
 
-    No name of a person, machine or file is in it. It imports neither torch nor transformers, and initialises
+    It contains no name of a person, machine or file, imports neither torch nor transformers, and initialises
     no device.
     """
     return Diagnosis({subject: _found_by(look) for subject, look in _LOOKS.items()})
@@ -67,14 +67,14 @@ def _found_by(look: Callable[[], str]) -> str:
 
 
 def _versions(*names: str) -> str:
-    """Return installed versions, and the one that is imported where pip has replaced it since."""
+    """Return installed versions, and the imported one if pip has replaced it since."""
     versions = []
     for name in names:
         try:
             installed = _number(version(name))
         except PackageNotFoundError:
             installed = "missing"
-        # Not by `getattr`, which some packages answer by importing more.
+        # Not `getattr` of the module, which makes some packages import more.
         imported = getattr(sys.modules.get(name), "__dict__", {}).get("__version__", installed)
         other = "" if imported == installed else f" (imported: {_number(imported)})"
         versions.append(f"{name} {installed}{other}")
@@ -105,7 +105,7 @@ def _counters() -> str:
 
 
 def _listed(devices: Iterable[Device]) -> str:
-    counts = Counter(f"{one.name}, {format_bytes(one.total)}" for one in devices)
+    counts = Counter(f"{device.name}, {format_bytes(device.total)}" for device in devices)
     return "; ".join(f"{count} \u00d7 {name}" for name, count in counts.items()) or "none"
 
 

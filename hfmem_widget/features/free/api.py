@@ -1,6 +1,6 @@
 """``hfmem_widget.free``: free errors, outputs and variables, and measure what that returns.
 
-The one file that frees, collects and empties, because the user asked for it by name.
+Only this file frees, collects and empties, and only at the user's explicit request.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = ["Release", "free", "release"]
 
 MOST_VARIABLES = 5
 MOST_STAYING = 3  # names that still hold most, for each device
-MOST_SECONDS_AFTER = 3.0
-LEAST = 4096  # bytes: a page; what is smaller, as many outputs are, is not worth a word
+MOST_SECONDS_AFTER = 3.0  # of the search for what still holds memory
+LEAST = 4096  # bytes of a page; smaller sizes, as of many outputs, count as nothing
 
 HANDLED = "An error is being handled; the memory it holds is freed when its except block ends."
 
@@ -60,7 +60,7 @@ def free(
     trim: bool = False,
     dry_run: bool = False,
 ) -> Release:
-    """Free what is named, collect garbage, empty CUDA's cache, and measure what that returns.
+    """Free errors, outputs and variables, collect garbage, empty CUDA's cache, and measure the result.
 
     Without a name nothing is done: the result shows what could be freed.
 
@@ -71,14 +71,14 @@ def free(
         ``___``, ``_12``. "all": both. "garbage": nothing but the collection and the cache. "cache": the
         cache alone. Anything else is a single output, such as "Out[12]", or the name of a variable.
     variables : sequence of str, optional
-        Variables, even if they are called like one of those words.
+        Variables, also with names that equal one of those words.
     collect : bool, optional
         Whether ``gc.collect()`` is called.
     empty_cache : bool, optional
         Whether ``torch.cuda.empty_cache()`` is called, if CUDA is in use.
     trim : bool, optional
-        Whether malloc returns its free memory to the system (glibc's ``malloc_trim``), and Arrow what its
-        pool keeps.
+        Whether malloc returns its free memory to the system (glibc's ``malloc_trim``), and Arrow that of its
+        pool.
     dry_run : bool, optional
         Only show what would be freed.
 
@@ -108,7 +108,7 @@ def free(
 
 
 def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
-    """Carry a request out and measure before and after, or only return what that would free."""
+    """Carry out a request and measure before and after, or only return what it would free."""
     plan = _planned(request, shell)
     handled = () if sys.exc_info()[1] is None else (HANDLED,)
     plan = replace(plan, notes=(*request.notes, *handled))
@@ -128,7 +128,7 @@ def release(request: Request, shell: Any, *, dry_run: bool = False) -> Release:
         devices = dict.fromkeys(row.device for row in holders.rows)
         stays = (row for device in devices for row in holders.of(device).rows[:MOST_STAYING])
         return replace(plan, stays=tuple(stays))
-    except KeyboardInterrupt:  # what was done is shown all the same
+    except KeyboardInterrupt:  # the result is still shown
         return replace(plan, interrupted=True)
 
 
@@ -138,7 +138,7 @@ def _changes(before: Session, after: Session) -> tuple[Change, ...]:
             series.device,
             series.metric,
             series.label,
-            before.value(before.last_sample, series.key),  # a device may have come meanwhile
+            before.value(before.last_sample, series.key),  # which lacks devices that came later
             after.latest(series.key),
         )
         for series in after.series
@@ -149,15 +149,13 @@ def _changes(before: Session, after: Session) -> tuple[Change, ...]:
 
 def _cached(session: Session) -> dict[str, float]:
     gpus = [device.key for device in session.devices if ":" in device.key]
-    cached = {
-        gpu: session.latest(f"{gpu}/reserved") - session.latest(f"{gpu}/allocated") for gpu in gpus
-    }
-    return {gpu: size for gpu, size in cached.items() if size > 0}
+    sizes = (session.latest(f"{gpu}/reserved") - session.latest(f"{gpu}/allocated") for gpu in gpus)
+    return {gpu: size for gpu, size in zip(gpus, sizes, strict=True) if size > 0}
 
 
 def _planned(request: Request, shell: Any) -> Release:
     began = time.perf_counter()
-    reach = _searched(request, shell)
+    reach = _search(request, shell)
     items = tuple(
         _freeable(reach, ("item", name), name, _parts_of(reach, name)) for name in request.items
     )
@@ -183,31 +181,32 @@ def _worth(sizes: Mapping[str, int]) -> dict[str, int]:
     return {device: size for device, size in sizes.items() if size >= LEAST}
 
 
-def _searched(request: Request, shell: Any) -> Reach:
-    """Search for the bytes that nothing else reaches; what this holds meanwhile goes with its frame."""
+def _search(request: Request, shell: Any) -> Reach:
+    """Find the bytes that only the request reaches; the objects are referenced only in this frame."""
     cells = cells_of(shell)
     groups = [Group(_TOGETHER)]
     for name, slots in request.items.items():
         groups.append(Group(("item", name), within=_TOGETHER))
-        # A name's objects by what a person calls them; the copies of one together.
+        # The objects of an item by their shown names; an object that is kept twice has one name.
         parts: dict[Hashable, list[Any]] = {}
         first_name: dict[int, str] = {}
         for slot in slots:
             value = slot.value()
-            called = first_name.setdefault(id(value), slot.name)
+            part = first_name.setdefault(id(value), slot.name)
             if name == ERRORS:
-                called = error_name(value, cells) or called
-            parts.setdefault(called, []).append(value)
-        for part, values in parts.items():
-            groups.append(Group(("part", name, part), values, within=("item", name)))
-    named = {_place(slot) for slots in request.items.values() for slot in slots}
-    kept = (*errors_kept(shell), *outputs_kept(shell))
-    staying = [slot.value() for slot in kept if _place(slot) not in named]
-    # The outputs among the variables are groups of their own, or stay.
-    apart = named | {_place(slot) for slot in outputs_kept(shell)}
+                part = error_name(value, cells) or part
+            parts.setdefault(part, []).append(value)
+        for part_name, values in parts.items():
+            groups.append(Group(("part", name, part_name), values, within=("item", name)))
+    requested = {_place(slot) for slots in request.items.values() for slot in slots}
+    outputs = outputs_kept(shell)
+    kept = (*errors_kept(shell), *outputs)
+    staying = [slot.value() for slot in kept if _place(slot) not in requested]
+    # Outputs are also variables, but are handled above.
+    handled = requested | {_place(slot) for slot in outputs}
     namespace = namespace_of(shell)
     for root in variables_of(namespace):
-        if root.precedence is Precedence.OUTPUT or (id(namespace), root.name) in apart:
+        if root.precedence is Precedence.OUTPUT or (id(namespace), root.name) in handled:
             continue
         if request.is_named:
             staying.append(root.value)
@@ -221,7 +220,7 @@ def _place(slot: Slot) -> tuple[int, Any]:
 
 
 def _parts_of(reach: Reach, name: str) -> tuple[str, ...]:
-    """Return what an item consists of: what holds bytes, most first; empty for a variable."""
+    """Return the names of an item's parts that hold bytes, largest first; empty for a variable."""
     sizes = {
         key[2]: sum(_worth(alone).values())
         for key, alone in reach.alone.items()
@@ -229,27 +228,27 @@ def _parts_of(reach: Reach, name: str) -> tuple[str, ...]:
     }
     by_size = sorted(sizes, key=lambda part: -sizes[part])
     holding = [part for part in by_size if sizes[part]]
-    # If several hold the same together, none holds it alone.
+    # Several parts that hold the same bytes hold none of them alone.
     parts = holding or (by_size if _worth(reach.alone["item", name]) else [])
     return tuple(plain(part) for part in parts if part != name)
 
 
 ERRORS, OUTPUTS, GARBAGE, CACHE, ALL = WORDS = ("errors", "outputs", "garbage", "cache", "all")
-"""What can be named besides variables and single outputs."""
+"""The words of a request, besides variables and single outputs."""
 
 _OUTPUT = re.compile(r"Out\[(\d+)\]|_(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be freed, and what is to be done then."""
+    """What is to be freed, and the steps that follow."""
 
-    items: Mapping[str, Sequence[Slot]]  # by name, where its objects are kept
+    items: Mapping[str, Sequence[Slot]]  # by name, the places that hold its objects
     collect: bool = True  # collect garbage
     empty_cache: bool = True  # return the cache of CUDA's allocator
     trim: bool = False  # return malloc's free memory
-    is_named: bool = True  # False if nothing was named, and so nothing is to be done
-    notes: tuple[str, ...] = ()  # what somebody may have meant otherwise
+    is_named: bool = True  # False if nothing was named, so that nothing is done
+    notes: tuple[str, ...] = ()  # hints where a word may have been meant otherwise
 
 
 def parse_request(
@@ -261,10 +260,10 @@ def parse_request(
     empty_cache: bool = True,
     trim: bool = False,
 ) -> Request:
-    """Return what some words ask for; errors and outputs, if there are none.
+    """Return the request of some words; errors and outputs without any.
 
-    Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are variables,
-    whatever they are called. An OptionError is raised if there is no such variable or output.
+    Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are always variables.
+    An OptionError is raised if there is no such variable or output.
     """
     for name in (*what, *variables):
         if not isinstance(name, str):
@@ -307,7 +306,7 @@ def namespace_of(shell: Any) -> MutableMapping[str, Any]:
 def _output(name: str, shell: Any) -> Sequence[Slot]:
     match = _OUTPUT.fullmatch(name)
     kept = outputs_kept(shell)
-    # Those that are wanted by name, and every other that has the same object.
+    # The outputs with this name, and all others of the same object.
     number = (match[1] or match[2]) if match is not None else ""
     names = {f"Out[{number}]", f"_{number}"} if number else {name}
     same = {id(slot.value()) for slot in kept if slot.name in names}
@@ -342,11 +341,10 @@ def _not_found(name: str, names: Sequence[str], shell: Any) -> str:
 
 
 def carry_out(request: Request, plan: Release, allocator: Allocator | None = None) -> Release:
-    """Free what was named, then collect, empty and trim as requested; return the plan with what was done."""
+    """Free the items, then collect, empty and trim as requested; return the plan with the steps done."""
     allocator = allocator or loaded_allocator()
     steps: list[str] = []
-    notes: tuple[str, ...] = ()
-    interrupted = False
+    notes, interrupted = plan.notes, False
     try:
         for name, slots in request.items.items():
             for slot in slots:
@@ -356,7 +354,7 @@ def carry_out(request: Request, plan: Release, allocator: Allocator | None = Non
                     slot.fields[slot.key] = slot.empty
             steps.append(f"{name} freed")
         if request.collect:
-            # What lies in a cycle goes now, and what the allocator got back can be returned next.
+            # First, so that memory of cycles is in the allocator's cache when that is emptied.
             steps.append(f"{format_counted(gc.collect(), 'unreachable object')} collected")
         if request.empty_cache and allocator.devices():
             allocator.empty_cache()
@@ -372,15 +370,15 @@ def carry_out(request: Request, plan: Release, allocator: Allocator | None = Non
             if left
             else "Interrupted after everything named was freed."
         )
-        notes = (note,)
+        notes = (*notes, note)
     except Exception as error:  # noqa: BLE001  (such as a CUDA error, which every call repeats)
-        notes = (plain(f"%memholders --free ended early ({type(error).__name__}: {error}).", 300),)
-    notes = (*plan.notes, *notes)
+        note = f"%memholders --free ended early ({type(error).__name__}: {error})."
+        notes = (*notes, plain(note, 300))
     return replace(plan, done=True, steps=tuple(steps), notes=notes, interrupted=interrupted)
 
 
 def _trimmed() -> str:
-    # Missing where nobody has imported it, or is about to.
+    # Only if pyarrow is imported, and completely.
     if pool := getattr(sys.modules.get("pyarrow"), "default_memory_pool", None):
         pool().release_unused()
     try:

@@ -1,4 +1,4 @@
-"""What can be freed, or was, as a table: HTML that needs no script and no kernel, and plain text."""
+"""The result of freeing, or its preview, as a table: HTML without a script, and plain text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, TableRow, table
 
 MOST_PARTS = 4
-LATER = 16 * MIB  # bytes predicted and not measured from which the card says so
-HOST_MOVED = MIB  # the least change of the host that is shown beside a GPU
+LATER = 16 * MIB  # the least difference between prediction and measurement that is mentioned
+HOST_MOVED = MIB  # the least change of the host's memory that is shown beside a GPU
 
-ALL = ("errors", "outputs")
 HOW_TO = "Nothing has been freed yet. %memholders --free all frees both; variables must be named."
-DRY_RUN = "Nothing was freed: this was a dry run."
 
 
 def release_bundle(release: Release) -> dict[str, str]:
-    """Return what can be freed, or was, by MIME type."""
+    """Return the result or the preview by MIME type."""
     steps = plain(" \u00b7 ".join(release.steps), 400)
     bound = release.bound and f"{release.bound.capitalize()}, so the sizes are not certain."
     return kit.bundle(
@@ -93,8 +91,8 @@ def _what_else(release: Release) -> list[kit.Content]:
             for one in release.variables
         )
         texts.append(_listed("Largest variables:", *names))
-    is_all = tuple(item.name for item in release.items) == ALL
-    return [*texts, HOW_TO if is_all else DRY_RUN]
+    is_all = [item.name for item in release.items] == ["errors", "outputs"]
+    return [*texts, HOW_TO if is_all else "Nothing was freed: this was a dry run."]
 
 
 def _listed(head: str, *names: kit.Fragment) -> kit.Fragment:
@@ -108,7 +106,7 @@ def _what_stays(release: Release) -> list[kit.Content]:
         divisor, unit = unit_for(change.before)
         of = f"{number(freed, divisor)} of {number(change.before, divisor)} {unit}"
         sentence = f"{plain(device)}: freed {of}"
-        held: dict[str, int] = {}  # a model's weights and buffers are one name's
+        held: dict[str, int] = {}  # by name: a model has a row for weights and one for buffers
         for row in release.stays:
             if row.device == device:
                 held[row.path] = held.get(row.path, 0) + row.bytes
@@ -128,21 +126,15 @@ def _what_stays(release: Release) -> list[kit.Content]:
 
 
 def _devices_in_use(release: Release) -> dict[str, Change]:
-    """Return the devices in use and their allocated memory; the host if it is alone, or its memory moved."""
-    allocated = {
-        change.device: change
-        for change in reversed(release.changes)
-        if change.metric == "allocated" and math.isfinite(change.freed)
-    }
+    """Return the allocated memory of GPUs in use, and of the host if it is alone or its memory changed."""
     used: dict[str, Change] = {}
-    for device in sorted(allocated, key=_gpus_first):
-        change = allocated[device]
-        if ":" in device:
-            is_shown = max(change.before, change.after) > 0
-        else:
-            is_shown = not used or abs(change.freed) >= HOST_MOVED
-        if is_shown:
-            used[device] = change
+    for change in sorted(release.changes, key=lambda change: _gpus_first(change.device)):
+        if change.metric != "allocated" or not math.isfinite(change.freed):
+            continue
+        is_gpu_in_use = ":" in change.device and max(change.before, change.after) > 0
+        is_host = ":" not in change.device
+        if is_gpu_in_use or (is_host and (not used or abs(change.freed) >= HOST_MOVED)):
+            used[change.device] = change
     return used
 
 

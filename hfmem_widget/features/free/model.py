@@ -1,4 +1,4 @@
-"""What can be freed, and what freeing it brought: texts and figures alone."""
+"""What can be freed, and the result of freeing it: texts and figures only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hfmem_widget.sources.heap.model import Holder
 class Freeable:
     """Something that can be freed."""
 
-    name: str  # "errors", "outputs", or a variable's; text from outside
+    name: str  # "errors", "outputs", or the name of a variable or output; not escaped
     what: tuple[str, ...]  # such as Out[12] or "the error of cell [7]"; empty for a variable
-    bytes: Mapping[str, int]  # by device: what would be free if it alone were gone
-    is_at_most: bool = False  # true if others may hold a part of the bytes, unseen
+    bytes: Mapping[str, int]  # by device: freed if nothing else is freed
+    is_at_most: bool = False  # true if unseen objects may hold a part of the bytes
 
     @property
     def total(self) -> int:
@@ -27,54 +27,54 @@ class Freeable:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of a device before and after; bytes, NaN if unknown."""
+    """A figure of a device before and after, in bytes; NaN if unknown."""
 
     device: str
     metric: str  # "allocated", "reserved" or "device_used"
-    label: str  # what the device calls it, such as "private memory"
+    label: str  # the name of the figure on the device, such as "private memory"
     before: float
     after: float
 
     @property
     def freed(self) -> float:
-        """Bytes less than before; negative if there are more."""
+        """The decrease in bytes; negative if it increased."""
         return self.before - self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Release(Shown):
-    """What would be freed, or was.
+    """The result of `free`, or its preview.
 
     Attributes
     ----------
     items : tuple of Freeable
-        What was named; errors and outputs, if nothing was.
+        The named items; by default errors and outputs.
     together : mapping of str to int
-        By device: bytes that are free once all of them are gone.
+        By device: bytes that are free once all items are freed.
     is_at_most : bool
-        True if it may be less, because others may hold a part of it unseen.
+        True if these bytes are an upper bound, because unseen objects may hold a part of them.
     variables : tuple of Freeable
-        If nothing was named: the variables that alone hold most, which are freed only if they are named.
+        If nothing was named: the largest variables, which are freed only if they are named.
     done : bool
-        False if it was only shown.
+        False for a preview.
     steps : tuple of str
-        What was done, one phrase each.
+        A phrase for each step that was done.
     interrupted : bool
         True if a KeyboardInterrupt ended it early.
     changes : tuple of Change
-        Measured before and after, if it was done.
+        Figures measured before and after; empty for a preview.
     stays : tuple of Holder
-        What still holds most afterwards.
+        The largest holders afterwards.
     cached : mapping of str to float
-        By GPU: the allocator's cache, if it was only shown.
+        By GPU: bytes in the allocator's cache; empty unless it is a preview.
     notes : tuple of str
-        Sentences that are needed to read it right.
+        Sentences on how to read the result.
     seconds : float
-        How long the search took.
+        The duration of the search.
     objects : int
-        How many objects it inspected.
+        The number of objects inspected.
     bound : str
-        Why the search ended early; what would be freed is then not certain.
+        Why the search ended early, so that the sizes are not certain; empty if it did not.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.free.html:release_bundle"
@@ -95,9 +95,6 @@ class Release(Shown):
     bound: str = ""
 
     def freed(self, device: str) -> float:
-        """Return by how many bytes a device's allocated memory fell; NaN if it was not done."""
-        wanted = (device, "allocated")
-        freed = (
-            change.freed for change in self.changes if (change.device, change.metric) == wanted
-        )
-        return next(freed, float("nan"))
+        """Return the decrease of a device's allocated memory in bytes; NaN if unknown or a preview."""
+        changes = {(change.device, change.metric): change.freed for change in self.changes}
+        return changes.get((device, "allocated"), float("nan"))

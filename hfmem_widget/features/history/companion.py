@@ -14,31 +14,26 @@ from hfmem_widget.session import Recorder, Session, Span
 from hfmem_widget.text import MIB, MINUS, format_bytes, format_share
 from hfmem_widget.view.front_end import running_cell
 
-LEAST_OF_SAMPLED = 0.02
-"""Share of a sampled peak by which two runs of the same code differ by chance."""
-
-LEAST_OF_TIME = 0.05
-"""The same of the time of a step, or of a cell."""
-
-LEAST_SECONDS = 1.0
-"""Seconds below which the time of a cell without steps says nothing."""
+LEAST_OF_SAMPLED = 0.02  # share of a sampled peak by which runs of the same code differ by chance
+LEAST_OF_TIME = 0.05  # the same for the duration of a step or a cell
+LEAST_SECONDS = 1.0  # shorter cells without steps are not compared
 
 
 class Historian(Companion):
-    """Notes one watch."""
+    """Adds one watch to the history."""
 
     def __init__(self, options: WatchOptions | None = None, *, history: History = HISTORY) -> None:
         self._history = history
         self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note which cell it is in."""
+        """Note the cell that runs."""
         self._cell = running_cell()
 
     def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Add it."""
+        """Add the watch, with a remark on how it differs from the last run."""
         record = record_of(session, span, cell=self._cell)
-        # Blocks without a label are not known to be the same code.
+        # Blocks without a label may be different code.
         is_known = span.kind == "cell" or record.label not in UNNAMED
         if is_known and (earlier := self._history.runs_of(record.identity)):
             remarks = since_text(earlier[-1], record), session.remarks.get(span.id, "")
@@ -48,11 +43,11 @@ class Historian(Companion):
 
 
 def since_text(before: Record, now: Record) -> str:
-    """Return how a run differs from the one before; empty where they cannot be compared."""
+    """Return a sentence on how a run differs from the one before; empty if they cannot be compared."""
     if now.outcome != "done" or not before.devices or not now.devices:
         return ""
     highest = max(now.devices, key=lambda device: device.peak.value)
-    earlier = next((device for device in before.devices if device.key == highest.key), None)
+    earlier = before.device(highest.key)
     if earlier is None or not earlier.peak.value > 0:
         return ""
     if before.outcome.startswith("raised"):
@@ -74,15 +69,15 @@ def _peak_text(before: DeviceRecord, now: DeviceRecord) -> str:
 
 
 def _pace_text(before: Record, now: Record) -> str:
-    """Return how much slower or quicker a step was; without steps, all of the cell."""
+    """Return how much slower or faster a step was; without steps, the cell."""
     seconds = [
         1 / each.pace.steps_per_second if each.pace.steps_per_second > 0 else each.duration
         for each in (before, now)
     ]
-    has_steps = {each.pace.steps_per_second > 0 for each in (before, now)}
-    if len(has_steps) > 1 or not (True in has_steps or min(seconds) >= LEAST_SECONDS):
+    has_steps = now.pace.steps_per_second > 0
+    if (before.pace.steps_per_second > 0) != has_steps:
         return ""
-    ratio = seconds[1] / seconds[0]
-    if abs(ratio - 1) < LEAST_OF_TIME:
+    change = seconds[1] / seconds[0] - 1 if has_steps or min(seconds) >= LEAST_SECONDS else 0.0
+    if abs(change) < LEAST_OF_TIME:
         return ""
-    return f"{format_share(abs(ratio - 1))} {'slower' if ratio > 1 else 'faster'}"
+    return f"{format_share(abs(change))} {'slower' if change > 0 else 'faster'}"

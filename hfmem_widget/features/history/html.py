@@ -1,4 +1,4 @@
-"""The history as a table: a row for each cell, and how it drifted over its runs."""
+"""The history as a table: a row for each cell, and the drift over its runs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ DRIFT = (
 
 MOST_CELLS = 100
 MOST_ROWS = 300
-"""Rows of one table at most; `last` shows fewer."""
-
 MOST_FINDINGS = 20
-MOST_OF_NAME = 40  # characters: a label may be of any length, and the table must fit its place
+MOST_OF_NAME = 40  # characters
 
+# Words for the kinds of findings whose names are not plain.
 _WORDS = {
     "oom": "out of memory",
     "rerun": "leaves more each run",
     "near_limit": "nearly full",
     "budget": "over budget",
 }
-"""Words for the kinds of findings whose names are not plain."""
 
 _COLUMNS = (Column(is_bold=True), Column("peak"), Column("left behind"))
 
+# The runs of a cell, and the rows of all or of one of them.
 _Block = tuple[tuple[Record, ...], list[TableRow]]
-"""The runs of a cell, and the rows of all or of one of them."""
 
 
 def history_bundle(history: CellHistory) -> dict[str, str]:
@@ -58,7 +56,7 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
     blocks = _that_fit(blocks, newest_last=history.sort == "cell")
     listed = tuple(runs for runs in listed if any(runs is shown_runs for shown_runs, _ in blocks))
     about = f"{format_counted(len(cells), 'cell')}, {format_counted(sum(map(len, cells)), 'run')}"
-    about = " \u00b7 ".join((about, *([] if several else devices)))
+    about = " \u00b7 ".join([about] if several else [about, *devices])
     return kit.bundle(
         kit.headed("memcompare", about if cells else ""),
         table(_COLUMNS, [row for _, rows in blocks for row in rows], scrolls="cells"),
@@ -69,9 +67,11 @@ def history_bundle(history: CellHistory) -> dict[str, str]:
 
 
 def _that_fit(blocks: list[_Block], *, newest_last: bool) -> list[_Block]:
-    """Return as many whole blocks as the table has rows for, one at least, the most wanted first."""
-    wanted = blocks[::-1] if newest_last else blocks
-    kept = sum(rows <= MOST_ROWS for rows in accumulate(len(rows) for _, rows in wanted)) or 1
+    """Return the most important blocks, at least one, that have at most `MOST_ROWS` rows in all."""
+    by_importance = blocks[::-1] if newest_last else blocks
+    kept = (
+        sum(rows <= MOST_ROWS for rows in accumulate(len(rows) for _, rows in by_importance)) or 1
+    )
     return blocks[-kept:] if newest_last else blocks[:kept]
 
 
@@ -112,13 +112,13 @@ def _figures(use: DeviceRecord, runs: Sequence[Record]) -> tuple[Cell, Cell]:
     moved = drift(runs, use.key)
     peak, left = peak_cell(use.peak), format_bytes(use.left_behind, signed=True)
     if math.isnan(use.left_behind):  # of ranks, which have ended
-        return peak if moved is None else (peak, _each(moved.peak)), ""
+        return peak if moved is None else (peak, _a_run(moved.peak)), ""
     if moved is None:
         return peak, left
-    return (peak, _each(moved.peak)), (left, _each(moved.left_behind))
+    return (peak, _a_run(moved.peak)), (left, _a_run(moved.left_behind))
 
 
-def _each(size: float) -> str:
+def _a_run(size: float) -> str:
     if math.isnan(size):
         return ""
     size = 0.0 if abs(size) < NEXT_TO_NOTHING / 10 else size

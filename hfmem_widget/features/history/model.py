@@ -28,21 +28,20 @@ COLUMNS = (
     *("peak", "certainty", "left_behind", "before", "after", "findings"),
 )
 
-
-LEAST_RISES = 3
-EVEN = 0.5  # of sampled peaks, the least rise from a run to the next as a share of the greatest
+LEAST_RISES = 3  # of a sampled peak
+EVEN = 0.5  # ratio of the smallest to the largest of these rises, at least
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How the runs of one cell moved on one device, without the first: that may leave what stays for good."""
+    """The change over the runs of a cell on a device, without the first, which may leave lasting memory."""
 
-    peak: float  # bytes by which it rose from run to run, on average; NaN if samples do not show it
-    left_behind: float  # bytes, on average
+    peak: float  # mean rise in bytes from run to run; NaN if samples do not show it
+    left_behind: float  # mean bytes left by a run
 
 
 def drift(runs: Sequence[Record], device: str) -> Drift | None:
-    """Return how runs of a cell that ended and moved a device moved on it; None of fewer than two."""
+    """Return the drift over the completed runs of a cell that changed a device; None for fewer than two."""
     ended = [run for run in runs if run.outcome == "done"]
     used = [use for run in ended for use in run.moved if use.key == device]
     if len(used) < 2:
@@ -51,7 +50,7 @@ def drift(runs: Sequence[Record], device: str) -> Drift | None:
     rises = [now.peak.value - before.peak.value for before, now in pairwise(later)]
     rise = sum(rises) / len(rises)
     if any(use.peak.certainty != "exact" for use in later):
-        # A sample meets a peak by chance: it must have moved by about as much each time.
+        # Samples meet a peak only by chance, so all rises must be of similar size.
         low, high = min(rises), max(rises)
         is_even = low * high > 0 and max(low / high, high / low) <= 1 / EVEN
         rise = rise if is_even and len(rises) >= LEAST_RISES else NOT_AVAILABLE
@@ -77,12 +76,11 @@ class CellHistory(Shown):
     runs : tuple of Record
         In the order in which they ended.
     forgotten : int
-        Older runs that are not listed any more.
+        The number of older runs that are no longer kept.
     sort : {"cell", "peak", "left", "time"}
-        The order in which cells are listed: as they ran last; or by the figures of their newest run, highest
-        first.
+        The order of the cells: as they ran last; or by the figures of their newest run, highest first.
     last : int or None
-        How many cells are listed, those that ran last; None for all.
+        The number of cells that are listed, those that ran last; None for all.
     each_run : bool
         Whether each run is listed, and not only the newest of a cell.
     """
@@ -111,11 +109,11 @@ class CellHistory(Shown):
         """The runs of each cell that is listed, oldest first, in the order asked for."""
         by_cell: dict[str, list[Record]] = {}
         for run in self.runs:
-            # Taken out and put in again, so that the one that ran last comes last.
+            # Removed and inserted again, so that the cell that ran last comes last.
             by_cell[run.identity] = [*by_cell.pop(run.identity, []), run]
         cells = [tuple(runs) for runs in by_cell.values()][-(self.last or 0) :]
         figures = (_KEYS[self.sort](runs[-1]) for runs in cells)
-        # An unknown figure is NaN, which compares with nothing: it comes last.
+        # An unknown figure is NaN, which cannot be compared: it comes last.
         keys = [math.inf if math.isnan(figure) else -figure for figure in figures]
         return tuple(runs for _, runs in sorted(zip(keys, cells, strict=True), key=itemgetter(0)))
 
@@ -124,23 +122,22 @@ class CellHistory(Shown):
         return data_frame(list(self._rows()), COLUMNS)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the table of `to_pandas` to a new file that ends in ``.csv``, and return where it is.
+        """Write the table of `to_pandas` to a new file that ends in ``.csv``, and return its path.
 
         Raises
         ------
         OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
+            If the file exists, its name has another ending, or it cannot be written.
         """
         from hfmem_widget.recording.file import write_new
 
-        place = path_of(path)
-        if place.suffix != ".csv":
-            raise wrong_value(place.name, "path", "a name that ends in .csv")
+        file = path_of(path)
+        if file.suffix != ".csv":
+            raise wrong_value(file.name, "path", "a name that ends in .csv")
         table = io.StringIO()
-        writer = csv.writer(table)
-        writer.writerows(map(for_csv, row) for row in (COLUMNS, *self._rows()))
-        write_new(place, [table.getvalue().encode()])
-        return place
+        csv.writer(table).writerows(map(for_csv, row) for row in (COLUMNS, *self._rows()))
+        write_new(file, [table.getvalue().encode()])
+        return file
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for runs in self.cells:
@@ -162,7 +159,7 @@ def history(*, sort: str = "cell", last: int | None = None, each_run: bool = Fal
         The order of the cells: as they ran last; or by the newest run's peak, by what it left behind, or by
         its duration, highest first.
     last : int, optional
-        Only so many cells, those that ran last.
+        The number of cells, those that ran last; all by default.
     each_run : bool, optional
         Whether to show every run in a row of its own.
 

@@ -1,4 +1,4 @@
-"""``hfmem_widget.holders``: what still holds memory, in the notebook or the script that asks."""
+"""``hfmem_widget.holders``: which names of a notebook or script still hold memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def holders(
     *,
     device: str = "",
 ) -> Holders:
-    """Return which names still hold which memory, biggest first.
+    """Return the names that still hold memory, biggest first.
 
     The notebook's variables, its outputs, its last error and the user's own modules are followed to every
-    tensor that they reach. No code of the objects is run, and nothing is kept alive.
+    tensor that they reach. No code of these objects is run, and nothing is kept alive.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def holders(
     allocated : mapping of str to float, optional
         Allocated bytes by device; by default, they are read now.
     device : str, optional
-        Only this one, such as "cuda:0".
+        The key of the only device to list, such as "cuda:0".
 
     Returns
     -------
@@ -43,7 +43,7 @@ def holders(
     Raises
     ------
     OptionError
-        If there is no such device, or `namespace` or `allocated` is no mapping.
+        If there is no such device, or `namespace` or `allocated` is not a mapping.
 
     Examples
     --------

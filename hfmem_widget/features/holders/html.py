@@ -1,4 +1,4 @@
-"""What holds memory, or more of it than before, as a table: HTML without script, and plain text."""
+"""Tables of what holds memory, or holds more than before: HTML without a script, and plain text."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from hfmem_widget.text import MIB, format_count, format_counted, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.table import Column, TableRow, table
 
-ABOUT_MANAGED = "mapped files, shared memory and pinned memory"
-
 Held = TypeVar("Held", Holder, Grown)
 
 MOST_ROWS = 25
 UNEXPLAINED = "not held by any Python object found"
-UNEXPLAINED_ON_THE_HOST = "everything else in this process"
 
 
 def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False) -> dict[str, str]:
-    """Return a table for each device by MIME type; rows with fewer bytes than `least` are one."""
+    """Return a table for each device by MIME type; rows with fewer bytes than `least` are summed in one."""
+    sections = []
     devices = [row.device for row in holders.rows]
     devices += [remainder.device for remainder in holders.remainders]
-    sections = []
     for device in dict.fromkeys(devices):
         group = holders.of(device)
         rows = _rows(group.rows, least, partial(_held, detail=detail), "smaller name")
         for remainder in (each for each in group.remainders if each.bytes > 0):
-            label = UNEXPLAINED_ON_THE_HOST if remainder.is_host else UNEXPLAINED
+            label = "everything else in this process" if remainder.is_host else UNEXPLAINED
             cells = label, kit.size_text(remainder.bytes)
             rows.append(TableRow(cells, is_quiet=True, is_ruled=True))
         sections += [_section(device, "held", rows)] if rows else []
@@ -43,7 +40,7 @@ def holders_bundle(holders: Holders, *, least: float = MIB, detail: bool = False
 
 
 def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
-    """Return a table for each device by MIME type; rows that grew by fewer bytes than `least` are one."""
+    """Return a table for each device by MIME type; rows that grew by less than `least` are summed in one."""
     sections = []
     for device in dict.fromkeys(row.device for row in growth.rows):
         grown = [row for row in growth.rows if row.device == device]
@@ -60,11 +57,11 @@ def growth_bundle(growth: Growth, *, least: float = MIB) -> dict[str, str]:
 def _rows(
     held: Sequence[Held], least: float, row: Callable[[Held], TableRow], others: str, sign: str = ""
 ) -> list[TableRow]:
-    """Return a row for each name, up to `MOST_ROWS` of at least so many bytes, and one for the others."""
-    count: int = len([one for one in held[:MOST_ROWS] if one.bytes >= least])
+    """Return a row for each of up to `MOST_ROWS` names of at least `least` bytes, and one for the others."""
+    count: int = sum(each.bytes >= least for each in held[:MOST_ROWS])
     rows = [*map(row, held[:count])]
     if len(held) > count:
-        size = kit.size_text(sum(one.bytes for one in held[count:]))
+        size = kit.size_text(sum(each.bytes for each in held[count:]))
         name = format_counted(len(held) - count, others)
         rows.append(TableRow((name, f"{sign}{size}"), is_quiet=True))
     return rows
@@ -72,7 +69,7 @@ def _rows(
 
 def _section(device: str, head: str, rows: Sequence[TableRow]) -> kit.Fragment:
     columns = (Column("held by"), Column(head, is_bold=True))
-    about = ABOUT_MANAGED if device == MANAGED else ""
+    about = "mapped files, shared memory and pinned memory" if device == MANAGED else ""
     return kit.section(device, about, table(columns, rows, names_last=True, fills=True))
 
 
@@ -89,7 +86,7 @@ def _held(row: Holder, *, detail: bool) -> TableRow:
 
 
 def _holder_facts(row: Holder) -> str:
-    """Return what is held, such as ``gradients · 146 tensors · biggest 64 float32``."""
+    """Return what a name holds, such as ``gradients · 146 tensors · biggest 64 float32``."""
     if row.kind in {"Python objects", "shared memory"}:
         return " \u00b7 ".join(filter(None, (row.kind, plain(row.dtype))))
     shape = "\u00d7".join(map(format_count, row.shape)) or "scalar"
@@ -103,7 +100,7 @@ def _holder_facts(row: Holder) -> str:
 
 
 def _grown(row: Grown) -> TableRow:
-    """Return what has grown, such as ``gradients · 2 more tensors · 2.00 MiB in total``."""
+    """Return the row of a name that grew, such as ``gradients · 2 more tensors · 2.00 MiB in total``."""
     facts = [
         "" if row.kind == "tensors" else row.kind,
         format_counted(row.tensors, f"more {_noun(row)}") if row.tensors > 0 else "",

@@ -1,4 +1,4 @@
-"""The leaks' companion of a watch: trends while it runs, and at its end who holds what grew or was left."""
+"""Follows trends during a watch; at its end names the variables that hold what grew or was left."""
 
 from __future__ import annotations
 
@@ -40,26 +40,24 @@ from hfmem_widget.sources.source import Looks
 from hfmem_widget.text import KIB, format_bytes, plain
 from hfmem_widget.view.front_end import running_cell
 
+# Bounds of the search when a watch begins, and the least bytes of a row that is noted.
 MOST_SECONDS_BEFORE = 0.05
 MOST_OBJECTS_BEFORE = 20_000
 MOST_NAMES_BEFORE = 5_000
 LEAST_NOTED = 64 * KIB
-"""What is held when a watch begins is noted within these bounds, and above that many bytes in a row."""
 
 NOT_SEEN = (
     "%memholders lists what is held; after more steps, %memholders --since shows what has grown."
 )
-BETWEEN = 1.0
-"""Seconds between two looks at the data of a running session, which take 1 % of the time at most."""
-
+BETWEEN = 1.0  # seconds between two trend tests, which take at most 1 % of the time
+# Limits the searches at the beginning of watches to 1 % of this process' time.
 _SEARCHES = Looks(unchanged=0.0)
-"""Limits the search at the beginning of watches to 1 % of this process' time."""
 
 
 class Leaks(Companion):
-    """Draws growth while the code runs; at the end names who holds what has grown, or was left behind.
+    """Draws trends while the code runs; at the end names what holds memory that grew or was left behind.
 
-    Of a quiet watch only the runs of its cell are compared. `clock` returns monotonic seconds.
+    A quiet watch only compares the runs of its cell. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -76,7 +74,7 @@ class Leaks(Companion):
         self._seen = -math.inf
         self._names = NotedNames({})
         self._lengths: Mapping[str, int] = {}
-        # By the name of a list: its length, and the session's time from which on it was seen with it.
+        # By the name of a list: its length, and the session's time at which it was first seen.
         self._lasting: Mapping[str, tuple[int, float]] = {}
         self._before = Before()
         self._raised = False
@@ -84,7 +82,7 @@ class Leaks(Companion):
         self._cell: Cell | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note what is held now, and begin to look for trends in new data."""
+        """Note what is held now, and begin to test new samples for trends."""
         self._span, self._cell = span, running_cell()
         if self._is_quiet:
             return
@@ -99,19 +97,19 @@ class Leaks(Companion):
             self._before = Before(replace(holders, rows=tuple(rows)))
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Stop looking: a span that has ended is judged."""
+        """Stop testing: the span is judged as a whole."""
         recorder.unsubscribe(self._on_tick)
         self._raised = error is not None
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Search for who holds what has grown or was left behind, if anything was, and add it to findings."""
+        """Add findings about the runs of the cell, and the names that hold what grew or was left."""
         harmless(enter_reruns, session, span, self._cell)
         if not self._is_quiet:
             harmless(self._name_holders, session, span)
         return NOTHING
 
     def _name_holders(self, session: Session, span: Span) -> None:
-        leaks = [each for each in findings_of(session, span) if each.kind == "leak"]
+        leaks = [finding for finding in findings_of(session, span) if finding.kind == "leak"]
         is_one_line = session.running and span.duration < QUICK
         much = () if is_one_line else [left for left in left_behind(session, span) if left.is_much]
         if not leaks and not much:
@@ -122,8 +120,8 @@ class Leaks(Companion):
         holders, known, named_already = search(*bounds), self._known_before(), set()
         for leak in leaks:
             device = str(leak.evidence["device"])
-            edges = [span, *(one for one in session.spans if one.start >= span.start)]
-            began, *later = (session.value(one.before, f"{device}/allocated") for one in edges)
+            spans = [span, *(later for later in session.spans if later.start >= span.start)]
+            began, *later = (session.value(each.before, f"{device}/allocated") for each in spans)
             freed, idle = began - min(later, default=began), self._idle(session, device)
             before = replace(known, freed=freed, idle=idle)
             finding = with_holder(leak, holders, before)
@@ -137,16 +135,16 @@ class Leaks(Companion):
             if known.held.bound:
                 unnoted = last.names.new(*names_now()) - set(known.new)
                 before = replace(known, held=last.held_before(left), unnoted=unnoted)
-            found = named(left, holders, before, span.id, raised=self._raised)
-            if found is None:
-                found = unnamed(left, thoroughly(), span.id)
-            session.findings += [found] if found else []
+            left_finding = named(left, holders, before, span.id, raised=self._raised)
+            if left_finding is None:
+                left_finding = unnamed(left, thoroughly(), span.id)
+            session.findings += [left_finding] if left_finding is not None else []
         if not holders.bound:
             last.held, last.names = holders, NotedNames(*names_now())
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}
 
     def _known_before(self) -> Before:
-        """Return what was noted when the watch began, with what is new since."""
+        """Return what was noted when the watch began, with the changes since."""
         new = self._names.new(*names_now())
         added = {
             name: max(0.0, 1 - self._lengths[name] / max(length, 1))
@@ -156,12 +154,13 @@ class Leaks(Companion):
         return replace(self._before, new=new, added=added)
 
     def _idle(self, session: Session, device: str) -> set[str]:
-        """Return the lists to which nothing was added in the second half of a device's growth."""
-        guides = [each for each in session.guides if (each.kind, each.device) == ("trend", device)]
-        middle = max(((each.start + each.stop) / 2 for each in guides), default=-math.inf)
-        lengths = lengths_of(main_variables())
-        lasting = self._lasting.items()
-        return {name for name, (n, at) in lasting if at <= middle and lengths.get(name) == n}
+        """Return the lists that did not grow during the second half of a device's growth."""
+        trends = [
+            guide for guide in session.guides if (guide.kind, guide.device) == ("trend", device)
+        ]
+        middle = max(((trend.start + trend.stop) / 2 for trend in trends), default=-math.inf)
+        lengths, seen = lengths_of(main_variables()), self._lasting.items()
+        return {name for name, (n, at) in seen if at <= middle and lengths.get(name) == n}
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         began, span = self._clock(), self._span
@@ -180,7 +179,7 @@ class Leaks(Companion):
 
 
 def with_holder(finding: Finding, holders: Holders, before: Before) -> Finding:
-    """Return the finding of a leak with the names that hold what was added, as `growers` finds them."""
+    """Return the finding of a leak with the names that `growers` finds for it."""
     device, growth = str(finding.evidence["device"]), float(str(finding.evidence["grown"]))
     before = replace(before, held=before.held.of(device))
     sure, may = growers(holders.of(device), before, growth)

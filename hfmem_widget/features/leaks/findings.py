@@ -1,4 +1,4 @@
-"""Findings and guides of memory that grows and does not stop: between comparable points, and of workers."""
+"""Findings and guides for memory that keeps growing: between comparable points, and of data workers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from hfmem_widget.text import (
 )
 from hfmem_widget.text import number as in_units
 
-LAST_STEPS = 32  # the steps whose highest need is taken for that of the next ones
-_FAR_OFF = 100  # times as many points as there were: when a device is full later is not mentioned
+LAST_STEPS = 32  # the next steps are assumed to need as much as the highest of these
+_FAR_OFF = (
+    100  # a device that is full after more than this many times the points so far is not mentioned
+)
 
 
 def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
-    """Yield a finding and a guide for growth that goes on within an outermost span."""
+    """Yield a finding and a guide for each trend within an outermost span, and findings of workers."""
     trends = trends_of(session, span) if span.parent is None else ()
     draw(session, span, ())
     for trend in trends:
@@ -83,7 +85,7 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
 
 
 def guide_of(trend: Trend) -> Guide:
-    """Return a trend as a line over the chart, with its 95 % band."""
+    """Return the chart's line for a trend, with its 95 % band in bytes."""
     reach = (trend.high - trend.low) / 2 * (trend.last - trend.first) / 2
     return Guide(
         device=trend.device,
@@ -100,8 +102,8 @@ def guide_of(trend: Trend) -> Guide:
 def _label(session: Session, device: str) -> str:
     label = label_of(session, Device(device, ""), "allocated")
     label = "allocated memory" if label == "allocated" else label
-    gpus = [each.key for each in session.devices if ":" in each.key]
-    where = f" on {device}" if device in gpus and len(gpus) > 1 else ""
+    gpus = sum(":" in each.key for each in session.devices)
+    where = f" on {device}" if ":" in device and gpus > 1 else ""
     return f"{label[0].upper()}{label[1:]}{where}"
 
 
@@ -117,12 +119,11 @@ def _per_point(slope: float) -> str:
 
 
 def _unit_for(size: float) -> tuple[float, str]:
-    """Return the unit for the growth per point, which may be little where there are many."""
     return unit_for(size) if size >= 0.1 * MIB else (KIB, "KiB")
 
 
 def _left(session: Session, device: str) -> float:
-    """Return the bytes that a device may still grow until a step no longer fits; infinite if unknown."""
+    """Return the bytes by which a device can still grow before a step no longer fits; infinite if unknown."""
     total = next((each.total for each in session.devices if each.key == device), math.nan)
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
@@ -135,7 +136,7 @@ def _left(session: Session, device: str) -> float:
 
 
 def _needed_meanwhile(session: Session, device: str) -> float:
-    """Return the most that one of the last steps needed at its peak, above its end."""
+    """Return the largest difference in bytes between peak and end of one of the last steps."""
     columns = session.steps.columns
     if f"{device}/after" not in columns:
         return 0.0
@@ -144,18 +145,13 @@ def _needed_meanwhile(session: Session, device: str) -> float:
     return float(np.nan_to_num(above).max(initial=0.0))
 
 
-WORKERS_LEAST = 256 * MIB
-WORKERS_SHARE = 0.4
-"""Bytes, and share of the bytes after the warm-up, by which workers must have grown."""
-
-WORKERS_SECONDS = 10.0
-WORKERS_READINGS = 8
-
-WORKERS_FALL = 0.05
-"""Share of the growth by which a quarter of the readings may lie below the quarter before."""
-
+WORKERS_LEAST = 256 * MIB  # the least growth of workers
+WORKERS_SHARE = 0.4  # the same as a share of the bytes after the warm-up
+WORKERS_SECONDS = 10.0  # the least duration of a stretch
+WORKERS_READINGS = 8  # the least number of readings after the warm-up
+WORKERS_FALL = 0.05  # share of the growth by which a quarter may lie below the quarter before it
+# Seconds of warm-up, at most a fifth of the stretch: workers import, and fetch batches ahead.
 WORKERS_WARM_UP = 10.0
-"""Seconds of warm-up, at most a fifth of all: workers import, and fetch batches ahead."""
 
 WORKERS_ADVICE = (
     (
@@ -168,14 +164,13 @@ WORKERS_ADVICE = (
 
 
 def growing_workers(session: Session, span: Span) -> Iterator[Finding]:
-    """Yield a finding if the same number of workers held more and more within an outermost span."""
-    columns = [session.index(f"cpu/{name}") for name in ("children", "data_workers")]
-    present = [column for column in columns if column is not None]
-    if session.ranks is not None or len(present) < len(columns):
+    """Yield a finding if a constant number of workers kept growing within an outermost span."""
+    children, data_workers = session.index("cpu/children"), session.index("cpu/data_workers")
+    if session.ranks is not None or children is None or data_workers is None:
         return
-    rows = session.between(span.start, end_of(session, span), present)
+    rows = session.between(span.start, end_of(session, span), [children, data_workers])
     held, workers = rows.low[:, 0], rows.high[:, 1]
-    # What is not known counts as no worker, and so does a row in which their number changed.
+    # An unknown reading, or a row in which the number changed, counts as no workers.
     workers = np.where(np.isfinite(held) & (workers == rows.low[:, 1]), workers, 0.0)
     stretches = np.split(np.arange(len(held)), np.flatnonzero(np.diff(workers)) + 1)
     grown = [
@@ -195,7 +190,7 @@ def growing_workers(session: Session, span: Span) -> Iterator[Finding]:
 
 
 def _grown_workers(time: Floats, held: Floats) -> Iterator[tuple[float, float, float]]:
-    """Yield what was held when they had warmed up and in the end, and the seconds between, if it grew."""
+    """Yield the bytes after the warm-up and at the end, and the seconds between, if workers grew."""
     seconds = float(time[-1] - time[0])
     warm = time >= time[0] + min(WORKERS_WARM_UP, seconds / 5)
     if seconds < WORKERS_SECONDS or warm.sum() < WORKERS_READINGS:

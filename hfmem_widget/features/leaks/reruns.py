@@ -13,19 +13,24 @@ from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders
 from hfmem_widget.text import MIB, format_bytes, plain
 
+# Successive runs that left more, not counting the first: it may leave what stays for good.
 LEAST_RUNS = 3
-"""Successive runs that left more, after one that does not count: the first may leave what stays for good."""
-
-LEAST_LEFT = MIB
+LEAST_LEFT = MIB  # bytes by which each run's allocated memory must have grown
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
-LEAST_KEPT = 0.5  # the share of what a run left that must still be there when the next one ends
-LEAST_UNNAMED = 0.25  # the share of the bytes left behind that no name must lead to for a sentence
-MOST_NAMED = 2  # names that hold as much as the runs have left
-EVEN = 0.5  # the least that a run must have left, as a share of the most that another one left
+LEAST_KEPT = 0.5  # share of the bytes left by a run that must still be there when the next run ends
+LEAST_UNNAMED = (
+    0.25  # share of the bytes left by all runs that makes unnamed memory worth a sentence
+)
+MOST_NAMED = 2  # more candidates than these are not named
+EVEN = 0.5  # ratio of the smallest to the largest rise, at least
+
+LOOK = (
+    "%memholders lists what holds it; after the next run, %memholders --since shows what was added."
+)
 
 
 def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
-    """Enter what all runs of a cell show together among the findings, with whether any name leads to it."""
+    """Add findings about all runs of a cell to the session, with the names that may hold the memory."""
     if cell is None or span.kind != "cell":
         return
     identity = names_of(span, "", cell)[2]
@@ -39,7 +44,7 @@ def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
 
 
 def with_names(finding: Finding, held: Holders) -> Finding:
-    """Return a finding with the names that hold as much, or that says so if no name leads to it."""
+    """Return a finding with the names that may hold the memory, or a note that much of it is unnamed."""
     rows, left = held.of(str(finding.evidence["device"])).rows, float(str(finding.evidence["left"]))
     unnamed = left - sum(row.bytes for row in rows)
     if held.bound or unnamed < LEAST_UNNAMED * left:
@@ -56,23 +61,34 @@ def with_names(finding: Finding, held: Holders) -> Finding:
 
 
 def reruns(session: Session, span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
-    """Find devices on which each of a cell's last runs, oldest first, left more than the one before."""
+    """Return a finding for each device on which every recent run left more; `earlier` is oldest first."""
     if span.after is None:
         return ()
-    findings = []
+    findings, runs = [], len(earlier) + 1
     for device in session.devices:
         key = f"{device.key}/allocated"
         records = (record.device(device.key) for record in earlier)
         edges = [(before.before, before.after) for before in records if before is not None]
         edges.append((session.value(span.before, key), session.value(span.after, key)))
         left = _left_by_last(edges, device)
-        if len(left) >= LEAST_RUNS:
-            findings.append(_finding(device, span, len(earlier) + 1, left))
+        if len(left) < LEAST_RUNS:
+            continue
+        total = sum(left)
+        title = (
+            f"This cell has run {runs} times, and each of the last {len(left)} runs left "
+            f"{format_bytes(total / len(left))} more on {device.key}: {format_bytes(total)} in total."
+        )
+        evidence = {"device": device.key, "runs": runs, "last": len(left)}
+        evidence |= {"each": round(total / len(left)), "left": round(total)}
+        findings.append(Finding("rerun", "warn", title, evidence, (LOOK,), span.id))
     return tuple(findings)
 
 
 def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[float]:
-    """Return what each of the last runs left on top of the one before, newest first, as long as all did."""
+    """Return the bytes that each recent run added, newest first; `edges` are before and after, oldest first.
+
+    The list ends at the first run that added too little, or much more or less than the others.
+    """
     least = LEAST_LEFT if ":" in device.key else LEAST_LEFT_ON_THE_HOST
     rises: list[float] = []
     for (_, ended), (before, after) in zip(reversed(edges[:-1]), reversed(edges), strict=False):
@@ -85,26 +101,3 @@ def _left_by_last(edges: Sequence[tuple[float, float]], device: Device) -> list[
             break
         rises.append(rise)
     return rises
-
-
-def _finding(device: Device, span: Span, runs: int, left: Sequence[float]) -> Finding:
-    average = sum(left) / len(left)
-    return Finding(
-        kind="rerun",
-        severity="warn",
-        title=(
-            f"This cell has run {runs} times, and each of the last {len(left)} runs left "
-            f"{format_bytes(average)} more on {device.key}: {format_bytes(sum(left))} in total."
-        ),
-        evidence={
-            "device": device.key,
-            "runs": runs,
-            "last": len(left),
-            "each": round(average),
-            "left": round(sum(left)),
-        },
-        advice=(
-            "%memholders lists what holds it; after the next run, %memholders --since shows what was added.",
-        ),
-        span_id=span.id,
-    )

@@ -22,13 +22,17 @@ MOST_POINTS = 120  # points that a line is fitted to: all pairs of them are comp
 Z_95 = 1.96
 _SPREAD = 1.4826  # the standard deviation of normal noise, in median absolute deviations
 
-# Of an even share of the growth, what each quarter of the readings must contribute:
+# The least rise of a quarter of the readings, as a share of even growth:
 LEAST_RISE = 0.2
-LEAST_RISE_AT_END = 0.7  # the last one, which is lower on a plateau and in a cache that fills up
-LEAST_LASTING = 0.1  # to the level that is never left again
+LEAST_RISE_AT_END = (
+    0.7  # of the last quarter, which is lower on a plateau and in a cache that fills up
+)
+LEAST_LASTING = 0.1  # of the level below which memory never falls again
 
-LEAST_UNEVEN = 0.1  # of all changes of size: what must be off their median, to tell size from time
-MOST_IN_TWO = 0.55  # of lasting growth: the two biggest rises, such as a model and a workspace
+LEAST_UNEVEN = 0.1  # share of all changes of size that must differ from their median
+MOST_IN_TWO = (
+    0.55  # share of lasting growth in the two biggest rises, such as a model and a workspace
+)
 
 RECURRING: Mapping[SpanKind, str] = {
     "train": "a training",
@@ -39,26 +43,28 @@ RECURRING: Mapping[SpanKind, str] = {
     "forward": "a forward pass",
     "block": "a block",
 }
-"""Kinds of spans that recur besides steps, and what one is called. A load is meant to stay."""
+"""Kinds of recurring spans besides steps, with their names; what is loaded is meant to stay."""
 
 A_STEP = "a step"
 A_SECOND = "a second"
 
 LEAST_SPANS = 6  # the least number of evaluations and other longer spans for a trend
-MOST_RUNS = 8  # the number of series of points that are looked at: the newest
-MOST_SPANS = 400  # the number of spans in a series: the newest
+MOST_RUNS = 8  # the newest series of points that are tested
+MOST_SPANS = 400  # spans of a series that are tested
 
 _ARRAYS = ("number", "time", "allocated", "size", "within")
 
 LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without steps, for a trend
 WARM_UP = 5  # steps that are left out, at most a sixth of all: states and workspaces are made there
 
-MOST_WITHIN = 0.7  # the share of the growth from which it counts as the evaluations' own
-BEYOND_TEETH = 1.5  # times the highest tooth before: what memory that fell must rise to be a leak
-# Times the spread over the time: that over the number of spans, where time explains growth.
+MOST_WITHIN = 0.7  # share of the growth within evaluations from which on they explain it
+BEYOND_TEETH = (
+    1.5  # times the highest earlier tooth by which memory that fell must rise to be a leak
+)
+# Time explains growth if the spread over the number of spans is this many times that over the time,
 CLEARLY = 2.0
-UNEVEN = 0.01  # the share of the growth that the spread over the number of spans must be
-_DOUBT = 3.0  # spreads that a point may lie beside the line and still belong to it
+UNEVEN = 0.01  # and this share of the growth.
+_DOUBT = 3.0  # spreads by which a point of the line may lie beside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +100,14 @@ def theil_sen(x: Floats, y: Floats, z: float = Z_95) -> FittedLine:
 
 
 def goes_on(x: Floats, y: Floats) -> bool:
-    """Return whether 4 readings or more rise all the time: not in a few steps, to a plateau, or in teeth."""
+    """Return whether 4 readings or more rise steadily: not in a few steps, to a plateau, or in teeth."""
     even = np.linspace(x[0], x[-1], len(x))
     levels = np.array([np.median(quarter) for quarter in np.array_split(np.interp(even, x, y), 4)])
     rises = np.diff(levels)
     share = rises.sum() / 3
     if share <= 0 or rises.min() < LEAST_RISE * share or rises[-1] < LEAST_RISE_AT_END * share:
         return False
-    # What happened between two readings is one step.
+    # The level below which later readings never fall; a rise between two readings is one step.
     lasting = np.minimum.accumulate(y[::-1])[::-1]
     grown = lasting[-1] - lasting[0]
     steps = np.diff(lasting)
@@ -113,11 +119,11 @@ def goes_on(x: Floats, y: Floats) -> bool:
 
 
 def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """Return at most `MOST_POINTS` points: medians of equally many neighbours."""
+    """Return at most `MOST_POINTS` points: medians of groups of neighbours of equal size."""
     size = -(-len(x) // MOST_POINTS)
     if size <= 1:
         return x, y
-    # The remainder is dropped at the beginning: the newest must be whole.
+    # The oldest points are dropped if they do not fill a group.
     kept = slice(len(x) % size, None)
     thin_x, thin_y = (np.median(values[kept].reshape(-1, size), axis=1) for values in (x, y))
     return thin_x, thin_y
@@ -126,7 +132,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def without_size(y: Floats, size: Floats) -> Floats | None:
     """Return readings corrected for a size that they depend on, such as a batch's tokens.
 
-    It is None where the size rises so evenly with time that the two cannot be told apart.
+    None if the size rises so evenly that its effect cannot be separated from growth over time.
     """
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
@@ -162,7 +168,7 @@ def _for_autocorrelation(residuals: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ComparablePoints:
-    """What was allocated on a device at the same edge of like spans, as arrays in order of time."""
+    """Readings of allocated memory on a device at the same edge of similar spans, in order of time."""
 
     device: str  # its key
     what: str  # what lies between two points: "a step", "an evaluation", "a second"
@@ -172,13 +178,13 @@ class ComparablePoints:
     allocated: Floats  # bytes
     size: Floats  # tokens in use; NaN if unknown
     within: Floats  # bytes added between the beginning and the end of each span; NaN if unknown
-    is_outermost: bool = True  # whether no span that recurs is around them
+    is_outermost: bool = True  # False if the spans are within other recurring spans
 
     def __len__(self) -> int:
         return len(self.number)
 
     def of(self, which: slice | Floats) -> ComparablePoints:
-        """Return some of the points."""
+        """Return the points of a slice or a mask."""
         return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
 
 
@@ -190,7 +196,7 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
         start, stop = within.start, math.inf if within.stop is None else within.stop
     of_steps = [*_steps(session, spans, start, stop)]
     others = () if of_steps else _optimizer_steps(session, spans, start, stop)
-    # An epoch grows by its steps.
+    # The steps already show the growth of an epoch.
     kinds = RECURRING.keys() - {"epoch"} if of_steps else RECURRING.keys()
     for points in (*of_steps, *_spans(session, spans, start, stop, kinds), *others):
         yield points.of(~np.isnan(points.allocated))
@@ -199,7 +205,7 @@ def comparable_points(session: Session, within: Span | None = None) -> Iterator[
 def _steps(
     session: Session, spans: Mapping[int, Span], start: float, stop: float
 ) -> Iterator[ComparablePoints]:
-    """Yield the steps of each outermost span, as far as their numbers go on."""
+    """Yield the steps of each outermost span; a new series begins where their numbers do not increase."""
     table = session.folded_steps(MOST_GROUPS, start)
     columns = session.steps.columns
     # A device that appeared meanwhile has no columns in the table that was just copied.
@@ -236,7 +242,7 @@ def _spans(
     stop: float,
     kinds: Collection[SpanKind],
 ) -> Iterator[ComparablePoints]:
-    """Yield the ends of evaluations, trainings, blocks of one label; the beginnings of forward passes."""
+    """Yield the ends of recurring spans of one kind and name; of forward passes, the beginnings."""
     groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
     for span in spans.values():
         if span.kind not in kinds or span.parent is None or span.after is None:
@@ -245,7 +251,7 @@ def _spans(
             continue
         around = _around(span.id, spans)
         if span.kind == "forward" and (
-            # What is predicted is often collected, on purpose.
+            # Predictions are often collected on purpose.
             span.name or any(spans[span_id].kind == "step" for span_id in around)
         ):
             continue
@@ -269,7 +275,7 @@ def _spans(
                 # While it runs, a forward pass makes what the backward pass needs.
                 allocated=before if kind == "forward" else after,
                 size=np.array([span.counts.get("tokens", math.nan) for span in chosen]),
-                within=(after - before) * every,  # those between may have left as much
+                within=(after - before) * every,  # assumes that skipped spans left as much
                 is_outermost=not is_nested,
             )
 
@@ -277,9 +283,9 @@ def _spans(
 def _optimizer_steps(
     session: Session, spans: Mapping[int, Span], start: float, stop: float
 ) -> Iterator[ComparablePoints]:
-    """Yield what was allocated after an optimizer's steps, without gradients, where there are no step spans.
+    """Yield allocated memory without gradients after an optimizer's steps, for loops without step spans.
 
-    Memory that is not attributed is measured after each step of an optimizer, and stands until the next.
+    Unattributed memory is measured after each step of an optimizer, and the reading stands until the next.
     """
     roots = [span for span in spans.values() if span.parent is None and span.start >= start]
     for root in roots[-MOST_RUNS:]:
@@ -290,36 +296,33 @@ def _optimizer_steps(
             first, *others = (session.index(f"{device.key}/{metric}") for metric in metrics)
             if first is None:
                 continue
-            there = [first, *(column for column in others if column is not None)]
-            part = session.between(root.start, end, there)
-            allocated = part.low[:, 0] + np.nan_to_num(part.low[:, 1:]).sum(axis=1)
+            columns = [first, *(column for column in others if column is not None)]
+            rows = session.between(root.start, end, columns)
+            allocated = rows.low[:, 0] + np.nan_to_num(rows.low[:, 1:]).sum(axis=1)
             unknown = np.full(len(allocated), np.nan)
             yield ComparablePoints(
-                device.key, A_SECOND, root.id, part.time, part.time, allocated, unknown, unknown
+                device.key, A_SECOND, root.id, rows.time, rows.time, allocated, unknown, unknown
             )
 
 
 def _around(span_id: int, spans: Mapping[int, Span]) -> list[int]:
-    """Return the ids of a span and those around it, as far as they are still kept; its own if it is not."""
-    around = []
-    span = spans.get(span_id)
-    while span is not None:
-        around.append(span.id)
-        span = None if span.parent is None else spans.get(span.parent)
-    return around or [span_id]
+    """Return the ids of a span and of the kept spans around it, the innermost first."""
+    around, span = [span_id], spans.get(span_id)
+    while span is not None and span.parent is not None:
+        span = spans.get(span.parent)
+        around += [span.id] if span else []
+    return around
 
 
 class _Caution(NamedTuple):
-    """The least growth of a leak, in bytes and in spreads about the line; z of an interval above zero."""
-
-    bytes: float
-    spreads: float
-    z: float
+    bytes: float  # the least growth of a leak
+    spreads: float  # the same in spreads about the line
+    z: float  # half-width in standard deviations of the slope's interval, which must lie above zero
 
 
 _ON_A_DEVICE = _Caution(bytes=2 * MIB, spreads=3.0, z=1.96)
+# Private memory includes everything that Python and its libraries allocate, not only tensors.
 _ON_THE_HOST = _Caution(bytes=24 * MIB, spreads=6.0, z=2.58)
-"""Private memory holds everything that Python and its libraries make, not only tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,29 +340,27 @@ class Trend(FittedLine):
 
 
 def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:
-    """Return where allocated memory grows and goes on growing, one trend per device and outermost span."""
+    """Return the trends of allocated memory that keeps growing, one per device and outermost span."""
     best: dict[tuple[str, int], Trend] = {}
-    of: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
+    series: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
     for points in comparable_points(session, within):
         key = points.device, points.root
-        of.setdefault(key, {})[points.what] = points
+        series.setdefault(key, {})[points.what] = points
         trend = trend_in(points)
-        if trend is None:
-            continue
-        if key not in best or _explains_better(trend, best[key], of[key], points):
+        if trend and (key not in best or _explains_better(trend, best[key], series[key])):
             best[key] = trend
     return tuple(best.values())
 
 
 def trend_in(points: ComparablePoints) -> Trend | None:
-    """Return the growth in a series of comparable points, if there is some that goes on."""
+    """Return the trend of a series of comparable points, or None if it does not keep growing."""
     least = LEAST_STEPS if points.what in {A_STEP, A_SECOND} else LEAST_SPANS
     caution = _ON_A_DEVICE if ":" in points.device else _ON_THE_HOST
     if len(points) < least:
         return None
     warm_up = min(WARM_UP, len(points) // 6)
     points, least = points.of(slice(warm_up, None)), least - warm_up
-    # A healthy series is dismissed early: its newest quarter has not risen.
+    # Most healthy series end here: their newest quarter has not risen.
     newest = points.allocated[-max(1, len(points) // 4) :]
     if newest.min() - points.allocated.min() < caution.bytes / 2:
         return None
@@ -367,7 +368,7 @@ def trend_in(points: ComparablePoints) -> Trend | None:
     if corrected is None:
         return None
     x, y = thinned(points.number, corrected)
-    # Something else may have gone on before the growth.
+    # The growth may have begun later than the series.
     for begin in sorted({0, len(y) // 4, len(y) // 2, _after_drop(y)}):
         if len(x) - begin < least or not _goes_beyond(y, begin):
             continue
@@ -385,7 +386,7 @@ def _after_drop(y: Floats) -> int:
 
 
 def _goes_beyond(y: Floats, begin: int) -> bool:
-    """Return whether it is higher than ever, or has risen since an index further than it ever did before."""
+    """Return whether the last value is the highest, or rose since `begin` further than ever before it."""
     before = y[:begin]
     if not len(before) or y[-1] >= before.max():
         return True
@@ -402,7 +403,7 @@ def _grows(x: Floats, y: Floats, caution: _Caution) -> bool:
 
 
 def _beginning(x: Floats, y: Floats, sure: int) -> int:
-    """Return the index where the growth began that is sure from an index on."""
+    """Return the index where the growth began that is certain from index `sure` on."""
     line = theil_sen(x[sure:], y[sure:])
     may_be_off = max(_DOUBT * line.spread, line.slope * (x[1] - x[0]))
     off = np.abs(y - line.intercept - line.slope * x)[: sure + 1] > may_be_off
@@ -411,7 +412,7 @@ def _beginning(x: Floats, y: Floats, sure: int) -> int:
 
 def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
     line = theil_sen(x, y)
-    # A value of x may stand for several points, and lies in their middle.
+    # A value of x may be the median of several points.
     grown = points.of(points.number >= x[0] - (x[1] - x[0]) / 2)
     first, last = float(grown.number[0]), float(grown.number[-1])
     return Trend(
@@ -427,28 +428,26 @@ def _trend(points: ComparablePoints, x: Floats, y: Floats) -> Trend:
     )
 
 
-def _explains_better(
-    trend: Trend, other: Trend, of: Mapping[str, ComparablePoints], points: ComparablePoints
-) -> bool:
-    """Return whether growth is made by such points rather than by those that are known, of all there are."""
+def _explains_better(trend: Trend, other: Trend, series: Mapping[str, ComparablePoints]) -> bool:
+    """Return whether a trend explains a device's growth better than the `other`; `series` are by `what`."""
     if trend.what == A_STEP:
         return trend.grown > other.grown
     if trend.what != A_SECOND:
-        return _made(points, other.start) >= MOST_WITHIN * other.grown
-    # Over the stretch that both have: one leaves out more at the beginning than the other.
+        return _made(series[trend.what], other.start) >= MOST_WITHIN * other.grown
+    # Over the stretch that both cover: they may begin at different times.
     start, stop = max(trend.start, other.start), min(trend.stop, other.stop)
-    made = sum(_made(each, start, stop) for each in of.values() if each.is_outermost)
+    made = sum(_made(each, start, stop) for each in series.values() if each.is_outermost)
     least = MOST_WITHIN * trend.slope * (stop - start)
-    return made < least or _goes_by_time(of[other.what], start)
+    return made < least or _goes_by_time(series[other.what], start)
 
 
 def _made(points: ComparablePoints, start: float, stop: float = math.inf) -> float:
-    """Return how many bytes were added within spans that ended in a stretch of time."""
+    """Return the bytes added within the spans that ended between `start` and `stop`."""
     return float(np.nansum(points.within[(points.time >= start) & (points.time <= stop)]))
 
 
 def _goes_by_time(points: ComparablePoints, start: float) -> bool:
-    """Return whether growth since a moment is even over the time, and uneven over the spans."""
+    """Return whether growth since `start` is even over the time, and uneven over the spans."""
     points = points.of(slice(int(np.searchsorted(points.time, start)), None))
     if len(points) < LEAST_SPANS:
         return False

@@ -1,4 +1,4 @@
-"""Which names hold what was added, by what they held before: in growth step by step, or after a cell."""
+"""Which names hold added memory, found by comparing two searches: during growth, or after a cell."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from hfmem_widget.view.front_end import running_shell
 MOST_SECONDS = 1.0
 MOST_OBJECTS = 500_000
 
-LEAST_OF_GROWTH = 0.25  # the share of the growth that a name must have added to be mentioned
-MOST_TIMES = 2.0  # the growth: who added more did most of that before
-NEARLY_ALL = 0.9
+LEAST_OF_GROWTH = 0.25  # share of the growth that a name must have added to be mentioned
+MOST_TIMES = 2.0  # times the growth: a name that added more did most of that before the growth
+NEARLY_ALL = 0.9  # share of a size
 MOST_NAMED = 3
-MOST = 0.5  # of what is allocated
+MOST = 0.5  # share of the allocated bytes
 
-QUICK_SECONDS = 0.3  # and objects, of a search after a cell without a leak
+QUICK_SECONDS = 0.3  # bounds of a search after a cell without a leak
 QUICK_OBJECTS = 300_000
-LONGER_AFTER_AN_ERROR = 5  # times as long: nobody waits for the cell's result
-WORTH_NAMING = 0.1  # share of what was left behind that a name must hold to be named
+LONGER_AFTER_AN_ERROR = 5  # factor for these bounds: nobody waits for the cell's result
+WORTH_NAMING = 0.1  # share of the bytes left behind that a name must hold to be named
 
+# The kinds of holders that are counted while a cell runs, with the metric of each.
 KINDS = {TABLE[metric].label: metric for metric in EXPECTED}
-"""The kinds of holders that are counted while the cell runs, as metrics."""
 
 _SEVERAL = re.compile(r"[\[{][^\]}]*(?:\.\.|\u2026)")
 _ITEMS = re.compile(r"\[[^\]]*\]")
@@ -42,50 +42,43 @@ _CONTAINERS = {"list", "dict", "set", "deque"}
 
 NOT_NOTED = Holders((), bound="what was held before was not noted")
 
-Sizes = dict[Holder, float]
-"""Rows, each with how many bytes it added."""
-
-Growers = Sequence[tuple[Holder, float]]
-"""Names, each with the sums of its rows that grew, and how many bytes they added."""
+Sizes = dict[Holder, float]  # the bytes that each row added
+Growers = Sequence[tuple[Holder, float]]  # one row for each name, and the bytes that it added
 
 
 class LastSearch:
-    """What was held at the last search that was complete: texts and figures alone."""
+    """The result of the last complete search: texts and figures only."""
 
     held = NOT_NOTED
-    unexplained: Mapping[str, float] = MappingProxyType({})
-    """The bytes that were allocated then and not attributed, by device."""
+    unexplained: Mapping[str, float] = MappingProxyType({})  # unattributed bytes by device
     names = NotedNames({})
 
     def held_before(self, left: LeftBehind) -> Holders:
-        """Return what was held when a span began.
-
-        That is known only if as much was allocated then as at this search.
-        """
-        then = self.unexplained.get(left.device, math.nan)
-        is_as_then = abs(left.before - then) <= WORTH_NAMING * left.bytes
-        return self.held if is_as_then else replace(self.held, bound=NOT_NOTED.bound)
+        """Return what was held when a span began; unknown if the allocated bytes have changed since."""
+        unexplained = self.unexplained.get(left.device, math.nan)
+        is_unchanged = abs(left.before - unexplained) <= WORTH_NAMING * left.bytes
+        return self.held if is_unchanged else replace(self.held, bound=NOT_NOTED.bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What is known of the time before a watch, in names and figures alone."""
+    """What was noted before a watch, and how it has changed since: names and figures only."""
 
     held: Holders = NOT_NOTED
-    # Variables, outputs and errors that were not there, or another object.
+    # Variables, outputs and errors that are new, or refer to another object than before.
     new: Collection[str] = ()
-    # Of each list that was there, the share of its items that were not.
+    # By the name of an older list: the share of its items that are new.
     added: Mapping[str, float] = field(default_factory=dict)
-    # How many bytes less were allocated at some time since: who let them go may hold as many again.
+    # Bytes by which allocated memory fell meanwhile: a name that freed them may hold as many again.
     freed: float = 0.0
-    # Names that came after what was held was noted, and were there when the watch began.
+    # Names that appeared between the noting of `held` and the beginning of the watch.
     unnoted: Collection[str] = ()
-    # Lists that had their last length before the second half of the growth.
+    # Lists that did not grow during the second half of the growth.
     idle: Collection[str] = ()
 
 
 def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
-    """Return the variables, and what else of the notebook has names."""
+    """Return the variables, and the notebook's other roots, such as outputs and the last error."""
     return main_variables(), kernel_roots(running_shell())
 
 
@@ -95,7 +88,7 @@ def search(
     *,
     is_thorough: bool = False,
 ) -> Holders:
-    """Return what is held now, as far as the bounds allow; if thorough, also by no name."""
+    """Return what is held now, within the bounds; a thorough search includes objects without a name."""
     from hfmem_widget.sources.heap.scan import scan
 
     names, others = names_now()
@@ -109,7 +102,7 @@ def search(
 
 
 def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
-    """Return how many bytes more each row has than before, and of those where that is unknown at most."""
+    """Return the bytes that each row has added, and upper bounds for rows where these are unknown."""
     is_noted = not before.held.bound
     more = {(row.path, row.kind): row.bytes for row in holders.since(before.held).rows}
     known: Sizes = {}
@@ -118,7 +111,7 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
         name, size = first_name(row.path), more.get((row.path, row.kind), 0)
         if name in before.new:
             known[row] = row.bytes
-        # A list of as many numbers or texts as before weighs about as much, by a sample.
+        # The size of a list of numbers or texts is estimated from a sample of its items.
         elif name in before.added and (not is_noted or row.path == name):
             known[row] = row.bytes * before.added[name]
         else:
@@ -127,12 +120,12 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
 
 
 def summed(sizes: Sizes, least: float, share: float) -> Growers:
-    """Return the sums of the rows of each name that are at least so many bytes, biggest first.
+    """Return each name whose rows add up to at least `least` bytes, biggest first.
 
-    A row that has such a share of its sum stands for all of them.
+    A name's largest row represents the name where it has at least the `share` of the sum.
     """
     names: dict[str, list[tuple[Holder, float]]] = defaultdict(list)
-    for row, size in sorted(sizes.items(), key=lambda each: -each[1]):
+    for row, size in sorted(sizes.items(), key=lambda pair: -pair[1]):
         if size:
             names[first_name(row.path)].append((row, size))
     sums = []
@@ -141,22 +134,22 @@ def summed(sizes: Sizes, least: float, share: float) -> Growers:
         if grown >= least:
             all_of_it = joined(name, [row for row, _ in rows])
             sums.append((first if most >= share * grown else all_of_it, grown))
-    return sorted(sums, key=lambda of_name: -of_name[1])
+    return sorted(sums, key=lambda pair: -pair[1])
 
 
 def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, Growers]:
-    """Return who added `growth` bytes on one device and, where nobody was seen to, who may have."""
+    """Return the names that added `growth` bytes on one device; if none is certain, possible ones."""
     known, may = added(holders, before)
     for row in [row for row in (*known, *may) if first_name(row.path) in before.idle]:
         size = known.pop(row, 0.0) or may.pop(row, 0.0)
         if not _ITEMS.fullmatch(row.path, len(first_name(row.path))):
             may[row] = size  # items of its items may have been added
     growing = _growing(known | may, growth)
-    fitting = [one for one in growing if one[1] <= MOST_TIMES * growth]
+    fitting = [grower for grower in growing if grower[1] <= MOST_TIMES * growth]
     seen = {first_name(row.path) for row in known}
     # Without any of these, the others cannot have added as much.
     others = sum(size for _, size in fitting) - NEARLY_ALL * growth
-    sure = [one for one in fitting if one[1] > others and first_name(one[0].path) in seen]
+    sure = [(row, size) for row, size in fitting if size > others and first_name(row.path) in seen]
     if sure:
         return sure[:MOST_NAMED], ()
     free = before.freed - holders.since(before.held).freed
@@ -165,40 +158,34 @@ def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, G
 
 
 def _growing(sizes: Sizes, growth: float) -> Growers:
-    again = {}
-    for row, size in sizes.items():
-        # What came at once, such as the states of an optimizer, cannot have been added again and again.
-        is_several = (
-            _SEVERAL.search(row.path, len(first_name(row.path))) or row.dtype in _CONTAINERS
-        )
-        if size < row.bytes or row.graph_bytes or is_several:
-            again[row] = size
-    return summed(again, LEAST_OF_GROWTH * growth, NEARLY_ALL)
+    # What came at once, such as the states of an optimizer, has not been added step by step.
+    repeated = {
+        row: size
+        for row, size in sizes.items()
+        if size < row.bytes
+        or row.graph_bytes
+        or _SEVERAL.search(row.path, len(first_name(row.path)))
+        or row.dtype in _CONTAINERS
+    }
+    return summed(repeated, LEAST_OF_GROWTH * growth, NEARLY_ALL)
 
 
 def named(
     left: LeftBehind, holders: Holders, before: Before, span_id: int, *, raised: bool = False
 ) -> Finding | None:
-    """Return who holds what was left behind; None if a complete search found nobody."""
-    there, enough = holders.of(left.device), WORTH_NAMING * left.bytes
+    """Return a finding with the names that hold what was left; None if a complete search found no name."""
+    present, enough = holders.of(left.device), WORTH_NAMING * left.bytes
     counted = {
         kind
         for kind, metric in KINDS.items()
         if left.attributed.get(metric, 0.0)
-        >= sum(row.bytes for row in there.rows if row.kind == kind)
+        >= sum(row.bytes for row in present.rows if row.kind == kind)
     }
-    rows = tuple(row for row in there.rows if row.kind not in counted)
+    rows = tuple(row for row in present.rows if row.kind not in counted)
     if left.before >= enough:
         # One tensor with a name of its own that is not new is the same as before.
-        grown = tuple(
-            row
-            for row in rows
-            if row.tensors > 1
-            or row.graph_bytes
-            or row.path in before.new
-            or row.path != first_name(row.path)
-        )
-        known, may = added(replace(there, rows=grown), before)
+        grown = tuple(row for row in rows if not _is_single(row) or row.path in before.new)
+        known, may = added(replace(present, rows=grown), before)
     else:  # nobody can have held it before
         known, may = {row: row.bytes for row in rows}, {}
     sure = summed(known, enough, NEARLY_ALL)
@@ -225,8 +212,12 @@ def named(
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
+def _is_single(row: Holder) -> bool:
+    return row.tensors <= 1 and not row.graph_bytes and row.path == first_name(row.path)
+
+
 def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool) -> Finding | None:
-    """Return that nobody was found before the search ended early; None if it was complete."""
+    """Return a finding that the search ended early without a result; None if the search was complete."""
     if not holders.bound:
         return None
     title = f"{_size(left)}; a quick search did not find what holds it"
@@ -240,7 +231,10 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
 
 
 def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
-    """Return how much of what was left no variable leads to, by a thorough search; None if that is little."""
+    """Return a finding for bytes left that no variable leads to; None if they are few.
+
+    `holders` are those of a thorough search.
+    """
     rows = [row for row in holders.of(left.device).rows if row.path == UNNAMED]
     # As much of it as could be may have been there before.
     size = min(left.bytes, sum(row.bytes for row in rows) - left.before)
@@ -282,7 +276,7 @@ def _title(left: LeftBehind, holding: Growers, at_least: str, *, is_sure: bool) 
 
 
 def _stored(row: Holder) -> str:
-    """Return what a name has, as a sentence; empty where it is one thing alone, or no tensor."""
+    """Return a sentence about the tensors of a name; empty for a single tensor or other objects."""
     if row.kind != "tensors" or row.tensors < 2:
         return ""
     shape = " \N{MULTIPLICATION SIGN} ".join(map(format_count, row.shape))

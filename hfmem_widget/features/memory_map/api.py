@@ -1,4 +1,4 @@
-"""``hfmem_widget.memory_map``: how an allocator's memory lies, read from it."""
+"""``hfmem_widget.memory_map``: the layout of an allocator's memory."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def read_map(
     find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryMap:
-    """Return the map of one device, or else of all GPUs, or of the C heap where there is none.
+    """Return the map of one device, by default of all GPUs, or of the C heap if there are none.
 
-    What cannot be read is a note in it. The `allocator` is by default that of the torch that is loaded.
+    A device that cannot be read has a note. By default, the allocator is that of the loaded torch.
     """
     started = clock()
     allocator = allocator or loaded_allocator()
@@ -55,7 +55,7 @@ def read_map(
         try:
             listed = segments_of(allocator.snapshot(), allocator.device_type)
             segments = tuple(segment for segment in listed if segment.device in wanted)
-        except Exception as error:  # noqa: BLE001  (allocators that keep no list raise what they like)
+        except Exception as error:  # noqa: BLE001  (allocators without a list may raise anything)
             notes = {key: _unlisted(allocator, gpus.index(key), key, error) for key in wanted}
     return MemoryMap(wanted, segments, clock() - started, notes)
 
@@ -63,7 +63,7 @@ def read_map(
 def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -> str:
     try:
         allocated, reserved, *_ = reading_of(allocator.stats(index))
-    except Exception:  # noqa: BLE001  (the same allocators)
+    except Exception:  # noqa: BLE001  (as above)
         allocated = reserved = NOT_AVAILABLE
     sums = f"{format_bytes(allocated)} in use of {format_bytes(reserved)} reserved"
     return (
@@ -73,7 +73,7 @@ def _unlisted(allocator: Allocator, index: int, device: str, error: Exception) -
 
 
 def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
-    """Return a C heap as segments: the heap in pieces, its free top, and what was mapped by itself."""
+    """Return a C heap as segments: the heap in pieces, its free top, and separately mapped requests."""
     top = min(int(heap.keepcost), int(heap.fordblks))
     parts: tuple[tuple[SegmentKind, int, int], ...] = (
         ("heap", int(heap.uordblks), int(heap.fordblks) - top),
@@ -90,10 +90,10 @@ def heap_segments(heap: Mallinfo) -> tuple[Segment, ...]:
 
 
 def memory_map(device: str = "") -> MemoryMap:
-    """Read which segments an allocator has taken, and which blocks lie in them.
+    """Read the segments that an allocator has reserved, and their blocks.
 
     Nothing is allocated on a device, freed or waited for. Without a GPU, or before CUDA is initialised, the
-    map is that of this process's C heap, of which only sums are known.
+    map is that of this process's C heap, which reports only sums.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def memory_map(device: str = "") -> MemoryMap:
     Returns
     -------
     MemoryMap
-        In a notebook, one picture a device.
+        In a notebook, one picture for each device.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The memory map below a running cell's chart; afterwards as it was at the end and at its highest."""
+"""Shows the memory map below a running cell's chart; afterwards the maps at the end and at the highest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHARE = 0.02  # share of the time that reading and drawing may take
 
 
 class LiveMemoryMap(Companion):
-    """Reads the allocator's segments now and then; without a live screen the map is shown at the end only."""
+    """Reads the allocator's segments from time to time; without a live screen, shows them at the end."""
 
     screen: Screen | None = None
 
@@ -41,7 +41,7 @@ class LiveMemoryMap(Companion):
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._devices = options.devices
-        # Time spent waiting for the GIL is not what a reading costs the user. The heap is looked for once.
+        # CPU time, as waiting for the GIL costs the user nothing. The heap is searched for once.
         self._read_map = read or partial(read_map, find_heap=cache(find_glibc_heap), clock=cpu)
         self._clock = clock
         self._cpu = cpu
@@ -56,7 +56,7 @@ class LiveMemoryMap(Companion):
         self._reserved = -math.inf
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Take the place below the chart."""
+        """Show an empty output below the chart, and begin to read."""
         self._monitor = monitor
         self._began = self._clock()
         self._read_due = self._draw_due = self._began + PATIENCE
@@ -65,14 +65,14 @@ class LiveMemoryMap(Companion):
         recorder.subscribe(self._on_tick)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Read once more."""
+        """Read the last map."""
         recorder.unsubscribe(self._on_tick)
         with self._lock:
             self._ended = True
             self._last = self._read(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
-        """Show the last and the highest map in the place of the live one; without that, return them."""
+        """Replace the live map by the last and the highest; without a live map, return them."""
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
             title = f"after {format_duration(self._highest_at)}, when most was reserved"
@@ -93,7 +93,7 @@ class LiveMemoryMap(Companion):
             self._busy = False
 
     def _refresh(self, session: Session) -> None:
-        """Read, and draw if it is time to; on a thread of its own."""
+        """Read, and draw if it is due; on a thread of its own."""
         try:
             with self._lock:
                 if not self._ended:
@@ -121,13 +121,13 @@ class LiveMemoryMap(Companion):
         cost = (self._cpu() - started) / SHARE
         self._read_due = now + max(PERIOD, cost)
         if now >= self._draw_due:
-            # As if nobody had looked since the cell began.
+            # At the pace of a chart that has not been seen since the cell began.
             rate = next(pace.rate for pace in PACES if now - self._began <= pace.unseen)
             self._draw_due = now + max(PERIOD, cost, size / rate)
 
     def _draw(self, memory_map: MemoryMap) -> int:
-        """Show a map where it differs from the one shown; return the bytes that were sent."""
-        # An output that the user's code has cleared stays away until the end.
+        """Show a map if it differs from the current one; return the bytes that were sent."""
+        # An output that the user's code has cleared stays empty until the end.
         if self.screen is None or not self._display_id or self.screen.cleared:
             return 0
         bundle = live_bundle(memory_map)
@@ -146,7 +146,7 @@ class LiveMemoryMap(Companion):
         return memory_map
 
     def _reserved_now(self, session: Session) -> float:
-        # The allocator may have a device that the session has not read yet.
+        # The map's devices: the session may not have read all of them yet.
         newest = session.last_sample
         return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
 

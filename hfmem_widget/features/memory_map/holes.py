@@ -1,4 +1,4 @@
-"""Whether fragmentation made a span need more memory, by what the allocator counts."""
+"""Finds whether fragmentation made a span need more memory, by the allocator's counters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.text import MIB, format_bytes, format_count, format_share
 
 LEAST_HOLES = 512 * MIB
+# Share of reserved memory: training models like bert-large had 1 to 11 % more reserved than allocated.
 LEAST_SHARE = 0.15
-"""Share of reserved memory: training models like bert-large had 1 to 11 % more reserved than allocated."""
 
 EXPANDABLE = (
     "Set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF in older versions of torch) "
@@ -31,12 +31,12 @@ LOOK = (
 def holes(session: Session, span: Span) -> Iterator[Finding]:
     """Yield a finding for each device whose allocator needed more memory because of holes.
 
-    They are those of the fullest moment, and matter only where more was asked of the driver in the span.
+    Holes are measured when most was allocated, and count only if the span reserved more from the driver.
     """
     for device in session.devices:
         unusable, reserved = _at_the_fullest(session, span, device)
         retries = _risen(session, span, device, "alloc_retries")
-        # A request that failed in the end was also tried again.
+        # A request that failed was also retried.
         retries = max(0.0, retries - _risen(session, span, device, "ooms"))
         is_large = unusable > LEAST_HOLES and unusable > LEAST_SHARE * reserved
         if not (is_large or retries):
@@ -55,18 +55,14 @@ def holes(session: Session, span: Span) -> Iterator[Finding]:
                 "to empty its cache, which waits for the GPU"
             )
             advice += [] if is_large else [ROOM]
-        evidence = {
-            "device": device.key,
-            "holes": int(unusable),
-            "reserved": int(reserved),
-            "retries": int(retries),
-        }
+        evidence = {"device": device.key, "holes": int(unusable)}
+        evidence |= {"reserved": int(reserved), "retries": int(retries)}
         text = ", and ".join(title) + "."
         yield Finding("fragmentation", "warn", text, evidence, (*advice, LOOK), span.id)
 
 
 def _at_the_fullest(session: Session, span: Span, device: Device) -> tuple[float, float]:
-    """Return what lay in holes when most was allocated, and what was reserved; 0 where all is well."""
+    """Return the bytes in holes when most was allocated, and those reserved; 0 and NaN if not measured."""
     keys = [f"{device.key}/{metric}" for metric in ("allocated", "reserved", "inactive_split")]
     columns = [column for key in keys if (column := session.index(key)) is not None]
     before = known_of(session.value(span.before, keys[1]), 0.0)

@@ -1,4 +1,4 @@
-"""A memory map as a picture with its figures and what they mean: HTML without a script, and plain text."""
+"""A memory map as a picture with figures and explanations: HTML without a script, and plain text."""
 
 from __future__ import annotations
 
@@ -24,27 +24,19 @@ from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
 
-MOST_PIECES = 2400
-"""Stretches of colour in all pictures of a bundle; what they leave of 60 kB is for the rest."""
-
+MOST_PIECES = 2400  # coloured pieces in all pictures of a bundle, which has at most 60 kB
 LIVE_PIECES = 640  # the same while a cell runs, for 20 kB
 MOST_SEGMENTS = 8  # rows in all tables of the largest segments
 ROWS_OF_A_HEAP = 4  # with its scale
 STRIP = 64  # characters of the picture in plain text
-
 NOTE_LENGTH = 400
 NONE = "\N{EN DASH}"
-COLUMNS = ("largest segments", "size", "free", "largest hole", "blocks")
-
-LEAST_SHARE = 0.01
-"""Share of reserved memory: a part that is smaller, or below 1 MiB, is in the legend only."""
+LEAST_SHARE = (
+    0.01  # share of reserved memory: smaller parts, or below 1 MiB, are only in the legend
+)
 
 _MARKS = dict(zip(LABELS, "█▓▒░·sp", strict=True))
-
-Moments = Sequence[tuple[str, MemoryMap]]
-
-_Sized = Iterator[tuple[float, str]]
-"""Sentences, each with the bytes that decide whether it is worth saying."""
+_Sized = Iterator[tuple[float, str]]  # sentences with the bytes that decide whether they are shown
 
 
 class _Group(NamedTuple):
@@ -54,12 +46,12 @@ class _Group(NamedTuple):
 
 
 def memory_map_bundle(memory_map: MemoryMap) -> dict[str, str]:
-    """Return one picture a device by MIME type."""
+    """Return a picture for each device by MIME type."""
     return moments_bundle((("", memory_map),))
 
 
-def moments_bundle(moments: Moments) -> dict[str, str]:
-    """Return maps of several moments by MIME type: for each and its devices a picture with what it means."""
+def moments_bundle(moments: Sequence[tuple[str, MemoryMap]]) -> dict[str, str]:
+    """Return the maps of several moments by MIME type: a picture and sentences for each of their devices."""
     groups = [group for title, memory_map in moments for group in _groups_of(title, memory_map)]
     sections = (_section(group, len(groups)) for group in groups)
     maps = [memory_map for _, memory_map in moments]
@@ -70,17 +62,15 @@ def moments_bundle(moments: Moments) -> dict[str, str]:
 
 
 def live_bundle(memory_map: MemoryMap) -> dict[str, str]:
-    """Return what is shown while it changes, by MIME type: pictures and their legends, in some 20 kB."""
+    """Return the output of a running cell by MIME type: pictures and legends, of about 20 kB."""
     groups = _groups_of("", memory_map)
     return kit.bundle(kit.headed("memory map"), *(_live(group, len(groups)) for group in groups))
 
 
 def _groups_of(title: str, memory_map: MemoryMap) -> list[_Group]:
-    """Return the devices with segments or a note; all devices where there are none."""
-    there = {*memory_map.notes, *(segment.device for segment in memory_map.segments)}
-    devices = [device for device in memory_map.devices if device in there] or list(
-        memory_map.devices
-    )
+    """Return the devices with segments or a note; all devices if none has any."""
+    present = {*memory_map.notes, *(segment.device for segment in memory_map.segments)}
+    devices = [device for device in memory_map.devices if device in present] or memory_map.devices
     return [
         _Group(title, memory_map.notes.get(device, ""), memory_map.fragmentation(device))
         for device in devices
@@ -117,7 +107,7 @@ def _section(group: _Group, groups: int) -> kit.Fragment:
 
 
 def _live(group: _Group, groups: int) -> kit.Fragment:
-    """Return a picture that keeps its height while there are a few rows more or less, and a short legend."""
+    """Return a picture whose height allows for a few more rows, and a short legend."""
     fragmentation = group.fragmentation
     picture = picture_html(fragmentation, LIVE_PIECES // groups) if fragmentation.reserved else ""
     height = STEP * (ROWS_OF_A_HEAP if fragmentation.is_host else ROWS + 2)
@@ -137,7 +127,7 @@ def _name(part: Part, more: str = "") -> kit.Fragment:
 
 
 def _size(size: float) -> str:
-    """Return bytes as text; few bytes, or none, as less than the smallest figure."""
+    """Return bytes as text; zero as less than the smallest figure."""
     return kit.size_text(size or 1.0)
 
 
@@ -146,7 +136,7 @@ def _share(size: float, fragmentation: Fragmentation) -> str:
 
 
 def _segments(fragmentation: Fragmentation, most: int) -> kit.Fragment:
-    """Return a table of the largest segments; nothing of a heap, which has none."""
+    """Return a table of the largest segments; a heap has none."""
     segments = [(segment, place) for place in fragmentation.places for segment in place.segments]
     if fragmentation.is_host:
         return kit.NOTHING
@@ -161,7 +151,8 @@ def _segments(fragmentation: Fragmentation, most: int) -> kit.Fragment:
             format_count(len(segment.blocks)),
         )
         rows.append(TableRow((kit.code(f"{segment.address:#x}{where}"), *figures)))
-    return table([*map(Column, COLUMNS)], rows)
+    heads = "largest segments", "size", "free", "largest hole", "blocks"
+    return table([*map(Column, heads)], rows)
 
 
 def _text(fragmentation: Fragmentation) -> str:
@@ -175,7 +166,7 @@ def _text(fragmentation: Fragmentation) -> str:
 
 
 def _strip(fragmentation: Fragmentation) -> str:
-    """Return all segments end to end, the largest first: each character is what most of its bytes are."""
+    """Return the segments end to end, the largest first; a character shows the largest part of its bytes."""
     cell = fragmentation.reserved / STRIP
     shares: list[dict[str, float]] = [{} for _ in range(STRIP)]
     start = 0.0
@@ -190,7 +181,7 @@ def _strip(fragmentation: Fragmentation) -> str:
 
 
 def sentences(fragmentation: Fragmentation) -> tuple[str, ...]:
-    """Return what a person should know of a device's segments, most useful first."""
+    """Return sentences on a device's segments, most useful first."""
     if not fragmentation.reserved:
         return ()
     sized = _of_heap(fragmentation) if fragmentation.is_host else _of_gpu(fragmentation)

@@ -1,6 +1,6 @@
-"""Segments as bars in rows, on one scale, and blocks as stretches of colour: inline SVG without a script.
+"""Segments as bars in rows on one scale, with coloured pieces for blocks: inline SVG without a script.
 
-Blocks too fine to see are put together.
+Blocks that are too small to be seen are merged.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from hfmem_widget.view.chart.svg import trimmed
 from hfmem_widget.view.html import caption, drawing, shown
 
 WIDTH = 720  # units across; a unit is about a pixel where there is room
-ROWS = 8  # rows that would hold everything if nothing were left free at their ends
+ROWS = 8  # rows that hold everything, but for space left at their ends
 GAP = 2.0  # units between neighbouring bars
-NARROW = 5.0  # units below which a segment has no bar of its own: narrow segments stand end to end
-COARSE_BARS = 8  # times as many where there is little room for pieces
-SLIVER = 0.1  # of the finest length: shorter pieces wait, to be drawn with those after them
+NARROW = 5.0  # units below which segments share bars, end to end
+COARSE_BARS = 8  # the largest factor for `NARROW` if there are too many pieces
+SLIVER = 0.1  # share of the finest length: shorter pieces are merged with later ones
 HEIGHT, STEP = 13, 17  # pixels of a bar, and from one row to the next
 
 Pieces = tuple[Piece, ...]
@@ -39,9 +39,9 @@ class SegmentBar(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The bars of all places of a device, and how many bytes the whole width stands for."""
+    """The bars of all places of a device."""
 
-    full: float
+    full: float  # bytes of the whole width
     places: tuple[tuple[StreamPool, tuple[SegmentBar, ...]], ...]
 
 
@@ -54,7 +54,7 @@ def layout(places: Sequence[StreamPool], most: int) -> Layout:
     coarse = 1.0
     while True:
         finest = coarse * full / WIDTH
-        # What was put together stays together, so each round has fewer pieces than the one before.
+        # Merged pieces stay merged, so each round has fewer pieces.
         pieces = [[_joined(merged(each, finest)) for each in segments] for segments in pieces]
         laid = tuple(
             (place, _bars(place, segments, full, coarse))
@@ -67,13 +67,13 @@ def layout(places: Sequence[StreamPool], most: int) -> Layout:
 
 
 def _full_width(largest: int, wanted: float) -> float:
-    """Return the bytes across a row: at least those wanted, and as many of the largest bars as fit whole."""
+    """Return the bytes of a row: at least `wanted`, and a whole number of the largest bars."""
     abreast = max(1, math.ceil(wanted / largest))
     return abreast * largest * WIDTH / (WIDTH - (abreast - 1) * GAP)
 
 
 def merged(pieces: Iterable[Piece], finest: float) -> Iterator[Piece]:
-    """Put neighbours together that are alike, or too small to be seen; the sums stay what they are."""
+    """Merge neighbours of one kind, and those too small to be seen; the sums by kind do not change."""
     waiting: dict[str, int] = {}
 
     def drain(least: float) -> Iterator[Piece]:
@@ -101,7 +101,7 @@ def _bars(
 
 
 def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
-    """Yield bars in rows as words in lines: each in the first row that has room for it."""
+    """Yield bars in rows, each in the first row with enough room."""
     ends: list[float] = []
     for stretch in stretches:
         width = sum(size for _, size in stretch) * WIDTH / full
@@ -135,7 +135,7 @@ def _joined(pieces: Iterable[Piece]) -> Pieces:
 
 
 def picture_html(fragmentation: Fragmentation, most: int) -> str:
-    """Return the bars of all places, each place with its heading, in at most about `most` pieces."""
+    """Return the bars of all places with their headings, in at most about `most` pieces."""
     full, places = layout(fragmentation.places, most)
     is_one = len(places) == 1
     drawn = "".join(_place_html(place, bars, full, is_one=is_one) for place, bars in places)
@@ -145,7 +145,7 @@ def picture_html(fragmentation: Fragmentation, most: int) -> str:
 
 
 def _place_html(place: StreamPool, bars: Sequence[SegmentBar], full: float, *, is_one: bool) -> str:
-    # One path for each part: a level line as thick as a bar for each of its pieces.
+    # One path for each kind: a horizontal line, as thick as a bar, for each of its pieces.
     paths = dict.fromkeys(LABELS, "")
     for bar in bars:
         left = bar.left
@@ -164,7 +164,7 @@ def _place_html(place: StreamPool, bars: Sequence[SegmentBar], full: float, *, i
         f"{place.name}: {format_bytes(place.reserved)} reserved, {format_bytes(place.free)} free"
     )
     heading = "" if is_one else f'<div style="margin:6px 0 0">{caption(heading_text)}</div>'
-    # JupyterLab gives every svg `height: auto`; only an inline style stands above that.
+    # JupyterLab gives every svg `height: auto`, which only an inline style overrides.
     return heading + drawing(
         f'<svg role="img" aria-label="{shown(heading_text).html}" viewBox="0 0 {WIDTH} {height}" '
         f'preserveAspectRatio="none" style="display:block;width:100%;height:{height}px">{shapes}</svg>'

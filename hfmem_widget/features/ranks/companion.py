@@ -1,4 +1,4 @@
-"""Has the ranks that a watched cell starts followed, and shows all of them in its place."""
+"""Follows the ranks that a watched cell starts, and shows all of them in one card."""
 
 from __future__ import annotations
 
@@ -32,17 +32,12 @@ from hfmem_widget.text import plain
 if TYPE_CHECKING:
     from hfmem_widget.ranks.run import Run
 
-EVERY = 0.5
-"""Seconds between two looks for ranks, as long as there are none."""
-
-ENGINE = "ipyparallel"
-
-PATIENCE = 20.0
-"""Seconds to wait for the engines, which may be busy: then they are not followed."""
+EVERY = 0.5  # seconds between two searches, until the first rank is found
+PATIENCE = 20.0  # seconds to wait for the engines; busy engines are not followed
 
 
 class FollowedRanks(Companion):
-    """Lends the environment in which ranks follow themselves, and collects them; `clock` returns seconds."""
+    """Sets the environment that makes ranks record themselves, and collects them; `clock` returns seconds."""
 
     stands_above = True
 
@@ -54,7 +49,7 @@ class FollowedRanks(Companion):
     ) -> None:
         named = options.ranks if isinstance(options.ranks, str) else ""
         self._is_named = bool(named)
-        self._directory = _free(expanded(named)) if named else unused()
+        self._directory = _unoccupied(expanded(named)) if named else unused()
         self._lent = Lent(self._directory, options)
         self._label = options.label
         self._is_quiet, self._has_chart = options.quiet, options.chart
@@ -66,9 +61,9 @@ class FollowedRanks(Companion):
         self._engines: Engines | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Lend the environment, and look for ranks from now on."""
+        """Set the environment, and look for ranks from now on."""
         self._label = self._label or span.label
-        with suppress(OSError):  # it is to be made
+        with suppress(OSError):  # it does not exist yet
             if self._is_named and (why := refusal(self._directory)):
                 recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
@@ -78,7 +73,7 @@ class FollowedRanks(Companion):
                 recorder.note(f"The engines of ipyparallel are not followed ({why}).")
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Put the environment back, and look for the last time."""
+        """Restore the environment, and look for the last time."""
         recorder.unsubscribe(self._look)
         self._lent.end()
         if self._engines is not None and (why := self._engines.leave()):
@@ -90,13 +85,13 @@ class FollowedRanks(Companion):
         self._look(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, Any]:
-        """Read what the ranks wrote last, and return the card of all of them."""
-        self._lent.end()  # where a fault of ours has kept `end` from it
+        """Read the last data of the ranks, and return the card of all of them."""
+        self._lent.end()  # again, in case `end` has failed
         run = self._run
         if run is None:
             return NOTHING
         run.finish(was_interrupted=self._was_interrupted)
-        # Of no span here: the ranks' own card shows them.
+        # Span 0 keeps them off the cell's card: the ranks' own card shows them.
         session.findings += [replace(finding, span_id=0) for finding in run.findings]
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
@@ -107,39 +102,37 @@ class FollowedRanks(Companion):
         return card_of(run.overview, with_chart=self._has_chart)
 
     def _look(self, session: Session, samples: Sequence[Sample] = ()) -> None:
-        """Begin to collect once a rank has made the directory; one at a time, or one would take it away."""
+        """Begin to collect once a rank has made the directory; under a lock, so that only one run is made."""
         with self._looking:
             if self._run is not None or self._clock() < self._due:
                 return
             self._due = self._clock() + EVERY
             if is_run(self._directory):
-                # Only now: it takes a sixth of what the first watch of a kernel may cost.
+                # Imported late: it takes a sixth of the time that the first watch of a kernel may take.
                 from hfmem_widget.ranks.run import Run
 
+                started = session.started_at
                 self._run = Run(
-                    self._directory,
-                    label=self._label,
-                    started_at=session.started_at,
-                    started_here=True,
+                    self._directory, label=self._label, started_at=started, started_here=True
                 )
                 if not self._is_named:
-                    # Once nobody has the run any more; at the latest with the process.
+                    # When the run is no longer referenced; at the latest at exit.
                     weakref.finalize(self._run, _remove, self._directory, os.getpid())
                 self._run.start()
                 session.run = self._run
 
 
-def _free(directory: Path) -> Path:
-    """Return a directory, or one with a number where there is a run in it, as of a cell that is run again."""
+def _unoccupied(directory: Path) -> Path:
+    """Return a directory without a run; a number is appended if there is one, as when a cell is run again."""
     numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
-    return next(place for place in itertools.chain([directory], numbered) if not is_run(place))
+    return next(path for path in itertools.chain([directory], numbered) if not is_run(path))
 
 
 class Engines:
-    """The engines of one client of ipyparallel; raises `OptionError` if it is none, or has no engines.
+    """The engines of a client of ipyparallel; raises `OptionError` for other objects, or without engines.
 
-    Only a path goes to them, over the channel that ipyparallel authenticates. So they must see the
-    directory: those of another machine need ``--ranks PATH`` on a common disk.
+    Only a path is sent to them, over ipyparallel's authenticated channel, so they must have access to the
+    directory: engines on another machine need ``--ranks PATH`` on a shared disk.
     """
 
     def __init__(self, client: Any) -> None:
@@ -155,35 +148,35 @@ class Engines:
         return len(self._client.ids)
 
     def follow(self, directory: Path) -> str:
-        """Have each be a rank of a run, and return why one could not be."""
+        """Make each engine a rank of a run; return why one failed, or an empty string."""
         world = len(self)
         return self._ask(lambda rank: (join, os.fspath(directory), rank, world))
 
     def leave(self) -> str:
-        """Have none be a rank any more, and return why one could not be reached."""
+        """End the ranks of all engines; return why one failed, or an empty string."""
         return self._ask(lambda _rank: (leave,))
 
     def _ask(self, call: Callable[[int], tuple[Any, ...]]) -> str:
         try:
-            reports = [
-                self._client[engine].apply_async(*call(rank))
-                for rank, engine in enumerate(self._client.ids)
-            ]
-            for answer in reports:
-                answer.get(PATIENCE)
-        except Exception as error:  # noqa: BLE001  (whatever a cluster says, the cell goes on)
+            engines = enumerate(self._client.ids)
+            results = [self._client[engine].apply_async(*call(rank)) for rank, engine in engines]
+            for result in results:
+                result.get(PATIENCE)
+        except Exception as error:  # noqa: BLE001  (a cluster may raise anything; the cell goes on)
             return f"{type(error).__name__}: {plain(error)}"
         return ""
 
 
 def join(directory: str, rank: int, world: int) -> None:
-    """Be a rank of a run, if this process is none; called in an engine."""
-    rank_of_engine = Rank(rank, rank, world, host=this_host(), pid=os.getpid(), engine=ENGINE)
+    """Begin to record this engine as a rank of a run, if it is not one; called in the engine."""
+    rank_of_engine = Rank(
+        rank, rank, world, host=this_host(), pid=os.getpid(), engine="ipyparallel"
+    )
     resolve("hfmem_widget.drivers.follow:begin")(directory, rank_of_engine)
 
 
 def leave() -> None:
-    """Be a rank no more; called in an engine."""
+    """End the recording of this engine; called in the engine."""
     resolve("hfmem_widget.drivers.follow:end")()
 
 
@@ -193,20 +186,20 @@ class _InUse(Part):
 
 
 def take(client: Any | None) -> Engines | None:
-    """Have the engines of a client be ranks of whatever is watched from now on; with None those of none."""
+    """Make the engines of a client ranks of all later watches; None ends this."""
     engines = process_state(_InUse).engines = None if client is None else Engines(client)
     return engines
 
 
 def engines_in_use() -> Engines | None:
-    """Return the engines that are ranks of what is watched."""
+    """Return the engines that `take` has set."""
     return process_state(_InUse).engines
 
 
 def unused() -> Path:
-    """Return a directory that is not there, under a name that nobody can guess; it goes with this process."""
+    """Return the path of a directory that does not exist, with a random name; it is removed at exit."""
     directory = Path(tempfile.gettempdir()) / f"hfmem-{secrets.token_hex(8)}"
-    # A child to which it was given may begin after its cell.
+    # At exit, because a child process may begin to write after the end of its cell.
     atexit.register(_remove, directory, os.getpid())
     return directory
 

@@ -1,4 +1,4 @@
-"""Writes a session to a file while it runs, on a thread of its own: a slow disk costs the recording alone."""
+"""Writes a session to a file while it runs, on its own thread: a slow disk delays nothing else."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
-MOST_WAITING = 6000
-"""Samples that wait for the disk: ten minutes at the usual interval. Older ones are not recorded."""
-
+MOST_WAITING = (
+    6000  # samples that wait for the disk, of ten minutes by default; older ones are lost
+)
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
-MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to the report of it
-TRIES = 3
-PAUSE = 10.0
-"""Tries to write where the disk refuses, and the seconds between them."""
+MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to its report
+TRIES = 3  # attempts to write before the recording ends
+PAUSE = 10.0  # seconds between two attempts
 
 
 class FileRecording(Companion):
-    """Follows a session into a file: that of the options, or of a rank, `member`, in its run's directory.
+    """Records a session to the file of the options, or for a rank (`member`) to one in its run's directory.
 
-    `clock` returns seconds since the epoch; `opened` makes the file at a path.
+    `clock` returns seconds since the epoch; `opened` creates the file at a path.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class FileRecording(Companion):
     ) -> None:
         self._clock = clock
         self._member = member
-        # At once: where it cannot be, the watch is refused before the user's code has run.
+        # Checked here, so that a watch with a wrong path is refused before the user's code runs.
         path = member.directory if member else path_for(options.record, options.label, clock())
         self._name = plain(path)
-        self._path = expanded(os.fspath(path))  # the user's code may go to another folder
+        self._path = expanded(os.fspath(path))  # absolute: the user's code may change the directory
         self._opened = opened
         self._file: GrowingFile | None = None
         self._lines: Lines | None = None
@@ -68,7 +67,7 @@ class FileRecording(Companion):
         self._is_over = self._is_closed = self._is_broken = False
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Begin the file, and take every sample from now on."""
+        """Claim the path, and queue every sample from now on."""
         rank = self._member.rank if self._member else None
         if rank is None:
             claim(self._path)
@@ -80,16 +79,16 @@ class FileRecording(Companion):
         self._ticker.start()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Take no more samples; what is found at the end is still to come."""
+        """Queue no more samples; findings at the end are written by `conclude`."""
         recorder.unsubscribe(self._take)
 
     def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Write the end, and say where the recording is or why there is none."""
+        """Write the end, and note where the recording is or why it is incomplete."""
         self._is_over = True
         if self._ticker.alive:
             self._ticker.tick_now(PATIENCE)
         else:
-            self.tick()  # where the system had no thread for it
+            self.tick()  # no thread could be started
         self._ticker.stop(0.0)
         if not self._is_closed:
             note = f"The recording is not complete: the disk is slow ({self._name})."
@@ -108,15 +107,15 @@ class FileRecording(Companion):
         if session is None or lines is None or self._is_closed:
             self._ticker.stop(0.0)
             return
-        # What has ended without a report, because of a fault of ours, is complete too. Before a report there
-        # may be dry runs.
+        # A session without a report, because of a fault of ours, is also completed. Dry runs may precede a
+        # report.
         stopped = session.stopped_at
         is_late = stopped is not None and self._clock() > stopped + MOST_BEFORE_REPORT
         is_last = self._is_over or is_late
         try:
             self._unwritten.extend(self._news(session, lines, is_last=is_last))
             self._write(lines, is_last=is_last)
-        except Exception as error:  # noqa: BLE001  (whatever the disk says, the cell goes on)
+        except Exception as error:  # noqa: BLE001  (the disk may raise anything; the cell goes on)
             self._failed += 1
             self._not_before = self._clock() + PAUSE
             if is_last or self._failed >= TRIES or not isinstance(error, OSError):
@@ -139,7 +138,7 @@ class FileRecording(Companion):
     def _write(self, lines: Lines, *, is_last: bool) -> None:
         if self._clock() < self._not_before and not is_last:
             return
-        # Here, not in `begin`: a disk that hangs must not hold up the user's code.
+        # Opened here, not in `begin`, because a disk that hangs must not delay the user's code.
         if self._file is None:
             run = ""
             if self._member is not None:
@@ -162,7 +161,7 @@ class FileRecording(Companion):
         reason = f"{plain(strerror)} ({self._name})" if strerror else plain(error)
         session.notes.append(LocalNote(f"The recording ended early: {reason}."))
         rank = self._member.rank if self._member else None
-        # One of each host says so; of a process that is taken for a launcher the file is taken away.
+        # One rank of each host warns; the file of a process that turns out to be a launcher is removed.
         if rank is not None and not rank.local and (self._file is None or rank.engine != ALONE):
             how = "not" if self._file is None else "no longer"
             warn(f"rank {rank.rank} is {how} followed: {reason}")
@@ -176,14 +175,14 @@ class FileRecording(Companion):
             self._ticker.tick_now(0.0)
 
     def _has_news(self, session: Session) -> bool:
-        """Return whether there is what others should know at once: a finding, a mark, a training's end."""
+        """Return whether there is a new finding, guide or end of a training, which is written at once."""
         seen, self._seen = self._seen, (len(session.findings), len(session.guides))
         trained, self._trains = self._trains, any(s.kind == "train" for s in session.open_spans)
         return (trained and not self._trains) or seen != self._seen
 
 
 def _newest(session: Session, count: int) -> list[Sample]:
-    """Return the newest samples, of which subscribers are not notified: those of the edges at the end."""
+    """Return the newest samples: subscribers are not notified of those at the final edges."""
     rows = session.between(-math.inf, math.inf)
     if rows.bucket > 1:
         return [session.last_sample] if count > 0 else []

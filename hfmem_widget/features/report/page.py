@@ -1,4 +1,4 @@
-"""The document, one file that a browser opens from disk and that may load nothing; and its sections."""
+"""A report as one HTML file, which browsers open from disk and which loads nothing; and its sections."""
 
 from __future__ import annotations
 
@@ -51,23 +51,21 @@ from hfmem_widget.view.wire import protocol
 LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
 _STYLE = Path(__file__).with_name("page.css")
-_ROOM_BESIDE = 300  # bytes at most of what stands behind the frame
+_ROOM_BESIDE = 300  # bytes at most behind the frame
+_NO_YEAR = (
+    2.0**37
+)  # seconds since the epoch that `datetime` cannot represent; a recording may have any
 
-_NO_YEAR = 2.0**37  # seconds from which on the calendar has no year; a recording may say anything
-
-MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000
-"""Bytes of samples and of steps at most, before they are compressed."""
-
+MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000  # of samples and of steps, before compression
 MOST_SPANS = 400
 FEWEST_ROWS = 240
-SLACK = 0.9  # of the room is aimed at where a frame has turned out too large
+SLACK = 0.9  # share of the available size that is aimed at after a frame was too large
 
 MOST_NOTES = 20
 MOST_FINDINGS = 15
 MOST_CELLS, MOST_WITH_PHASES = 40, 10  # the newest
 MOST_STEPS = 40  # rows
-# Devices whose parts are notes in full; of more, only those of the one that rose highest.
-MOST_WHOLE = 2
+MOST_WHOLE = 2  # devices with a full section of parts; with more devices, only the highest has one
 
 
 class ReportPath(type(Path())):  # type: ignore[misc]  # 3.11 has no other class of this system's paths
@@ -76,7 +74,7 @@ class ReportPath(type(Path())):  # type: ignore[misc]  # 3.11 has no other class
     def _repr_html_(self) -> str:
         text = kit.shown(str(self), kit.PATH_LENGTH).html
         try:
-            # A page reaches what lies beside the notebook, or below it.
+            # A notebook's page can link to files in its folder and below.
             near = self.absolute().relative_to(Path.cwd()).as_posix()
         except (OSError, ValueError):
             return text
@@ -105,10 +103,9 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         sections = [*before, Section("memory", "Memory over time", chart), *after]
         return _document(session.label, sections, written, about=about, script=script)
 
-    if not still:
-        return document('<p class="note">There are too few samples for a chart.</p>')
-    if static:
-        return document(still)
+    if not still or static:
+        none = '<p class="note">There are too few samples for a chart.</p>'
+        return document(still or none)
     try:
         script, device = _read(_SCRIPT), busiest(session)
     except FileNotFoundError:
@@ -125,7 +122,7 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
 
 
 def _folded(session: Session, rows: int) -> str:
-    """Return what the chart has in place of single samples; nothing where it has all of them."""
+    """Return a note on the folding of samples in the chart; empty if it has all of them."""
     timeline = session.between(0.0, math.inf)
     if timeline.bucket == 1 and len(timeline) <= rows:
         return ""
@@ -153,7 +150,7 @@ def _document(
     sections: list[Section],
     written: float,
     *,
-    about: tuple[str, str],  # what stands below the name, and our version
+    about: tuple[str, str],  # the line below the name, and the version of hfmem_widget
     script: str = "",
 ) -> str:
     name = kit.shown(label or "Memory report").html
@@ -161,9 +158,9 @@ def _document(
     version = kit.shown(about[1]).html
     scripted = f'<script type="module">{script}</script>' if script else ""
     body = "".join(
-        f'<section id="{one.name}" aria-labelledby="{one.name}-title">'
-        f'<h2 id="{one.name}-title">{one.title}</h2>{one.html}</section>\n'
-        for one in sections
+        f'<section id="{part.name}" aria-labelledby="{part.name}-title">'
+        f'<h2 id="{part.name}-title">{part.title}</h2>{part.html}</section>\n'
+        for part in sections
     )
     return f"""<!doctype html>
 <html lang="en">
@@ -191,7 +188,7 @@ def _document(
 
 
 def _policy(script: str, *, images: bool) -> str:
-    """Return what the page may do: run its own script, show its `images`, and have styles in attributes."""
+    """Return the page's content security policy: its own script, inline styles, and `images` in it."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
     own += " img-src data:;" if images else ""
@@ -219,7 +216,7 @@ def _read(path: Path) -> str:
 
 
 def packed(session: Session, room: int) -> tuple[str, int]:
-    """Return a session as a frame of at most `room` characters, folded where it must be, and its rows.
+    """Return a session as a frame of at most `room` characters, folded if necessary, and its number of rows.
 
     It is Base64 of the gzip of a line of JSON and the buffers. Nothing in it can end a script.
     """
@@ -264,7 +261,7 @@ def _peak(session: Session, device: Device) -> float:
 
 
 def before_chart(session: Session) -> Iterator[Section]:
-    """Yield what stands above the chart."""
+    """Yield the sections above the chart."""
     yield Section("summary", "Summary", _summary(session))
     findings = sorted(session.findings, key=lambda finding: GRAVITY[finding.severity])
     if findings:
@@ -282,7 +279,7 @@ def before_chart(session: Session) -> Iterator[Section]:
 
 
 def after_chart(session: Session) -> Iterator[Section]:
-    """Yield what stands below the chart."""
+    """Yield the sections below the chart."""
     parts = {
         ("peak", "Memory at the peak"): _anatomy(session),
         ("phases", "Phases"): _phases(session),
@@ -295,7 +292,7 @@ def after_chart(session: Session) -> Iterator[Section]:
 
 def _shown(noun: Shown) -> str:
     html: str = noun._repr_mimebundle_()["text/html"]
-    shown, _, script = html.partition("<script>")  # the page's own does what it does
+    shown, _, script = html.partition("<script>")  # the page has its own script for this
     return shown + script.partition("</script>")[2]
 
 
@@ -380,7 +377,7 @@ def _phases(session: Session) -> str:
 
 
 def _steps(session: Session) -> str:
-    """Return the steps with the peaks of the device that rose highest, neighbours folded if many."""
+    """Return the steps with the peaks of the highest device; many steps are folded into rows."""
     devices = session.steps.devices
     groups = [group_of(row, devices) for row in session.folded_steps(MOST_STEPS).tolist()]
     highest = [(steps.peak, device) for group in groups for device, steps in group.devices.items()]

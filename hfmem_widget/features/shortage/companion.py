@@ -12,12 +12,12 @@ from hfmem_widget.session import Finding, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_bytes
 
 STALLED: Final = 10.0
-"""Percent of ten seconds in which some task waited, which systemd calls pressure (200 ms in 2 s). Where none
-waited before, waiting for a third of the time gives 6 % after 2 s, and 11 % after 4."""
+"""Percent of ten seconds in which some task waited; systemd calls it pressure (200 ms in 2 s). After an idle
+time, waiting for a third of the time gives 6 % after 2 s, and 11 % after 4."""
 
 LITTLE: Final = 0.15
-"""Share of the machine's memory. With more left, tasks wait for something else, as for a group's limit. GB10s
-froze with 0.2 to 6 % left (vllm-ultimate-dgx-spark#9)."""
+"""Share of the machine's memory. With more left, tasks wait for something else, such as a group's limit.
+GB10s froze with 0.2 to 6 % left (vllm-ultimate-dgx-spark#9)."""
 
 ADVICE: Final = (
     "CPU and GPU share this memory, so the machine may swap or stop responding before PyTorch raises an "
@@ -26,18 +26,18 @@ ADVICE: Final = (
 
 
 class Shortage(Companion):
-    """Looks at every sample until it has warned."""
+    """Checks every sample until it has warned."""
 
     def __init__(self, options: WatchOptions) -> None:
         self._span_id: int | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Look from now on."""
+        """Check samples from now on."""
         self._span_id = span.id
         recorder.subscribe(self._look)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Look no longer."""
+        """Stop checking."""
         recorder.unsubscribe(self._look)
 
     def _look(self, session: Session, samples: Sequence[Sample]) -> None:

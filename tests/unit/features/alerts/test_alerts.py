@@ -50,8 +50,8 @@ def test_each_finding_is_told_once() -> None:
     told: list[Finding] = []
     watched = Watched(told.append)
     watched.find("budget", title="It exceeded its budget.")
-    watched.alerts.look()
-    watched.alerts.look()
+    watched.alerts.report_new()
+    watched.alerts.report_new()
     assert [finding.kind for finding in told] == ["budget"]
 
     watched.session.findings.clear()
