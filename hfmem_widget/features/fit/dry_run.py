@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from hfmem_widget.features.fit.allocator import Event, ReplayPeak
+from hfmem_widget.features.fit.allocator import Event, ReplayPeak, round_up
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
@@ -188,10 +188,16 @@ def inference(
             cast_to_float(outputs)
         tensors = tensors_in([*_caches_in(outputs).values()])
         sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
-        kept, events = sum(map(live.rounded, sizes.values())), tuple(live.events)
-        found = live.peak, kept, mode.routes, live.knowing.assumed, events
-        predictions = sum(one.nbytes for one in _predictions_in(model, outputs))
-        return Inference(*found, predictions, live.now, max(sizes.values(), default=0))
+        return Inference(
+            live.peak,
+            kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
+            routes=mode.routes,
+            assumed=live.knowing.assumed,
+            events=tuple(live.events),
+            predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
+            left=live.now,
+            largest=max(sizes.values(), default=0),
+        )
 
 
 def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
