@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
+from hfmem_widget.analysis.facts import ran_out
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast, ForecastPart, size_text
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import HELD, Device, Sample, Session, Span
+from hfmem_widget.session import HELD, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
@@ -164,6 +165,18 @@ def calibration_of(session: Session, root: Span, device: Device, forecast: Forec
         f"{text}: what would fit is scaled by that, part by part.",
         {**scales, **dict.fromkeys(CERTAIN, 1.0), "made": left / made},
     )
+
+
+def error_of(session: Session, root: Span) -> Finding | None:
+    """Return the newest out-of-memory error of a watched span; None without one."""
+    errors = (each for each in reversed(session.findings) if each.span_id == root.id)
+    return next(filter(ran_out, errors), None)
+
+
+def room_before(error: Finding) -> float:
+    """Return the bytes that this process could have had when memory ran out; NaN if unknown."""
+    figures = (error.evidence.get(name) for name in ("room", "allocated"))
+    return sum(float(value) if isinstance(value, int) else math.nan for value in figures)
 
 
 def failed_spans(session: Session, root: Span) -> list[Span]:
