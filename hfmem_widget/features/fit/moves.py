@@ -332,9 +332,10 @@ def largest(
     try:
         fitting = most_that_fit(
             lambda at: training.most(dry(replace(setting, **dict[str, Any]({name: at})))),
-            *(size, slope, training.room),
-            low=0,
-            high=high,
+            size,
+            slope,
+            training.room,
+            high,
             next_too=False,
         )
     except OptionError:

@@ -252,7 +252,7 @@ def fit_passes(session: Session, headroom: float) -> Fit | None:
     high, largest = max(passes.rows, MOST_TOKENS // setting.length), None
     with suppress(TimeoutError, OptionError):
         slope = took * margin_on(device) / passes.rows
-        largest = most_that_fit(most, passes.rows, slope, passes.room, low=0, high=high)
+        largest = most_that_fit(most, passes.rows, slope, passes.room, high)
     does_not = forecast.interval[0] > passes.room + passes.spare
     fits = most(passes.rows) <= passes.room or (False if does_not else None)
     session.moves = [move for move in _moves_of(passes) if move.peak < total]
@@ -404,10 +404,10 @@ def _most(passes: Passes, need: Callable[[int], Need], most: int) -> int:
     slope = need(most)[1] / most
     for spare in (0.0, passes.spare):
         left = (passes.room + spare - passes.base) / margin_on(passes.device)
-        if found := most_that_fit(
-            lambda size: need(size)[1], most, slope, left, low=0, high=most, next_too=False
+        if size := most_that_fit(
+            lambda size: need(size)[1], most, slope, left, most, next_too=False
         ):
-            return found
+            return size
     return 1
 
 
