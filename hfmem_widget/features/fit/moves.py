@@ -30,7 +30,14 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
 from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
-from hfmem_widget.features.fit.recorded import CANNOT, Training, has_ranks, live, made_again
+from hfmem_widget.features.fit.recorded import (
+    CANNOT,
+    Training,
+    has_ranks,
+    live,
+    made_again,
+    margin_on,
+)
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
@@ -420,7 +427,7 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
     # The largest that is sure to fit; if none is, the largest that would fit if the spare were free. Above
     # weights and states, a step takes about as much for each row.
     for spare in (0.0, training.spare):
-        left = (training.room + spare) / training.margin - held
+        left = (training.room + spare) / margin_on(training.device) - held
         share = left / max(1.0, now.total - held)
         likely = (at(each) for each in rows if each <= share * setting.batch)
         fitting = (each for each in likely if training.fits(dry(each), spare))

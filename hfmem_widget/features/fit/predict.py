@@ -381,7 +381,7 @@ def _activations_as(forecast: Forecast, bound: Bound) -> Forecast:
 
 
 def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
-    """Return a part that is as large at the peak as at any time."""
+    """Return a part of constant size."""
     return ForecastPart(name, size, size, source, bound)
 
 

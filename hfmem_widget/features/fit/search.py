@@ -13,8 +13,6 @@ TRIES = 6  # dry runs for the longest rows, and for the largest batch
 CLOSE = 64  # the search ends within this part of the size
 STEEP = 8  # a further token or row costs at least this part of the average
 
-PROBE = 2  # rows of the larger of the two batches from which others are extrapolated
-
 
 def largest_batch(
     at: Callable[[int], Forecast], room: float, known: dict[int, float]
@@ -22,7 +20,7 @@ def largest_batch(
     """Return how many rows fit into `room` bytes, by forecasts at other batches; None if one is incomplete.
 
     `known` maps each batch that was forecast to its total; this search adds its own. The first guess is
-    extrapolated from one row and `PROBE` rows. A guess of more than `MOST_TOKENS` tokens has no forecast:
+    extrapolated from one row and two rows. A guess of more than `MOST_TOKENS` tokens has no forecast:
     its batch would take too much of the host's memory.
     """
 
@@ -33,12 +31,12 @@ def largest_batch(
         known[rows] = forecast.total
         return forecast.total
 
-    one_row, more = at(1), at(PROBE)
-    known |= {1: one_row.total, PROBE: more.total}
+    one_row, two_rows = at(1), at(2)
+    known |= {1: one_row.total, 2: two_rows.total}
     rows, bytes_a_row = MOST_ROWS, 0.0
     # Forward and backward grow with the batch; the optimizer's step does not.
     for phase, first in one_row.peaks.items():
-        row = (more.peaks[phase] - first) / (PROBE - 1)
+        row = two_rows.peaks[phase] - first
         if first > room:
             return 0
         if row > 0:

@@ -302,7 +302,6 @@ def _insertions(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_E
 
 
 def _below(cell: _Cell, statement: ast.stmt, *lines: str) -> _Edit:
-    """Return the edit that adds lines below a statement."""
     start, stop = cell.place(statement)
     end = stop + len(_LINE_END.split(cell.text[stop:])[0])
     return end, end, "".join(cell.new_line(start) + line for line in lines)
