@@ -1,4 +1,4 @@
-"""Operations on the meta device that keep what the kernels of a real device keep.
+"""Operations on the meta device that keep the same tensors as a real device's kernels.
 
 By default, meta tensors do not follow a device's kernels: attention multiplies out its scores, dropout keeps
 a mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation
@@ -74,9 +74,7 @@ _FULL_INSIDE: Final = {
 """What autocast on a GPU computes in float32; the inputs stay as they are."""
 
 _LARGEST_HEAD: Final = 256  # elements of the widest heads that the flash kernel takes
-_ALIGNED_MASK: Final = (
-    8  # elements, to a multiple of which the efficient kernel's masks have their rows
-)
+_ALIGNED_MASK: Final = 8  # elements between the rows of the efficient kernel's masks: a multiple
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""

@@ -223,7 +223,7 @@ def _expected(node: Any) -> Any:
 
 
 def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
-    """Sum what was broadcast, and cast what was promoted, as the engine does between nodes."""
+    """Sum broadcast gradients, and cast promoted ones, as the engine does between nodes."""
     if hasattr(node, "variable"):
         shape, dtype = node.variable.shape, node.variable.dtype
     else:
@@ -307,7 +307,7 @@ def _reentrant(
     accumulated: Accumulated, run: Callable[..., Any], tensors: Sequence[torch.Tensor]
 ) -> Any:
     shape: list[Any] = []
-    # Without this input, a layer of which only parameters need gradients would not be in the graph.
+    # Without this input, a layer whose parameters alone need gradients would not be in the graph.
     always = torch.empty(0, device="meta", requires_grad=True)
     outputs = [
         # The node of a view keeps only this function's node alive until its turn.

@@ -68,7 +68,7 @@ def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, 
     given = {"input_features": torch.empty(batch, *frames, dtype=model.dtype, device="meta")}
     for name in ("input_features_mask", "feature_attention_mask"):
         if name in takes:
-            given[name] = torch.ones(batch, max(frames), dtype=torch.int64)
+            given[name] = _ones(batch, max(frames))
     return given, f"{max(frames):,} frames"
 
 
@@ -97,59 +97,52 @@ def _pixels(
     model: Any, takes: Mapping[str, Any], batch: int, size: int | None
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Return the tensors of an image by argument, and its size in words."""
-
-    def floats(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=model.dtype, device="meta")
-
     config = model.config
     run = _run(model, "get_image_features")
     wanted = takes if run is None else inspect.signature(run).parameters
-    seen = _part(config, _SIGHTS, "image_size", "patch_size")
-    own = getattr(seen, "image_size", None)
-    patch = getattr(seen, "patch_size", 14)
+    vision = _part(config, _SIGHTS, "image_size", "patch_size")
+    patch = getattr(vision, "patch_size", 14)
     patch = patch[0] if isinstance(patch, list | tuple) else int(patch)
     channels, height, width = image_shape(config, size or ANY_SIZE)
     if "image_grid_thw" in takes or "spatial_shapes" in takes:
         merged = patch * int(
-            _first_of((seen, config), "spatial_merge_size", "downsample_factor") or 2
+            _first_of((vision, config), "spatial_merge_size", "downsample_factor") or 2
         )
         height, width = (max(1, round((size or ANY_SIZE) / merged)) * merged,) * 2
-    down, across = height // patch, width // patch
-    side = f"{height}\u00d7{width} pixels"
-    if "image_grid_thw" in takes:
-        depth = channels * int(getattr(seen, "temporal_patch_size", 1)) * patch**2
-        grid = torch.tensor([[1, down, across]] * batch)
-        return {"pixel_values": floats(batch * down * across, depth), "image_grid_thw": grid}, side
-    if "spatial_shapes" in takes:
-        given = {
-            "pixel_values": floats(batch, down * across, channels * patch**2),
-            "spatial_shapes": torch.tensor([[down, across]] * batch),
-            "pixel_attention_mask": torch.ones(batch, down * across, dtype=torch.int64),
-        }
-        return given, side
-    if "aspect_ratio_ids" in takes:
-        tiles = int(getattr(seen, "max_num_tiles", 1))
-        given = {
-            "pixel_values": floats(batch, 1, tiles, channels, height, width),
-            "aspect_ratio_ids": torch.ones(batch, 1, dtype=torch.int64),
-            "aspect_ratio_mask": torch.ones(batch, 1, tiles, dtype=torch.int64),
-        }
-        return given, f"{tiles} tiles of {side}"
-    if "pixel_attention_mask" in takes:
-        mask = torch.ones(batch, 1, height, width, dtype=torch.int64)
-        return {
-            "pixel_values": floats(batch, 1, channels, height, width),
-            "pixel_attention_mask": mask,
-        }, side
-    given = {"pixel_values": floats(batch, channels, height, width)}
-    if "image_sizes" in takes and hasattr(config, "image_grid_pinpoints"):
-        tiles = _tiles(config, height, width, own or height)
-        given["pixel_values"] = floats(batch, tiles, channels, height, width)
-        side = f"{side}, in {tiles} tiles,"
+    rows, columns = height // patch, width // patch
+    extent = f"{height}\u00d7{width} pixels"
+    shape: tuple[int, ...] = (batch, channels, height, width)
+    others: dict[str, torch.Tensor] = {}
     needed = getattr(wanted.get("image_sizes"), "default", None) is inspect.Parameter.empty
-    if needed or ("image_sizes" in takes and getattr(seen, "model_type", "") == "pixtral"):
-        given["image_sizes"] = torch.tensor([[height, width]] * batch)
-    return given, side
+    if "image_grid_thw" in takes:
+        depth = channels * int(getattr(vision, "temporal_patch_size", 1)) * patch**2
+        shape = batch * rows * columns, depth
+        others["image_grid_thw"] = torch.tensor([[1, rows, columns]] * batch)
+    elif "spatial_shapes" in takes:
+        shape = batch, rows * columns, channels * patch**2
+        others["spatial_shapes"] = torch.tensor([[rows, columns]] * batch)
+        others["pixel_attention_mask"] = _ones(batch, rows * columns)
+    elif "aspect_ratio_ids" in takes:
+        tiles = int(getattr(vision, "max_num_tiles", 1))
+        shape, extent = (batch, 1, tiles, *shape[1:]), f"{tiles} tiles of {extent}"
+        others["aspect_ratio_ids"] = _ones(batch, 1)
+        others["aspect_ratio_mask"] = _ones(batch, 1, tiles)
+    elif "pixel_attention_mask" in takes:
+        shape = batch, 1, *shape[1:]
+        others["pixel_attention_mask"] = _ones(batch, 1, height, width)
+    else:
+        if "image_sizes" in takes and hasattr(config, "image_grid_pinpoints"):
+            side = getattr(vision, "image_size", None) or height
+            tiles = _tiles(config, height, width, side)
+            shape, extent = (batch, tiles, *shape[1:]), f"{extent}, in {tiles} tiles,"
+        if needed or ("image_sizes" in takes and getattr(vision, "model_type", "") == "pixtral"):
+            others["image_sizes"] = torch.tensor([[height, width]] * batch)
+    pixels = torch.empty(shape, dtype=model.dtype, device="meta")
+    return {"pixel_values": pixels, **others}, extent
+
+
+def _ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.int64)
 
 
 def _tiles(config: Any, height: int, width: int, side: int) -> int:
@@ -214,7 +207,7 @@ LEAST_TEXT = 16  # tokens of text beside those of an image
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch, of which a call makes a copy on the meta device.
+    """A batch; calling it makes a copy on the meta device.
 
     Tensors of whole numbers in `given` are on the host, with values; the others have only shapes.
     """
@@ -439,7 +432,7 @@ def _labels(
     if "return_loss" in takes:
         return {"return_loss": True}
     if "start_positions" in takes:
-        ones = torch.ones(batch, dtype=torch.int64)
+        ones = _ones(batch)
         return {"start_positions": ones, "end_positions": ones}
     if "labels" not in takes:
         is_pair = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
@@ -447,11 +440,8 @@ def _labels(
     if name.endswith(("SequenceClassification", "ImageClassification", "NextSentencePrediction")):
         is_multiple = getattr(config, "problem_type", None) == "multi_label_classification"
         shape = (batch, config.num_labels) if is_multiple else (batch,)
-        if is_multiple or config.num_labels == 1:
-            labels = torch.empty(shape, device="meta")
-        else:
-            labels = torch.ones(shape, dtype=torch.int64)
-        return {"labels": labels}
+        is_float = is_multiple or config.num_labels == 1
+        return {"labels": torch.empty(shape, device="meta") if is_float else _ones(*shape)}
     longest = getattr(config, "max_target_positions", None) or text.length
     if name.endswith("CTC"):
         # A letter for every two frames of 20 ms at 16 kHz: 640 samples.

@@ -237,12 +237,12 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
     return []
 
 
-def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_ASKED) -> Fit:
+def fit_training(session: Session, headroom: float) -> Fit:
     """Return the forecast of the training that a session has watched, and the changes that make it fit.
 
-    Raise OptionError where that is unknown. No dry run is begun after `seconds`.
+    Raise OptionError where that is unknown.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SECONDS_IF_ASKED
     training = training_of(session, headroom)
     raw, measured = training.forecast, dict[str, float]()
     if not any(map(ran_out, session.findings)):
@@ -304,7 +304,7 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
     with dry.within(FOR_THE_LARGEST):
         for at, setting in enumerate([found[move] for move in moves]):
-            # Only what the change itself does not set.
+            # Not for a size that the change itself sets.
             if setting.batch == training.setting.batch:
                 rows = largest(training, dry, setting, "batch")
                 moves[at] = replace(moves[at], largest_batch=rows)
@@ -470,7 +470,7 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
 
 
 def _others(training: Training) -> Iterator[Option]:
-    """Yield the changes that also change what is trained, or how exactly."""
+    """Yield the changes that also affect the result of the training."""
     setting = training.setting
     parameters = list(training.model.parameters())
     in_float = {str(each.dtype) for each in parameters} <= {"torch.float32"}

@@ -96,9 +96,9 @@ class Passes:
         return predictions, size * rows // self.seen.rows if predictions else 0
 
     def evaluation(self, rows: int, *, keeping: bool = False) -> Need:
-        """Return what a batch takes, also after one whose freed blocks are used again.
+        """Return the need of a batch, or of two where the second reuses freed blocks of the first.
 
-        With `keeping`, return what all batches take: the kept predictions are copied with each batch.
+        With `keeping`, return the need of all batches: the kept predictions are copied with each.
         """
         run = self._run(rows, self.seen.length)
         peak, is_on_gpu, copied = run.peak + sum(self._libraries()), ":" in self.device.key, 0
@@ -122,7 +122,7 @@ class Passes:
     def generation(
         self, rows: int, whole: int, *, sequences: int | None = None, source: int | None = None
     ) -> Need:
-        """Return what a generation takes until its rows have `whole` tokens."""
+        """Return the need of a generation until its rows have `whole` tokens."""
         sequences, source = sequences or self.sequences, source or self.seen.length
         count = rows * sequences
         if self.answer:
@@ -200,7 +200,7 @@ def _moves_of(passes: Passes) -> list[Move]:
 
 
 def fit_passes(session: Session, headroom: float) -> Fit | None:
-    """Return the forecast of the evaluation or generation that a session has watched, and what takes less.
+    """Return the forecast of the evaluation or generation that a session has watched, and its moves.
 
     None where its newest outermost span has neither, or no longer has its model. After an error the room is
     what this process could have had when memory ran out.

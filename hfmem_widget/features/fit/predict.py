@@ -191,7 +191,7 @@ def _forecast(
         if not partial or error.__cause__ is None:
             raise
         why = f"{error}."
-    fresh = allocator_of(setting.device)  # the other one has what a failed run has left
+    fresh = allocator_of(setting.device)  # without the blocks of a failed run
     states = given(fresh, _needs(optimizer, model).sizes)
     gradients = given(fresh, map(_bytes, _trained(model))) if setting.training else 0
     parts = (

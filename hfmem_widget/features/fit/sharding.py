@@ -77,7 +77,7 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
     note = (
-        f"Of {ranks} ranks ({way}), each has its share of {shared}; activations are not divided, and buffers "
+        f"Of {ranks} ranks ({way}), each has its share of {shared}; activations are not divided, and buckets "
         "for communication, and the full-precision weights that DeepSpeed keeps for half precision, are not "
         "counted."
     )

@@ -138,7 +138,7 @@ def _off(variant: Variant, runs: Mapping[Size, Forecast]) -> float:
 
 
 def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: float) -> list[Moment]:
-    """Return moments of a phase of which the highest at each size explains the peak there.
+    """Return moments of a phase; at each size, the highest of them explains the peak.
 
     No moment is above a peak anywhere. Of the moments through some peaks, those that explain most are taken.
     """
