@@ -108,8 +108,29 @@ def add_demo(app: Sphinx, exception: Exception | None) -> None:
         shutil.copyfile(site / f"{root_doc}.html", site / "index.html")
 
 
+def add_markdown(app: Sphinx, exception: Exception | None) -> None:
+    """Place each page's Markdown beside it, and a list of all where agents look for it, see llmstxt.org."""
+    if exception is not None:
+        return
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")):
+        twin = Path(app.outdir, path.relative_to(ROOT))
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, twin)
+    about = next(line for line in lines_of("README.md") if line.startswith("**")).strip("*")
+    found = GROUP.findall("\n".join(lines_of("docs/README.md")) + "\n")
+    groups = [f"## {caption}\n\n{entries.replace('](', '](docs/')}" for caption, entries in found]
+    index = "\n".join([f"# {project}\n\n> {about}\n", *groups])
+    Path(app.outdir, "llms.txt").write_text(index.replace("docs/../", ""), encoding="utf-8")
+
+
+def lines_of(page: str) -> list[str]:
+    """Return the lines of a page's source."""
+    return (ROOT / page).read_text(encoding="utf-8").splitlines()
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above; magics are part of Python here."""
     app.add_lexer("python", IPython3Lexer)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_demo)
+    app.connect("build-finished", add_markdown)

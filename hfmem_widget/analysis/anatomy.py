@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.others import children_words, kept_text
 from hfmem_widget.analysis.parts import (
     LABELS,
     Read,
+    allocated_parts,
     at_its_peak,
     held_throughout,
     highest_row,
@@ -167,8 +169,15 @@ class _OnDevice:
         """Return the parts of the row of the timeline where most was allocated, raised to a known peak."""
         last = self._session.last_sample
         low, high = highest_row(self._session, self._device, start, stop) or (last, last)
+        # Models are looked for at a span's end, too: where that has as much, its parts are the newest count.
+        end = None if span is None else span.after
+        highest = self._level(high) if peak is None else peak.value
+        if end is not None and self._level(end) >= highest - NEXT_TO_NOTHING:
+            low = high = end
         read = self._read(high)
         figures, made = held_throughout(self._read(low), read)
+        if (kept := self._kept_by_group(high.time)) > read("unattributed"):
+            figures["unattributed"] = kept
         notes = []
         if peak is not None:
             below = peak.value - read("allocated")
@@ -217,6 +226,22 @@ class _OnDevice:
         """Return the worst span of each kind, which are kept however many there were."""
         phases = (phase for root in roots for phase in self._session.phases(root))
         return [phase.highest[self.key] for phase in phases if self.key in phase.highest]
+
+    def _kept_by_group(self, time: float) -> float:
+        """Return the bytes that are not attributed after the group of steps at a time; NaN without a group.
+
+        A group is based once, at its begin: what its steps keep looks like their activations until it ends.
+        """
+        groups = (each for each in self._session.steps if each.start <= time <= each.stop)
+        group = next((each for each in groups if each.last > each.first), None)
+        after = None if group is None else self._session.between(group.stop, math.inf)
+        if after is None or len(after) < 2:
+            return math.nan
+        sample = Sample(float(after.time[1]), tuple(after.low[1].tolist()))
+        return allocated_parts(self._read(sample)).get("unattributed", math.nan)
+
+    def _level(self, sample: Sample) -> float:
+        return self._session.value(sample, self.key)
 
     def _read(self, sample: Sample) -> Read:
         return reader(self._session, self._device, sample)

@@ -27,6 +27,7 @@ class LeftBehind:
     after: float  # and when it ended
     total: float  # the device's capacity
     attributed: Mapping[str, float]  # when it ended, by metric
+    more: float = 0.0  # attributed when it ended than when it began; negative where less
 
     @property
     def allocated(self) -> float:
@@ -37,6 +38,11 @@ class LeftBehind:
     def bytes(self) -> float:
         """How much was left behind."""
         return self.after - self.before
+
+    @property
+    def net(self) -> float:
+        """How much more was allocated when it ended than when it began."""
+        return self.bytes + self.more
 
     @property
     def is_much(self) -> bool:
@@ -56,4 +62,5 @@ def left_behind(session: Session, span: Span) -> Iterator[LeftBehind]:
             for sample in (span.before, span.after)
         )
         then, now = (held.pop("allocated") - sum(held.values()) for held in (before, after))
-        yield LeftBehind(device.key, then, now, device.total, after)
+        more = sum(after.values()) - sum(before.values())
+        yield LeftBehind(device.key, then, now, device.total, after, more)

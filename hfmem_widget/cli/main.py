@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -55,6 +55,12 @@ class _Formatter(RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28, width=80)
+
+
+def _seconds(given: str) -> int:
+    if not given.isdecimal() or int(given) < 1:
+        raise ArgumentTypeError("it must be a whole number of seconds, at least 1")
+    return int(given)
 
 
 def _parser() -> ArgumentParser:
@@ -138,6 +144,11 @@ def _parser() -> ArgumentParser:
         (("--kernel",), "NAME", "which kernel runs a notebook; default: its own"),
     ):
         run.add_argument(*flags, default="", metavar=metavar, help=does)
+    run.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS",
+        help="end a notebook's run if a cell takes longer; default: no limit",
+    )  # fmt: skip
+    run.add_argument("--json", action="store_true", help=f"a notebook's cells {AS_JSON}")
     run.add_argument(
         "words", nargs="+", metavar="COMMAND", help="after --, as it is; or a notebook (.ipynb)"
     )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import tempfile
 from argparse import Namespace
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,17 @@ from hfmem_widget.analysis.record import UNUSED, Record
 from hfmem_widget.analysis.record_of import record_of, whole
 from hfmem_widget.cli.compare import AllowedRise, judge, parse_limit
 from hfmem_widget.cli.output import FINE, NO, remark, say
-from hfmem_widget.cli.write import stem
+from hfmem_widget.cli.write import stem, what_is_in
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.recording.file import place_of, read, read_regular
 from hfmem_widget.recording.limits import SUFFIX
-from hfmem_widget.text import first_line, format_counted, lines_of, plain
+from hfmem_widget.text import first_line, format_counted, format_duration, lines_of, plain
 from hfmem_widget.view.line import line
 
 TITLE, LIST = 40, 400  # letters at most
 MOST_BYTES = 256 << 20  # of a notebook, with its outputs
+OWN = ", but not above its own start."
 
 
 def run_notebook(arguments: Namespace) -> int:
@@ -40,20 +43,71 @@ def run_notebook(arguments: Namespace) -> int:
     if arguments.dir and any(expanded(arguments.dir).glob(f"*{SUFFIX}*")):
         raise OptionError(f"{plain(arguments.dir)} has recordings already; choose another folder")
     client = _client(place_of(arguments.words[0]), arguments.kernel)
-    try:
-        with client.setup_kernel():
-            _ask(client, "cells()")
-            folder = expanded(arguments.dir or tempfile.mkdtemp(prefix="hfmem-"))
-            folder.mkdir(parents=True, exist_ok=True)
-            remark(f"The cells are recorded in {plain(shlex.quote(os.fspath(folder)), 4096)}")
-            failure = _run(client, folder)
-            client.shutdown_kernel = "graceful"
-    except (OSError, RuntimeError) as error:
-        raise OptionError(f"the notebook cannot be recorded: {plain(error)}") from None
-    if failure:
+    client.timeout = arguments.timeout
+    cells = list[Path]()
+    folder, failure = _record(client, arguments.dir, cells, remark if arguments.json else say)
+    is_judged = bool(before) and not failure
+    judgement = _compare(before, _cells_in(folder), limit) if is_judged else Judgement()
+    if arguments.json:
+        say(json.dumps(_data(folder, cells, failure, judgement)))
+    elif failure:
         say(plain(failure, LIST))
-        return NO
-    return _compare(before, _cells_in(folder), limit) if before else FINE
+    elif is_judged:
+        say("\n".join(("", *judgement.lines(limit))))
+    judgement.require_figures()
+    return NO if failure or judgement.is_over else FINE
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What a comparison with a baseline came to.
+
+    `judged` has for each cell that both runs have and each device whether it is over the limit, and a
+    sentence; `notes` says which cells only one run has; `unknown` names cells without comparable figures.
+    """
+
+    judged: list[list[tuple[bool, str]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a cell is over the limit."""
+        return any(is_over for cell in self.judged for is_over, _ in cell)
+
+    def require_figures(self) -> None:
+        """Raise `OptionError` if a cell could not be judged, and no other is over the limit."""
+        if self.unknown and not self.is_over:
+            which = ", ".join(self.unknown)
+            raise OptionError(plain(f"the baseline has no figures to judge {which} by", LIST))
+
+    def lines(self, limit: AllowedRise) -> Iterator[str]:
+        """Yield the cells that are over the limit, how many are not, and the notes."""
+        yield from (text for cell in self.judged for is_over, text in cell if is_over)
+        fine = sum(not any(is_over for is_over, _ in cell) for cell in self.judged)
+        yield f"{format_counted(fine, 'cell')} not over the limit of {limit.text}."
+        yield from self.notes
+
+
+def _data(folder: Path, cells: list[Path], failure: str, judgement: Judgement) -> dict[str, Any]:
+    """Return a run for a program, as ``docs/schemas/notebook.json`` says."""
+    explained = [
+        {"recording": path.name, "explanation": what_is_in(path).explain().to_dict()}
+        for path in cells
+    ]
+    judged = [
+        {"is_over": is_over, "sentence": text}
+        for cell in judgement.judged
+        for is_over, text in cell
+    ]
+    return {
+        "schema": "hfmem.notebook/1",
+        "folder": os.fspath(folder),
+        "cells": explained,
+        "failure": plain(failure, LIST),
+        "judged": judged,
+        "notes": judgement.notes,
+    }
 
 
 def _client(path: Path, kernel: str) -> Any:
@@ -93,14 +147,35 @@ def _ask(client: Any, call: str) -> None:
     """Have the kernel do something of ours, unseen by the notebook."""
     code = f"__import__('hfmem_widget.drivers.recordings', fromlist=['_']).{call}"
     asked = client.kc.execute(code, silent=True, store_history=False, stop_on_error=False)
-    said = client.wait_for_reply(asked)["content"]
-    if said["status"] == "error":
+    reply = client.wait_for_reply(asked)
+    if reply is None:
+        raise RuntimeError("the kernel does not answer")
+    if (said := reply["content"])["status"] == "error":
         raise RuntimeError(f"{said['ename']}: {said['evalue']}")
 
 
-def _run(client: Any, folder: Path) -> str:
-    """Run and show each cell; return why the notebook did not come to its end, or ``""``."""
-    from nbclient.exceptions import DeadKernelError
+def _record(
+    client: Any, given: str, cells: list[Path], show: Callable[[str], object]
+) -> tuple[Path, str]:
+    """Run a notebook; return the folder of the recordings, and what ended the run early, or ``""``."""
+    try:
+        with client.setup_kernel():
+            _ask(client, "cells()")
+            folder = expanded(given or tempfile.mkdtemp(prefix="hfmem-"))
+            folder.mkdir(parents=True, exist_ok=True)
+            remark(f"The cells are recorded in {plain(shlex.quote(os.fspath(folder)), 4096)}")
+            failure = _run(client, folder, cells, show)
+            client.shutdown_kernel = "graceful"
+    except TimeoutError as error:
+        failure = str(error)
+    except (OSError, RuntimeError) as error:
+        raise OptionError(f"the notebook cannot be recorded: {plain(error)}") from None
+    return folder, failure
+
+
+def _run(client: Any, folder: Path, cells: list[Path], show: Callable[[str], object]) -> str:
+    """Run each cell, show its line and add its recording; return what ended the run early, or ``""``."""
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     number, errors = 0, list[dict[str, str]]()
     client.on_cell_error = lambda **said: errors.append(said["execute_reply"]["content"])
@@ -121,13 +196,18 @@ def _run(client: Any, folder: Path) -> str:
             _ask(client, f"cells().cell_ends(failed={bool(errors)})")
         except DeadKernelError:
             return f"The kernel ended in {title}."
+        except CellTimeoutError:
+            raise TimeoutError(
+                f"{title} took longer than {format_duration(client.timeout)}."
+            ) from None
         try:
             session = read(path)
+            cells.append(path)
             span = replace(whole(session), label=title)
             shown = line(session, span, brief=True).removeprefix("memwatch ")
         except OptionError:
             shown = f'"{title}" · not recorded'
-        say(shown)
+        show(shown)
         if errors and "raises-exception" not in tags:
             return f"{title} raised {': '.join(filter(None, (errors[0]['ename'], errors[0]['evalue'])))}"
     return ""
@@ -150,31 +230,27 @@ def _cells_in(folder: Path) -> dict[str, Record]:
     }
 
 
-def _compare(before: dict[str, Record], cells: dict[str, Record], limit: AllowedRise) -> int:
+def _compare(before: dict[str, Record], cells: dict[str, Record], limit: AllowedRise) -> Judgement:
     """Judge each cell that both runs have, and say which others there are."""
     order = [each for each in before if each in cells]
     common = [each for each in cells if each in before]
     blocks = SequenceMatcher(None, order, common, autojunk=False).get_matching_blocks()
     stayed = {each for at, _, size in blocks for each in order[at : at + size]}
-    over, missing, fine = list[str](), list[str](), 0
+    result = Judgement(unknown=[] if common else ["any cell"])
     for a, b in ((before[each], cells[each]) for each in common):
         judged = [*judge(replace(a, label="the baseline"), b, "peak", limit)]
         # What earlier cells have left is not this one's: it must itself take so much more.
         two = [(each, a.device(each.key) or UNUSED) for each in b.devices]
         if all(new.above_start - old.above_start <= limit.of(old.peak.value) for new, old in two):
-            judged = [(False, text) for _, text in judged]
-        over += [text for is_over, text in judged if is_over]
-        missing += [] if judged else [b.name]
-        fine += {is_over for is_over, _ in judged} == {False}
-    texts = [*over, f"{format_counted(fine, 'cell')} not over the limit of {limit.text}."]
+            judged = [(False, f"{text[:-1]}{OWN if is_over else '.'}") for is_over, text in judged]
+        if judged:
+            result.judged.append(judged)
+        else:
+            result.unknown.append(b.name)
     for what, names in (
         ("No match in the baseline", [cells[each].name for each in cells if each not in before]),
         ("No match in this run", [before[each].name for each in before if each not in cells]),
         ("Moved", [cells[each].name for each in common if each not in stayed]),
     ):
-        texts += [plain(f"{what}: {', '.join(names)}.", LIST)] if names else []
-    say("\n".join(("", *texts)))
-    if not over and (missing or not common):
-        which = ", ".join(missing) or "any cell"
-        raise OptionError(plain(f"the baseline has no figures to judge {which} by", LIST))
-    return NO if over else FINE
+        result.notes += [plain(f"{what}: {', '.join(names)}.", LIST)] if names else []
+    return result

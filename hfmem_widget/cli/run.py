@@ -23,8 +23,10 @@ def run(arguments: Namespace) -> int:
     """Become the command, whose output, exit code and signals are its own; or run a notebook."""
     if arguments.words[0].endswith(".ipynb"):
         return int(resolve("hfmem_widget.cli.notebook:run_notebook")(arguments))
-    if arguments.baseline or arguments.fail_over or arguments.kernel:
-        raise OptionError("--baseline, --fail-over and --kernel are for a notebook (.ipynb)")
+    of_notebooks = "baseline", "fail_over", "kernel", "timeout", "json"
+    if refused := [each for each in of_notebooks if getattr(arguments, each)]:
+        names = ", ".join(f"--{each.replace('_', '-')}" for each in refused)
+        raise OptionError(f"only a notebook (.ipynb) takes {names}")
     # Within a watched cell the run is the cell's.
     given = arguments.dir or os.environ.get(RUN, "")
     directory = expanded(given) if given else Path(tempfile.mkdtemp(prefix="hfmem-"))

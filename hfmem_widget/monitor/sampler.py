@@ -111,6 +111,8 @@ class Sampler:
                     and (is_tick or not source.blocks)
                     and now - reader.latest_at >= age
                 ):
+                    if instant is not None and share is None and not is_tick and not is_fine:
+                        source.refresh()
                     self._read(reader)
                 is_recent = reader.latest_at >= now - STALE_AFTER
                 values = values or (reader.latest if is_recent else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -285,7 +286,7 @@ class Overview:
     def __init__(self, recorder: Recorder, roster: Roster, zero: float) -> None:
         self.recorder, self._session, self.roster = recorder, recorder.session, roster
         self.zero = zero
-        self.shown: list[int] = []  # have a device of their own, in the order in which they got it
+        self.shown: list[int] = []  # ranks with a device of their own, in ascending order
         self.worst: int | None = None  # in a large world, the one of them with the highest peak
         self._is_small = roster.world <= SHOWN_SINGLY
         self._width = FINE_BUCKET if self._is_small else max(COARSE_BUCKET, roster.pace)
@@ -411,7 +412,7 @@ class Overview:
             ranks = [
                 stream.rank.rank for stream in roster.expected if stream.rank.rank not in self.shown
             ]
-            self.shown += ranks[: SHOWN_SINGLY - len(self.shown)]
+            self.shown = sorted(self.shown + ranks[: SHOWN_SINGLY - len(self.shown)])
         else:
             self._choose_worst()
         nodes = Counter(stream.rank.host for stream in roster.expected)
@@ -476,4 +477,4 @@ class Overview:
         if peaks[highest] > WORSE * of_worst and has_room:
             self.worst = highest
             if highest not in self.shown:
-                self.shown.append(highest)
+                insort(self.shown, highest)

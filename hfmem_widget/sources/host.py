@@ -206,6 +206,10 @@ class HostSource(Source):
         figures = (private, own.resident, own.peak, self._machine)
         return (*figures, *self._extras.values())
 
+    def refresh(self) -> None:
+        """Have the next `read` count Python's objects, which takes 0.3 to 5 ms with 3 million of them."""
+        self._arena_looks.expire()
+
     def close(self) -> None:
         """Close the files."""
         self._memory.close()

@@ -53,6 +53,9 @@ class Source:
         """Return the values of `series` as read at an instant already; None where that is not enough."""
         return None
 
+    def refresh(self) -> None:
+        """Have the next `read` read again whatever is usually a few seconds old."""
+
     def close(self) -> None:
         """Give back what was opened; called once, after the last `read`."""
 
@@ -86,6 +89,10 @@ class Looks:
         return now >= self._due or (
             abs(used - self._used) > self._least and now >= self._change_due
         )
+
+    def expire(self) -> None:
+        """Make the next look due, whatever the last one took."""
+        self._due = -math.inf
 
     def took(self, now: float, used: float, seconds: float, idle_share: float = SHARE) -> None:
         """Record how many seconds a look took, and the share of the time for looks where nothing changes."""

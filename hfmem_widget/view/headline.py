@@ -103,34 +103,40 @@ def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
         return kit.NOTHING
     if abs(left) < NEXT_TO_NOTHING:
         return kit.shown("Nothing stays." if left == 0 else "Next to nothing stays.")
-    size = kit.strong(f"{format_bytes(abs(left))} {'stay' if left > 0 else 'were freed'}")
-    named = grown_text(session, span, facts) if left > 0 else ""
+    named, is_net = grown_text(session, span, facts) if left > 0 else ("", False)
+    does = "were freed" if left < 0 else "more than before" if is_net else "stay"
+    size = kit.strong(f"{format_bytes(abs(left))} {does}")
     return _ended(kit.words(size, on), named and f": {named}")
 
 
-def grown_text(session: Session, span: Span, facts: Facts) -> str:
-    """Return which parts have what a span left behind, the largest first; empty where none was counted."""
+def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
+    """Return which parts have what a span left behind, the largest first, and whether others have shrunk.
+
+    The text is empty where no part was counted.
+    """
     start, end = (
         {part.name: part.bytes for part in moment(session, span, facts.device).parts}
         for moment in (anatomies.start_of, anatomies.end_of)
     )
-    grown = {
-        name: rise
-        for name in end.keys() & set(OF_ALLOCATED) - _MADE_BEFORE
-        if (rise := end[name] - start.get(name, 0.0)) >= LEAST_SHARE * facts.left_behind
-    }
-    named = sorted(grown, key=lambda name: -grown[name])[:MOST_NAMED]
+    changes = {name: end.get(name, 0.0) - start.get(name, 0.0) for name in OF_ALLOCATED}
+    grown = {name: changes[name] for name in sorted(changes, key=changes.__getitem__)[::-1]}
+    shrunk = min(changes, key=changes.__getitem__)
+    is_net = -changes[shrunk] > (1 - EXPLAINED) * facts.left_behind
+    least = LEAST_SHARE * (facts.left_behind + max(0.0, -changes[shrunk]))
+    named = [name for name in grown if grown[name] >= least and name not in _MADE_BEFORE]
+    named = named[: MOST_NAMED - is_net]
     if not set(named) - {"unattributed", "activations"}:
-        return ""
-    is_one = len(named) == 1 and grown[named[0]] >= EXPLAINED * facts.left_behind
-    mostly = "mostly " * (is_one and grown[named[0]] < ALL * facts.left_behind)
-    texts = [
-        mostly + LABELS[name]
-        if is_one
-        else f"{LABELS[name]} {in_unit_of(grown[name], facts.left_behind)}"
-        for name in named
-    ]
-    return ", ".join(texts)
+        return "", False
+    if is_net:
+        texts = [
+            f"{LABELS[name]} {format_bytes(changes[name], signed=True)}"
+            for name in (*named, shrunk)
+        ]
+    elif len(named) == 1 and (share := grown[named[0]] / facts.left_behind) >= EXPLAINED:
+        texts = ["mostly " * (share < ALL) + LABELS[named[0]]]
+    else:
+        texts = [f"{LABELS[name]} {in_unit_of(grown[name], facts.left_behind)}" for name in named]
+    return ", ".join(texts), is_net
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:

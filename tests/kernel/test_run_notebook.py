@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -14,7 +15,9 @@ from typing import Any, NamedTuple
 
 import nbformat
 import pytest
+from jsonschema import Draft202012Validator
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from referencing import Registry, Resource
 
 import hfmem_widget
 from hfmem_widget.cli.main import INTERRUPTED
@@ -176,6 +179,36 @@ def test_a_kernel_that_ends_ends_the_run(tmp_path: Path) -> None:
     assert code == NO
     assert lines[-1] == "The kernel ended in [2] import os, time."
     assert len([*(tmp_path / "run").iterdir()]) == 2
+
+
+def test_a_cell_that_takes_too_long_ends_the_run(tmp_path: Path) -> None:
+    """With the time limit in one line, and the exit code of a failure; the cells before it are kept."""
+    code, lines, _ = run(
+        tmp_path, ["1", "import time\ntime.sleep(600)"], "--timeout", 2, "--dir", "run"
+    )
+
+    assert code == NO
+    assert lines[-1] == "[2] import time took longer than 2.0 s."
+    assert (tmp_path / "run").is_dir()
+
+
+def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path: Path) -> None:
+    """Stdout is one document of the documented form; the lines for people are on stderr."""
+    folder, cells = base[0] / "run", [SMALL, *CELLS[:4], MINE.format(90), "1 / 0"]
+    code, lines, err = run(tmp_path, cells, "--json", "--baseline", folder, "--fail-over", "50 MiB")
+    found = json.loads("\n".join(lines))
+    schemas = {
+        path.name: Resource.from_contents(json.loads(path.read_text("utf-8")))
+        for path in (ROOT / "docs" / "schemas").glob("*.json")
+    }
+    form = schemas["notebook.json"].contents
+    Draft202012Validator(form, registry=Registry().with_resources(schemas.items())).validate(found)
+
+    assert code == NO, err
+    assert [cell["explanation"]["label"] for cell in found["cells"]][-2:] == ["mine", "[6] 1 / 0"]
+    assert found["failure"] == "[6] 1 / 0 raised ZeroDivisionError: division by zero"
+    assert found["judged"] == []
+    assert '"[3] kept = bytearray(40 << 20)" · ' in err
 
 
 def test_an_interrupt_ends_the_kernel(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import torch
 from transformers import TrainerCallback
 
 import hfmem_widget
@@ -70,6 +71,24 @@ def test_each_step_is_counted_with_its_tokens(tmp_path: Path, options: dict[str,
     assert f"on {len(with_phases)} of {STEPS} steps" in grouped.polling.limited
     assert whole.polling.limited == ""
     assert not in_group()
+
+
+@pytest.mark.usefixtures("nothing_is_affordable")
+def test_what_short_steps_keep_is_not_called_activations(tmp_path: Path) -> None:
+    """Each of the steps that share a span keeps 8 MiB: none of it is for the backward pass."""
+    kept = []
+
+    class Keeps(TrainerCallback):  # type: ignore[misc]  # as above
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            kept.append(torch.ones(2 << 20))
+
+    trainer = make_trainer(tmp_path, max_steps=STEPS, callbacks=[Keeps()])
+    with hfmem_widget.watch(quiet=True) as session:
+        trainer.train()
+    peak = session.anatomy("peak", device="cpu")
+
+    assert peak.bytes("unattributed") >= 0.8 * STEPS * 8 * 2**20
+    assert not peak.bytes("activations") > 4 * 8 * 2**20
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")

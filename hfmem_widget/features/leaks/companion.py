@@ -76,6 +76,8 @@ class Leaks(Companion):
         self._seen = -math.inf
         self._names = NotedNames({})
         self._lengths: Mapping[str, int] = {}
+        # By the name of a list: its length, and the session's time from which on it was seen with it.
+        self._lasting: Mapping[str, tuple[int, float]] = {}
         self._before = Before()
         self._raised = False
         self._is_quiet = options is not None and options.quiet
@@ -119,10 +121,11 @@ class Leaks(Companion):
         bounds = () if leaks else (QUICK_OBJECTS * longer, QUICK_SECONDS * longer)
         holders, known, named_already = search(*bounds), self._known_before(), set()
         for leak in leaks:
-            device = leak.evidence["device"]
+            device = str(leak.evidence["device"])
             edges = [span, *(one for one in session.spans if one.start >= span.start)]
             began, *later = (session.value(one.before, f"{device}/allocated") for one in edges)
-            before = replace(known, freed=began - min(later, default=began))
+            freed, idle = began - min(later, default=began), self._idle(session, device)
+            before = replace(known, freed=freed, idle=idle)
             finding = with_holder(leak, holders, before)
             session.findings[session.findings.index(leak)] = finding
             if "holder" in finding.evidence:
@@ -152,13 +155,26 @@ class Leaks(Companion):
         }
         return replace(self._before, new=new, added=added)
 
+    def _idle(self, session: Session, device: str) -> set[str]:
+        """Return the lists to which nothing was added in the second half of a device's growth."""
+        guides = [each for each in session.guides if (each.kind, each.device) == ("trend", device)]
+        middle = max(((each.start + each.stop) / 2 for each in guides), default=-math.inf)
+        lengths = lengths_of(main_variables())
+        lasting = self._lasting.items()
+        return {name for name, (n, at) in lasting if at <= middle and lengths.get(name) == n}
+
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
         began, span = self._clock(), self._span
-        is_new = session.steps.ended_at != self._seen
-        if span is None or not is_new or not self._looks.is_due(began, 0.0):
+        if span is None or not self._looks.is_due(began, 0.0):
             return
-        self._seen = session.steps.ended_at
-        draw(session, span, self._look(session, span))
+        before, now = self._lasting, samples[-1].time
+        self._lasting = {
+            name: before[name] if before.get(name, (-1,))[0] == length else (length, now)
+            for name, length in lengths_of(main_variables()).items()
+        }
+        if session.steps.ended_at != self._seen:
+            self._seen = session.steps.ended_at
+            draw(session, span, self._look(session, span))
         ended = self._clock()
         self._looks.took(ended, 0.0, ended - began)
 

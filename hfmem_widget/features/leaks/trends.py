@@ -285,7 +285,8 @@ def _optimizer_steps(
     for root in roots[-MOST_RUNS:]:
         end = session.last_sample.time if root.stop is None else root.stop
         for device in session.devices if end <= stop else ():
-            metrics = ("unattributed", "before", "libraries", "weights", "buffers", "optimizer")
+            counted = ("weights", "buffers", "optimizer", "python", "arrow")
+            metrics = ("unattributed", "before", "libraries", *counted)
             first, *others = (session.index(f"{device.key}/{metric}") for metric in metrics)
             if first is None:
                 continue

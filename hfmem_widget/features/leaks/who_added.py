@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.left_behind import EXPECTED, LeftBehind
 from hfmem_widget.monitor.subjects import main_variables
 from hfmem_widget.session import Finding
@@ -39,6 +40,7 @@ KINDS = {TABLE[metric].label: metric for metric in EXPECTED}
 """The kinds of holders that are counted while the cell runs, as metrics."""
 
 _SEVERAL = re.compile(r"[\[{][^\]}]*(?:\.\.|\u2026)")
+_ITEMS = re.compile(r"\[[^\]]*\]")
 _CONTAINERS = {"list", "dict", "set", "deque"}
 
 NOT_NOTED = Holders((), bound="what was held before was not noted")
@@ -81,6 +83,8 @@ class Before:
     freed: float = 0.0
     # Names that came after what was held was noted, and were there when the watch began.
     unnoted: Collection[str] = ()
+    # Lists that had their last length before the second half of the growth.
+    idle: Collection[str] = ()
 
 
 def names_now() -> tuple[Mapping[str, object], Sequence[Root]]:
@@ -125,30 +129,31 @@ def added(holders: Holders, before: Before) -> tuple[Sizes, Sizes]:
     return known, may
 
 
-def summed(
-    sizes: Sizes, least: float, name_of: Callable[[Holder], object], share: float = 1.0
-) -> Growers:
-    """Return the sums of rows of one name that are at least so many bytes, biggest first.
+def summed(sizes: Sizes, least: float, share: float) -> Growers:
+    """Return the sums of the rows of each name that are at least so many bytes, biggest first.
 
     A row that has such a share of its sum stands for all of them.
     """
-    names: dict[object, list[tuple[float, Holder]]] = defaultdict(list)
-    for row, size in sizes.items():
+    names: dict[str, list[tuple[Holder, float]]] = defaultdict(list)
+    for row, size in sorted(sizes.items(), key=lambda each: -each[1]):
         if size:
-            names[name_of(row)].append((size, row))
+            names[first_name(row.path)].append((row, size))
     sums = []
-    for rows in names.values():
-        grown = sum(size for size, _ in rows)
-        most, row = max(rows, key=lambda each: each[0])
+    for name, rows in names.items():
+        (first, most), grown = rows[0], sum(size for _, size in rows)
         if grown >= least:
-            all_of_it = joined(first_name(row.path), [row for _, row in rows])
-            sums.append((row if most >= share * grown else all_of_it, grown))
+            all_of_it = joined(name, [row for row, _ in rows])
+            sums.append((first if most >= share * grown else all_of_it, grown))
     return sorted(sums, key=lambda of_name: -of_name[1])
 
 
 def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, Growers]:
     """Return who added `growth` bytes on one device and, where nobody was seen to, who may have."""
     known, may = added(holders, before)
+    for row in [row for row in (*known, *may) if first_name(row.path) in before.idle]:
+        size = known.pop(row, 0.0) or may.pop(row, 0.0)
+        if not _ITEMS.fullmatch(row.path, len(first_name(row.path))):
+            may[row] = size  # items of its items may have been added
     growing = _growing(known | may, growth)
     fitting = [one for one in growing if one[1] <= MOST_TIMES * growth]
     seen = {first_name(row.path) for row in known}
@@ -163,13 +168,15 @@ def growers(holders: Holders, before: Before, growth: float) -> tuple[Growers, G
 
 
 def _growing(sizes: Sizes, growth: float) -> Growers:
-    names, again = {row: first_name(row.path) for row in sizes}, {}
+    again = {}
     for row, size in sizes.items():
         # What came at once, such as the states of an optimizer, cannot have been added again and again.
-        is_several = _SEVERAL.search(row.path, len(names[row])) or row.dtype in _CONTAINERS
+        is_several = (
+            _SEVERAL.search(row.path, len(first_name(row.path))) or row.dtype in _CONTAINERS
+        )
         if size < row.bytes or row.graph_bytes or is_several:
             again[row] = size
-    return summed(again, LEAST_OF_GROWTH * growth, names.__getitem__, NEARLY_ALL)
+    return summed(again, LEAST_OF_GROWTH * growth, NEARLY_ALL)
 
 
 def named(
@@ -199,24 +206,25 @@ def named(
         known, may = added(replace(there, rows=grown), before)
     else:  # nobody can have held it before
         known, may = {row: row.bytes for row in rows}, {}
-    sure = summed(known, enough, _together)[:MOST_NAMED]
+    sure = summed(known, enough, NEARLY_ALL)
     held = {row: float(row.bytes) for row, more in may.items() if more}
-    holding = sure or summed(held, enough, _together)[:MOST_NAMED]
+    holding = sure or summed(held, enough, NEARLY_ALL)
     if not sure and sum(size for _, size in holding) <= MOST * left.allocated:
         return _not_found(left, holders, span_id, raised=raised)
     evidence = {
         "device": left.device,
         "left_behind": round(left.bytes),
-        "holders": {row.path: round(size) for row, size in holding},
+        "holders": {row.path: round(size) for row, size in holding[:MOST_NAMED]},
         "seconds": holders.seconds,
         "objects": holders.objects,
     }
     if sure:
-        evidence |= {"holder": sure[0][0].path, "holder_grown": round(sure[0][1])}
+        evidence["holder"] = _listed([row.path for row, _ in sure[:MOST_NAMED]], len(sure))
+        evidence["holder_grown"] = round(sum(size for _, size in sure))
     at_least = "at least " * bool(holders.bound)
-    title = _title(left.bytes, holding, at_least, is_sure=bool(sure))
+    title = _title(left, holding, at_least, is_sure=bool(sure))
     # Of a guess nothing is said but how to free it.
-    texts = [remedy(row) or (_stored(row) if sure else "") for row, _ in holding]
+    texts = [remedy(row) or (_stored(row) if sure else "") for row, _ in holding[:MOST_NAMED]]
     everything = _longer(holders) if holders.bound else "%memholders lists everything that is held."
     advice = (*dict.fromkeys(filter(None, texts)), everything)
     return Finding("left behind", "info", title, evidence, advice, span_id)
@@ -226,7 +234,7 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
     """Return that nobody was found before the search ended early; None if it was complete."""
     if not holders.bound:
         return None
-    title = f"{format_bytes(left.bytes)} left behind; a quick search did not find what holds it"
+    title = f"{_size(left)}; a quick search did not find what holds it"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "seconds": holders.seconds}
     stored = (
         "The notebook stores the last error, and its traceback holds the variables of every function on its "
@@ -244,31 +252,38 @@ def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
     if size < WORTH_NAMING * left.bytes:
         return None
     held = f"objects that no name of yours leads to hold at least {format_bytes(size)} of it"
-    title = f"{format_bytes(left.bytes)} left behind; {held}"
+    title = f"{_size(left)}; {held}"
     evidence = {"device": left.device, "left_behind": round(left.bytes), "unnamed": round(size)}
     return Finding("left behind", "info", title, evidence, (beyond_names(rows[0]),), span_id)
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    others = [format_counted(count - len(names), "other")] if count > len(names) else []
+    *first, last = (*names, *others)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _size(left: LeftBehind) -> str:
+    # Where memory of models or optimizers was freed beside it, it is more than the whole cell left behind.
+    is_all = left.bytes <= left.net + NEXT_TO_NOTHING
+    return f"{format_bytes(left.bytes)} {'left behind' if is_all else 'of new memory'}"
 
 
 def _longer(holders: Holders) -> str:
     return f"%memholders searches longer ({holders.bound})."
 
 
-def _together(row: Holder) -> object:
-    # `%memholders --free errors` frees all that an error holds together.
-    return first_name(row.path) if row.path.startswith("the error of cell ") else row
-
-
-def _title(left: float, holding: Growers, at_least: str, *, is_sure: bool) -> str:
+def _title(left: LeftBehind, holding: Growers, at_least: str, *, is_sure: bool) -> str:
     held = sum(size for _, size in holding)
-    names = [_name(row, size, alone=len(holding) == 1 and is_sure) for row, size in holding]
-    *first, last = names
-    holders = f"{', '.join(first)} and {last}" if first else last
-    size = format_bytes(left)
+    is_alone = len(holding) == 1 and is_sure
+    names = [_name(row, size, alone=is_alone) for row, size in holding[:MOST_NAMED]]
+    holders = _listed(names, len(holding))
+    size = _size(left)
     if not is_sure:
-        return f"{size} left behind; most of the allocated memory is held by {holders}"
-    if held >= NEARLY_ALL * left:
-        return f"{size} left behind is held by {holders}"
-    return f"{size} left behind, of which {at_least}{format_bytes(held)} is held by {holders}"
+        return f"{size}; most of the allocated memory is held by {holders}"
+    if held >= NEARLY_ALL * left.bytes:
+        return f"{size} is held by {holders}"
+    return f"{size}, of which {at_least}{format_bytes(held)} is held by {holders}"
 
 
 def _stored(row: Holder) -> str:

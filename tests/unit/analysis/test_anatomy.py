@@ -321,6 +321,17 @@ def test_a_span_has_a_peak_and_an_end_of_its_own(script: Script) -> None:
     assert end_of(script.session, first, script.device).allocated == GIB
 
 
+def test_a_peak_at_a_spans_end_has_the_parts_of_that_end(script: Script) -> None:
+    """A model that is found only then is not called memory that is not attributed."""
+    with script.span("cell", allocated=5 * GIB, weights=4 * GIB) as cell:
+        script.read(allocated=5 * GIB, weights=GIB)
+    cell = script.session.span(cell.id)
+
+    peak, end = (of(script.session, cell, script.device) for of in (peak_of, end_of))
+    assert peak.parts == end.parts
+    assert peak.bytes("weights") == 4 * GIB
+
+
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 @pytest.mark.parametrize("at", ["now", "peak"])
 def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:

@@ -61,7 +61,10 @@ def test_a_file_that_cannot_be_run_is_said(
         (["it.ipynb", "--baseline", "."], "has no recordings of a notebook's cells"),
         (["it.ipynb", "--dir", "."], "has recordings already; choose another folder"),
         (["it.ipynb", "--fail-over", "much"], "--fail-over must be a percentage"),
-        (["--kernel", "python3", "--", "true"], "are for a notebook"),
+        (
+            ["--kernel", "python3", "--json", "--", "true"],
+            "only a notebook (.ipynb) takes --kernel, --json",
+        ),
     ],
 )
 def test_a_slip_is_said(

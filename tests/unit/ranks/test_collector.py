@@ -102,6 +102,19 @@ def test_a_small_world_is_drawn_one_by_one_and_of_a_large_one_the_worst() -> Non
     assert large.devices[0].name == "80 ranks on 10 nodes"
 
 
+def test_ranks_are_shown_in_their_order() -> None:
+    """Rank 0 comes before rank 1 though the first line of rank 1 was read a second earlier."""
+    run, collector = SimulatedRun(Script(world=2)), Collector()
+    pieces = list(run.advance(2.0))
+    for rank, later in ((1, 0), (0, 1)):
+        for stream, data in pieces:
+            if stream == run.ranks[rank].stream:
+                collector.feed(stream, data)
+        collector.tick(run.began + run.now + later)
+
+    assert [device.key for device in collector.session.devices] == ["ranks", "rank:0", "rank:1"]
+
+
 def test_the_band_lies_around_the_median() -> None:
     """At every instant the lowest is at most the median, and that at most the highest."""
     session = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session

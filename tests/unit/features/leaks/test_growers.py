@@ -233,6 +233,25 @@ def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None
     assert ([row.path for row, _ in sure], may) == ([path], ())
 
 
+@pytest.mark.parametrize(
+    ("path", "dtype", "found"),
+    [
+        ("first[0..19]", "float32", []),  # its tensors are as they were
+        ("first['loss'][0..19]", "float32", ["first['loss'][0..19]"]),
+        ("first", "list", ["first"]),  # numbers may have been added to a list in it
+    ],
+)
+def test_a_list_that_did_not_become_longer_is_not_said_to_grow(
+    path: str, dtype: str, found: list[str]
+) -> None:
+    """What its items hold may have: that is a guess."""
+    row = Holder(path, "tensors", "cpu", 80 * 2**20, 20, (), dtype)
+    before = Before(Holders(()), new={"first"}, idle={"first"})
+    sure, may = growers(Holders((row,)), before, 70 * MIB)
+
+    assert ([row.path for row, _ in sure], [row.path for row, _ in may]) == ([], found)
+
+
 def test_a_sample_of_a_list_that_nobody_touched_is_not_taken_for_growth() -> None:
     """Numbers are weighed by a sample, which is off by a few per cent."""
     kind: Any = "Python objects"

@@ -54,6 +54,14 @@ IN_AN_ERROR = [row(f"the error of cell [4] → train() → {name}", 0.4 * GIB) f
 TITLES: dict[str, tuple[str, str]] = {
     "one of all": (title(left(), row("losses[0..99]", GIB)), " is held by losses[0..99]"),
     "graphs": (title(left(), GRAPHS), " is held by losses[0..99] (the graphs of 100 tensors)"),
+    "keys of one name": (
+        title(left(), *[row(f"d['{key}']", 0.25 * GIB) for key in "abcd"]),
+        " is held by d",
+    ),
+    "five": (
+        title(left(), *[row(name, 0.2 * GIB) for name in "abcde"]),
+        " is held by a (204.8 MiB), b (204.8 MiB), c (204.8 MiB) and 2 others",
+    ),
     "several": (
         title(left(), *FOUR),
         " is held by b (512.0 MiB), a (307.2 MiB) and c (153.6 MiB)",
@@ -97,6 +105,13 @@ def test_who_holds_what_was_left_is_told_by_name(name: str) -> None:
     told, ends = TITLES[name]
 
     assert told.partition(" left behind")[2] == ends
+
+
+def test_new_memory_is_not_called_left_behind_where_as_much_was_freed() -> None:
+    """On the card, what a cell left behind is the difference between its end and its start."""
+    freed = replace(left(), more=-0.8 * GIB)
+
+    assert title(freed, row("keep", GIB)) == "1.00 GiB of new memory is held by keep"
 
 
 def test_of_a_search_that_ended_early_it_is_at_least() -> None:
