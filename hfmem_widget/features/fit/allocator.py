@@ -62,7 +62,7 @@ class CachingAllocator:
         self._free: tuple[list[tuple[int, int]], ...] = [], []
         self._by_address: dict[int, ReplayBlock] = {}
 
-    def give(self, size: int) -> ReplayBlock:
+    def allocate(self, size: int) -> ReplayBlock:
         """Return the block for a request: the smallest free one, or a part of it, or of a new segment."""
         size = round_up(max(1, size), ROUNDED_TO)
         is_small = size <= SMALL
@@ -82,7 +82,7 @@ class CachingAllocator:
         self.allocated += block.size
         return block
 
-    def take_back(self, block: ReplayBlock) -> None:
+    def free(self, block: ReplayBlock) -> None:
         """Free a block, and join it with its free neighbours."""
         self.allocated -= block.size
         first, last = block, block
@@ -150,13 +150,13 @@ class Heap:
     def __init__(self) -> None:
         self.allocated = self.reserved = 0
 
-    def give(self, size: int) -> ReplayBlock:
+    def allocate(self, size: int) -> ReplayBlock:
         """Return the block for a request."""
         self.allocated += size
         self.reserved = max(self.reserved, self.allocated)
         return ReplayBlock(0, size, is_small=False)
 
-    def take_back(self, block: ReplayBlock) -> None:
+    def free(self, block: ReplayBlock) -> None:
         """Free a block."""
         self.allocated -= block.size
 
@@ -169,9 +169,9 @@ def allocator_of(device: str) -> Allocator:
     return CachingAllocator() if device == "cuda" else Heap()
 
 
-def given(allocator: Allocator, sizes: Iterable[int]) -> int:
+def allocate_all(allocator: Allocator, sizes: Iterable[int]) -> int:
     """Allocate blocks that are never freed, and return their bytes; a size of 0 gets no block."""
-    return sum(allocator.give(size).size for size in sizes if size)
+    return sum(allocator.allocate(size).size for size in sizes if size)
 
 
 class ReplayPeak(NamedTuple):
@@ -198,7 +198,7 @@ class Replay(NamedTuple):
         """Return the bytes reserved where `room` may be; more than `room` where memory runs out."""
         allocator = CachingAllocator(room)
         with suppress(MemoryError):
-            given(allocator, self.held)
+            allocate_all(allocator, self.held)
             play_twice(self.events, self.states, allocator)
         return allocator.most
 
@@ -224,19 +224,19 @@ def play(events: Iterable[Event], allocator: Allocator) -> Played:
     peak = now()
     for moment, number, size in events:
         if moment is Moment.MADE and size:
-            blocks[number] = allocator.give(size)
+            blocks[number] = allocator.allocate(size)
         elif moment is Moment.GONE:
             block = blocks.pop(number, None)
             if block is not None:
                 marked -= block.size if number in numbers else 0
-                allocator.take_back(block)
+                allocator.free(block)
         elif moment is Moment.MARKED and number in blocks:
             numbers.add(number)
             marked += blocks[number].size
         elif moment is Moment.BESIDES:
-            block = allocator.give(size)
+            block = allocator.allocate(size)
             peak = max(peak, now())
-            allocator.take_back(block)
+            allocator.free(block)
         elif moment is Moment.RESTARTED:
             peaks.append(peak)
             peak = now()
@@ -253,7 +253,7 @@ def play_twice(
     The states are made at the end of the first step, which leaves nothing else but free blocks.
     """
     first = play(events, allocator)
-    of_states = given(allocator, states)
+    of_states = allocate_all(allocator, states)
     for block in first.left:
-        allocator.take_back(block)
+        allocator.free(block)
     return of_states, play(events, allocator)

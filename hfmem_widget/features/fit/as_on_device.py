@@ -74,7 +74,7 @@ _FULL_INSIDE: Final = {
 """What autocast on a GPU computes in float32; the inputs stay as they are."""
 
 _LARGEST_HEAD: Final = 256  # elements of the widest heads that the flash kernel takes
-_ALIGNED_MASK: Final = 8  # elements between the rows of the efficient kernel's masks: a multiple
+_ALIGNED_MASK: Final = 8  # elements; strides of the efficient kernel's masks are multiples of it
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""

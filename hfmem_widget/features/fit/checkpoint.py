@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.recording.file import open_regular
 from hfmem_widget.text import format_bytes, format_counted, plain
 
@@ -60,7 +60,7 @@ def read_config(name: str) -> tuple[Any, Path | None]:
     """
     if find_spec("transformers") is None:
         raise OptionError("a forecast needs transformers: pip install transformers")
-    with foreign(f"{plain(name)!r} cannot be read"):
+    with errors_as(f"{plain(name)!r} cannot be read"):
         path = _path_of(name)
     if path is None and not _is_cached(name):
         raise OptionError(
@@ -69,7 +69,7 @@ def read_config(name: str) -> tuple[Any, Path | None]:
         )
     from transformers import AutoConfig
 
-    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
+    with errors_as(f"transformers does not know the configuration in {plain(name)!r}"):
         try:
             config = AutoConfig.from_pretrained(
                 str(path or name), local_files_only=True, trust_remote_code=False
@@ -113,7 +113,7 @@ def read_stored(folder: Path) -> Stored:
     tensors = 0
     paths = sorted(folder.glob("*.safetensors"))
     for path in paths:
-        with foreign(f"{plain(path.name)} is not a complete safetensors file"):
+        with errors_as(f"{plain(path.name)} is not a complete safetensors file"):
             for _, dtype, size in entries(path):
                 types[TYPES.get(dtype, dtype)] += size
                 tensors += 1

@@ -118,7 +118,7 @@ def training_step(
         live.in_backward = True
         run_backward(roots, accumulated)
         played = live.played()
-        routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
+        routes, assumed, events = mode.routes, live.known.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     forward, backward = played.peaks[-2:]
     gradients = played.marked
@@ -189,7 +189,7 @@ def inference(
             live.peak,
             kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
             routes=mode.routes,
-            assumed=live.knowing.assumed,
+            assumed=live.known.assumed,
             events=tuple(live.events),
             predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
             left=live.now,

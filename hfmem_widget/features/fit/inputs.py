@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import undisturbed
-from hfmem_widget.features.fit.live_bytes import LiveBytes, spread
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.live_bytes import LiveBytes, meta_copy
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.text import plain
 
@@ -47,7 +47,7 @@ class Media(NamedTuple):
 
 def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -> Media:
     """Return one image or one sound for each row, for a model that reads it with the text."""
-    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
+    with errors_as(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
         if "pixel_values" in takes:
             given, extent = _pixels(model, takes, batch, size)
             what, run = "image", "get_image_features"
@@ -161,7 +161,7 @@ def _features(model: Any, name: str, given: Mapping[str, torch.Tensor], batch: i
     was_training = model.training
     model.eval()
     with torch.no_grad(), LiveBytes(), AsOnDevice("cuda"):
-        output = run(**{key: spread(value) for key, value in given.items()})
+        output = run(**{key: meta_copy(value) for key, value in given.items()})
     model.train(was_training)
     # An attribute, since some models set it on an output that has no such key.
     if (pooled := getattr(output, "pooler_output", None)) is not None:
@@ -219,12 +219,12 @@ class Batch:
     def __call__(self) -> dict[str, Any]:
         """Return a copy on the meta device."""
         return {
-            name: spread(one) if isinstance(one, torch.Tensor) else one
+            name: meta_copy(one) if isinstance(one, torch.Tensor) else one
             for name, one in self.given.items()
         }
 
 
-def as_seen(default: Batch | None, seen: SeenBatch, batch: int, length: int) -> Batch:
+def like_seen(default: Batch | None, seen: SeenBatch, batch: int, length: int) -> Batch:
     """Return a batch like the one that a model was called with, with other rows and another length.
 
     Tensors of the model's default batch are kept where they have these shapes, since none of their tokens has
@@ -307,7 +307,7 @@ def with_positions(model: Any, batch: Batch, rows: int, length: int) -> Batch:
     return Batch({**batch.given, "position_ids": positions}, batch.notes, batch.has_length)
 
 
-def idle(model: Any) -> dict[str, str]:
+def parts_not_run(model: Any) -> dict[str, str]:
     """Return the classes of sub-models by name; a hook removes each when it runs.
 
     The video part of a model that reads images and text, for example, gets nothing from `batch_for`.
@@ -317,11 +317,11 @@ def idle(model: Any) -> dict[str, str]:
         is_model = hasattr(module, "main_input_name") and hasattr(module, "config")
         if name and is_model and next(module.parameters(), None) is not None:
             waiting[name] = type(module).__name__
-            module.register_forward_pre_hook(partial(_ran, waiting, name))
+            module.register_forward_pre_hook(partial(_has_run, waiting, name))
     return waiting
 
 
-def _ran(waiting: dict[str, str], name: str, *_: Any) -> None:
+def _has_run(waiting: dict[str, str], name: str, *_: Any) -> None:
     # The sub-models around it run too, even if they were not called: peft bypasses their `__call__`.
     for other in [other for other in waiting if f"{name}.".startswith(f"{other}.")]:
         del waiting[other]

@@ -58,7 +58,7 @@ def remember(tensor: torch.Tensor, values: Values | None) -> None:
     setattr(tensor, _NAME, values)
 
 
-class Knowing:
+class KnownValues:
     """Does operations on meta tensors, and on their values where these are known."""
 
     def __init__(self) -> None:
@@ -232,7 +232,7 @@ def _forget_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                     remember(tensor, None)
 
 
-def spread(tensor: torch.Tensor) -> torch.Tensor:
+def meta_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a fresh meta tensor like one on the host, with its values, or like one on the meta device."""
     ghost = torch.empty_like(tensor, device="meta")
     if not tensor.is_meta:
@@ -249,7 +249,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     """Records the `events` of all storages made while it is active, in order.
 
     A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed.
-    Storages are rounded up to `granularity` bytes. `now` are the bytes alive. `knowing` follows the values
+    Storages are rounded up to `granularity` bytes. `now` are the bytes alive. `known` follows the values
     that depend on the batch alone.
     """
 
@@ -257,7 +257,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         super().__init__()
         self._device = device
         self.now = 0
-        self.knowing = Knowing()
+        self.known = KnownValues()
         self.events: list[Event] = []
         self._granularity = granularity
         self._numbers: dict[int, int] = {}
@@ -306,7 +306,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         is_of_autograd = self.in_backward and func in _IN_PLACE and not torch.is_grad_enabled()
         if is_of_autograd and storage_id(args[0]) == self._zeros:
             func = _IN_PLACE[func]
-        out = self.knowing(func, args, kwargs or {})
+        out = self.known(func, args, kwargs or {})
         self._zeros = storage_id(out) if func is _ATEN.new_zeros.default else 0
         for tensor in _tensors(out):
             self._add(tensor)

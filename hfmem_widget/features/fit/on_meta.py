@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import undisturbed
 from hfmem_widget.features.fit.live_bytes import storage_id
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.text import plain
 
 LORA_RANK_MOST = 4096
@@ -38,7 +38,7 @@ def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     if getattr(config, "_attn_implementation", None) not in {None, "eager", "sdpa"}:
         config._attn_implementation = "sdpa"  # noqa: SLF001  (as transformers keeps it); its kernels need no package
     sentence = f"transformers cannot build {kind.__name__} from this configuration"
-    with foreign(sentence), undisturbed(), torch.device("meta"):
+    with errors_as(sentence), undisturbed(), torch.device("meta"):
         model = kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
         for module in model.modules():
             # `torch.Tensor(size)`, which some use, ignores the default device.
@@ -84,7 +84,7 @@ def copy_of(model: Any) -> Any:
             if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
                 memo[id(value)] = OrderedDict()
     sentence = f"{type(model).__name__} cannot be copied to PyTorch's meta device"
-    with foreign(sentence), undisturbed(), _Ghosts():
+    with errors_as(sentence), undisturbed(), _Ghosts():
         ghost = copy.deepcopy(model, memo)
     for module in ghost.modules():
         # accelerate's `forward` hides that of the class: it has autocast, and hooks that move tensors.
@@ -103,7 +103,7 @@ def with_lora(
     except ImportError:
         raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
-    with foreign(sentence), undisturbed(), torch.device(device):
+    with errors_as(sentence), undisturbed(), torch.device(device):
         layers = list(targets) or None
         config = LoraConfig(r=rank, target_modules=layers, lora_dropout=dropout)
         return get_peft_model(model, config)

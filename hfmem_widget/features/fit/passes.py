@@ -39,7 +39,7 @@ from hfmem_widget.features.fit.predict import (
 from hfmem_widget.features.fit.recorded import has_ranks, margin_on
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
-from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.setting import Setting, errors_as
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
@@ -159,7 +159,7 @@ class Passes:
         if time.monotonic() > self.until:
             raise TimeoutError
         setting = Setting(training=False, batch=rows, length=max(1, length))
-        with foreign(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
+        with errors_as(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
             batch = inputs_of(self.ghost, setting, self.seen)
             is_decoder = self.whole and not answer  # whose positions `generate` counts
             if is_decoder:

@@ -18,8 +18,8 @@ from hfmem_widget.features.fit.allocator import (
     Allocator,
     Replay,
     ReplayPeak,
+    allocate_all,
     allocator_of,
-    given,
     play,
     play_twice,
 )
@@ -31,7 +31,7 @@ from hfmem_widget.features.fit.dry_run import (
     inference,
     training_step,
 )
-from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, as_seen, batch_for, idle
+from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, like_seen, parts_not_run
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import (
     RULES,
@@ -43,7 +43,7 @@ from hfmem_widget.features.fit.on_meta import (
     with_lora,
 )
 from hfmem_widget.features.fit.optimizers import Needs, Trained
-from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.setting import Setting, errors_as
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch
@@ -154,7 +154,7 @@ def _forecast(
     parameters = list(storages(model.parameters()))
     of_weights = [size for one in parameters for size in sizes.get(id(one), (_bytes(one),))]
     of_buffers = [*map(_bytes, storages(model.buffers()))]
-    weights, buffers = given(allocator, of_weights), given(allocator, of_buffers)
+    weights, buffers = allocate_all(allocator, of_weights), allocate_all(allocator, of_buffers)
     held = Forecast(
         model=type(bare).__name__,
         setting=setting,
@@ -169,7 +169,7 @@ def _forecast(
     )
     why = f"The inputs of {name} are unknown, so its activations are unknown too."
     try:
-        with foreign(f"{name} {CANNOT_RUN}"):
+        with errors_as(f"{name} {CANNOT_RUN}"):
             if seen is not None or _is_of_transformers(model):
                 inputs = inputs_of(bare, setting, seen)
                 if not inputs.has_length:
@@ -192,8 +192,8 @@ def _forecast(
             raise
         why = f"{error}."
     fresh = allocator_of(setting.device)  # without the blocks of a failed run
-    states = given(fresh, _needs(optimizer, model).sizes)
-    gradients = given(fresh, map(_bytes, _trained(model))) if setting.training else 0
+    states = allocate_all(fresh, _needs(optimizer, model).sizes)
+    gradients = allocate_all(fresh, map(_bytes, _trained(model))) if setting.training else 0
     parts = (
         _whole("optimizer", states, FROM_A_RULE),
         _whole("gradients", gradients, FROM_SHAPES),
@@ -216,7 +216,7 @@ def inputs_of(model: Any, setting: Setting, seen: SeenBatch | None) -> Batch:
     if _is_of_transformers(model):
         with suppress(OptionError):
             batch = usual()
-    return as_seen(batch, seen, *size)
+    return like_seen(batch, seen, *size)
 
 
 def _trained(model: Any) -> list[torch.nn.Parameter]:
@@ -296,10 +296,10 @@ def _dry(
     if setting.device == "cuda":
         workspace, is_sure = of_cublas()
         workspaces = (workspace,) * (2 if setting.training else 1)
-        size, blocks = given(allocator, workspaces), blocks + workspaces
+        size, blocks = allocate_all(allocator, workspaces), blocks + workspaces
         libraries = _whole("libraries", size, "cuBLAS' workspaces", "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
-    waiting = idle(model)
+    waiting = parts_not_run(model)
     if not setting.training:
         run = inference(model, inputs, device=setting.device)
         peak = play(run.events, allocator).peaks[-1].bytes + unpacked

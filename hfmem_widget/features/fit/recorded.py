@@ -23,7 +23,7 @@ from hfmem_widget.features.fit.beside import (
 )
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import PRECISIONS, Setting, foreign
+from hfmem_widget.features.fit.setting import PRECISIONS, Setting, errors_as
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
 from hfmem_widget.session import HELD, Device, Session
@@ -127,7 +127,7 @@ def recipe_of_live(session: Session) -> dict[str, Any]:
     if has_ranks():
         return {"refused": "a training on several ranks is not supported yet"}
     try:
-        with foreign("the model cannot be recorded"):
+        with errors_as("the model cannot be recorded"):
             trained = live(session)
             return {**_recipe(trained), "others": others_that_ran(session, trained.model)}
     except OptionError as error:
@@ -202,7 +202,7 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
     from hfmem_widget.features.fit import on_meta
     from hfmem_widget.features.fit.optimizers import Kind
 
-    with foreign("the recorded model cannot be made again"):
+    with errors_as("the recorded model cannot be made again"):
         config = on_meta.config_of(_kept(recipe["config"]))
         config.architectures = [recipe["model"]]
         if recipe["attention"] == "eager":

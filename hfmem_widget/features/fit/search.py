@@ -10,8 +10,8 @@ from hfmem_widget.features.fit.model import MOST_ROWS, Forecast
 
 MOST_TOKENS = 1 << 20  # the longest rows that are tried
 TRIES = 6  # dry runs for the longest rows, and for the largest batch
-CLOSE = 64  # the search ends within this part of the size
-STEEP = 8  # a further token or row costs at least this part of the average
+CLOSE = 64  # the search ends within 1/64 of the size
+STEEP = 8  # a further token or row costs at least 1/8 of the average
 
 
 def largest_batch(

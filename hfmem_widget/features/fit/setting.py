@@ -176,7 +176,7 @@ class SettingKeywords(TypedDict, total=False):
 
 
 @contextmanager
-def foreign(sentence: str) -> Iterator[None]:
+def errors_as(sentence: str) -> Iterator[None]:
     """Turn an exception of the block into an OptionError: the sentence, and the first one of the exception.
 
     `sentence` has no full stop, and its text from outside is `plain` already.

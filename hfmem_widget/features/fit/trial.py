@@ -33,7 +33,7 @@ from hfmem_widget.features.fit.on_meta import enable_checkpointing, from_config,
 from hfmem_widget.features.fit.optimizers import OF_TORCH, kind_named
 from hfmem_widget.features.fit.predict import HALVES, as_trained, weights_type
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.setting import Setting, errors_as
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import reading_of
 from hfmem_widget.text import plain
@@ -71,12 +71,12 @@ def tried_step(
         "attention": getattr(config, "_attn_implementation", None),
         "frozen": [name for name, parameter in named() if not parameter.requires_grad],
     }
-    with foreign("a real step cannot be tried: the configuration is not JSON"):
+    with errors_as("a real step cannot be tried: the configuration is not JSON"):
         of_live = {} if model is config else {"architectures": [type(model).__name__]}
         text = json.dumps({**document, "config": config.to_dict() | of_live})
     progress("trying real steps in a new process …")
     try:
-        with foreign("the real step failed"):
+        with errors_as("the real step failed"):
             return Tried(**_answer(text, seconds))
     finally:
         progress("")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.setting import errors_as
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # so that what others print is not in the answer
         try:
-            with foreign("the real step failed"):
+            with errors_as("the real step failed"):
                 from hfmem_widget.features.fit.trial import tried
 
                 answer = tried(json.load(sys.stdin))
