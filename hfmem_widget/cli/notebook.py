@@ -184,7 +184,7 @@ def _run(client: Any, folder: Path, cells: list[Path], show: Callable[[str], obj
         if cell.cell_type != "code" or not source.strip() or client.skip_cells_with_tag in tags:
             continue
         number += 1
-        title = plain(f"[{number}] {first_line(source)}", TITLE)
+        title = plain(f"[{number}] {first_line(source).removesuffix(':')}", TITLE)
         code = next((each for each in lines_of(source) if not each.startswith("#")), "")
         digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
         path = folder / f"{number:03d}-{digest}{SUFFIX}"
@@ -247,6 +247,10 @@ def _compare(before: dict[str, Record], cells: dict[str, Record], limit: Allowed
             result.judged.append(judged)
         else:
             result.unknown.append(b.name)
+    if len(result.judged) < len(cells):
+        result.notes.append(
+            f"Compared: {len(result.judged)} of {format_counted(len(cells), 'cell')}."
+        )
     for what, names in (
         ("No match in the baseline", [cells[each].name for each in cells if each not in before]),
         ("No match in this run", [before[each].name for each in before if each not in cells]),

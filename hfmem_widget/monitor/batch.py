@@ -22,6 +22,9 @@ SAMPLES_ONLY = ("pixel_values", "images", "x")
 
 MOST_SEEN = 8  # models whose batches are kept
 
+_WRAPPED = {"module", "_orig_mod"}
+"""What DistributedDataParallel and the like, and what torch.compile call the model that they wrap."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenBatch:
@@ -47,8 +50,8 @@ def see_batch(
 ) -> None:
     """Keep the shapes of a model's newest batch; `counts` are those of `shape_of`."""
     inner = model
-    while (wrapped := getattr(inner, "_modules", {}).get("module")) is not None:
-        inner = wrapped  # of DistributedDataParallel and the like
+    while wrapped := _WRAPPED & getattr(inner, "_modules", {}).keys():
+        inner = inner._modules[wrapped.pop()]  # noqa: SLF001  (no public way)
     named = args[0] if args and isinstance(args[0], Mapping) else {}
     if args and not named:
         takes = inspect.signature(inner.forward).parameters.values()

@@ -21,6 +21,7 @@ from pathlib import Path
 from hfmem_widget.errors import OptionError
 from hfmem_widget.ranks.identity import safe_host
 from hfmem_widget.recording.file import cannot_be, write_whole
+from hfmem_widget.recording.limits import SUFFIX
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.text import format_counted, plain, readable
 
@@ -137,7 +138,9 @@ def read_run(directory: Path) -> RunFile:
         version = fields["version"]
     except OSError as error:
         if isinstance(error, FileNotFoundError) and directory.is_dir():
-            what = f"it has no {RUN_FILE}. To open a recording, name its file"
+            names = [each.name for each in sorted(directory.glob(f"*{SUFFIX}*"))]
+            such = f", such as {plain(names[0])!r}" if names else ""
+            what = f"it has no {RUN_FILE}. To open a recording, name its file{such}"
             raise OptionError(f"{plain(directory)} is not the folder of a run: {what}") from None
         raise cannot_be("read", path, error) from None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
@@ -228,7 +229,9 @@ def contents_text(contents: Contents) -> str:
         percent = f"{100 * share:.1f}" if share >= 0.1 else f"{100 * share:.2g}"
         some = f"{format_count(contents.trainable)} ({percent} %)"
         trainable = "all" if share >= ALL else some if contents.trainable else "none"
-        texts.append(f"{format_count(contents.parameters)} parameters, {trainable} trainable")
+        in_all = " in all" * (len(contents.modules) > 1)
+        count = format_count(contents.parameters)
+        texts.append(f"{count} parameters{in_all}, {trainable} trainable")
     types = sorted(contents.dtypes.items(), key=lambda item: -item[1])[:MOST_NAMES]
     texts += [
         plain(name) if len(types) == 1 else f"{plain(name)} {format_bytes(size)}"
@@ -241,6 +244,9 @@ def contents_text(contents: Contents) -> str:
 
 
 def _named(names: Sequence[str]) -> list[str]:
-    unique = [plain(name) for name in dict.fromkeys(names)]
-    more = len(unique) - MOST_NAMES
-    return unique if more <= 0 else [*unique[:MOST_NAMES], f"{more} more"]
+    counted = Counter(map(plain, names))
+    texts = [
+        f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in counted.items()
+    ]
+    more = len(texts) - MOST_NAMES
+    return texts if more <= 0 else [*texts[:MOST_NAMES], f"{more} more"]

@@ -126,6 +126,7 @@ def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path)
     assert over.endswith("more than the limit of 50.0 MiB.")
     assert others == [
         "7 cells not over the limit of 50.0 MiB.",
+        "Compared: 8 of 10 cells.",
         "No match in the baseline: [9] new = 1, [10] twice = 2.",
         "No match in this run: [8] twice = 2, [10] twice = 2.",
         "Moved: [1] short = 1.",
@@ -139,7 +140,8 @@ def test_what_has_no_cell_in_common_cannot_be_judged(tmp_path: Path) -> None:
     code, lines, err = run(tmp_path, ["1 + 1"], "--baseline", "base")
 
     assert code == WRONG
-    assert lines[-2:] == [
+    assert lines[-3:] == [
+        "Compared: 0 of 1 cell.",
         "No match in the baseline: [1] 1 + 1.",
         "No match in this run: tiny-bert.",
     ]

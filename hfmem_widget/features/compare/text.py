@@ -148,12 +148,13 @@ def _verdict(comparison: Comparison, cell: Compared) -> str:
     how = "more" if change.value > 0 else "less"
     percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
     changes = {
-        part: _certain_change(cell, baseline, part)
+        part: _certain_change(cell, baseline, part, above_start=has_starts)
         for part in OF_ALLOCATED
-        if part != "unattributed" and not _differs_at_start(cell, baseline, part)
+        if part not in {"unattributed", "before"}
     }
     most = max(changes, key=lambda part: math.copysign(changes[part], changes[part] * change.value))
     size = cell.at_peak.get(most, 0.0) - baseline.at_peak.get(most, 0.0)
+    size -= _more_at_start(cell, baseline, most) if has_starts else 0.0
     # A part is named where it makes up at least half of the difference.
     is_half = 2 * changes[most] * change.value >= change.value**2
     is_known = cell.at_peak and baseline.at_peak and is_half
@@ -269,17 +270,19 @@ def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
         return shown, "", ""
     # What was there when the cells began is no difference between them.
     there = cell.at_start.get(part, 0.0)
-    if _differs_at_start(cell, baseline, part):
+    # All that is called "here before" was there.
+    if part == "before" or abs(_more_at_start(cell, baseline, part)) >= NEXT_TO_NOTHING:
         return shown, f"{format_bytes(there)} at the start" if there else "", ""
     before = baseline.at_peak.get(part, 0.0)
     change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
     return shown, "", change_text(change, format_bytes)
 
 
-def _certain_change(cell: Compared, baseline: Compared, part: str) -> float:
+def _certain_change(cell: Compared, baseline: Compared, part: str, *, above_start: bool) -> float:
     """Return the least by which a part differs, whatever was among the activations at the peaks."""
     (low, high), (before, most) = (_bounds(each, part) for each in (cell, baseline))
-    return max(low - most, 0.0) + min(high - before, 0.0)
+    there = _more_at_start(cell, baseline, part) if above_start else 0.0
+    return max(low - most - there, 0.0) + min(high - before - there, 0.0)
 
 
 def _bounds(cell: Compared, part: str) -> tuple[float, float]:
@@ -287,11 +290,8 @@ def _bounds(cell: Compared, part: str) -> tuple[float, float]:
     return (size - sum(cell.made.values()), size) if part == "activations" else (size, size + made)
 
 
-def _differs_at_start(cell: Compared, baseline: Compared, part: str) -> bool:
-    if part == "before":  # all of it was there
-        return True
-    there = cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
-    return abs(there) >= NEXT_TO_NOTHING
+def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
+    return cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
 
 
 def _spread(figure: Figure, shown: Shown) -> str:

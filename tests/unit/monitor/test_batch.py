@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.monitor.batch import shape_of
+from hfmem_widget.monitor.batch import see_batch, seen_batch, shape_of
 from tests.data.timeouts import TimeIsUpError, time_is_up
 
 
@@ -40,6 +40,16 @@ IDS = FakeTensor(4, 128)
 def test_sequences_have_samples_a_length_and_tokens(args: Any, kwargs: Any) -> None:
     """However the batch is handed over, its first two dimensions are counted."""
     assert shape_of(args, kwargs) == {"samples": 4.0, "longest": 128.0, "tokens": 512.0}
+
+
+def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> None:
+    """What torch.compile returns takes ``*args`` alone."""
+    model = torch.compile(torch.nn.Linear(2, 3), backend="eager")
+    see_batch(model, (torch.zeros(4, 2),), {}, {"samples": 4.0}, is_training=True)
+    seen = seen_batch(model, is_training=True)
+
+    assert seen is not None
+    assert seen.given == {"input": ((4, 2), torch.float32)}
 
 
 def test_a_mask_on_the_host_tells_the_tokens_without_padding() -> None:

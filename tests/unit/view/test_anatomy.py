@@ -239,7 +239,10 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
             replace(BERT, trainable=0, optimizers=(), dtypes={}),
             "BertModel · 110 parameters, none trainable",
         ),
-        (Contents(modules=("A", "B", "C", "D", "B", "E")), "A, B, C, 2 more"),
+        (
+            Contents(modules=("A", "B", "C", "D", "B", "E")),
+            "A, 2 \N{MULTIPLICATION SIGN} B, C, 2 more",
+        ),
         (Contents(modules=("A", "B", "C", "D")), "A, B, C, 1 more"),
         (Contents(modules=("A", "B", "C")), "A, B, C"),
     ],

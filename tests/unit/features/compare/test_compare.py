@@ -177,6 +177,21 @@ def test_a_sentence_says_what_a_cell_needs_and_what_makes_most_of_it() -> None:
     ]
 
 
+def test_a_part_that_began_with_more_is_named_for_what_it_rose_by() -> None:
+    """Small optimizer states of the cell before do not hide that this one makes large ones."""
+    small = device(200 * MIB, before=100 * MIB, optimizer=2 * MIB, activations=90 * MIB)
+    large = device(
+        450 * MIB,
+        before=110 * MIB,
+        at_start={"optimizer": 2 * MIB},
+        optimizer=202 * MIB,
+        activations=120 * MIB,
+    )
+    [verdict] = verdicts(of_runs({"a": [record("a", small)], "b": [record("b", large)]}))
+
+    assert verdict.endswith("above its start (+240 %) than a: optimizer +198.0 MiB.")
+
+
 @pytest.mark.parametrize(
     ("made", "part"), [({}, ": gradients \u221280.0 MiB"), ({"gradients": 80.0 * MIB}, "")]
 )
