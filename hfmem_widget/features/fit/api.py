@@ -18,16 +18,13 @@ from hfmem_widget.features.fit.beside import remember
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
 from hfmem_widget.features.fit.model import Fit, Forecast, Verdict
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, longest_rows
+from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
 from hfmem_widget.options import lists_options, path_text
 from hfmem_widget.recording.file import checked_path, read
 from hfmem_widget.recording.limits import ENDINGS
 from hfmem_widget.session import Session
 from hfmem_widget.text import plain
-
-STORED_AS = {"bfloat16": "pure bf16", "float16": "pure fp16"}
-"""What weights on disk are taken to be; float32 otherwise."""
 
 
 @partial(lists_options, declared=Setting, keywords=SettingKeywords)
@@ -39,8 +36,8 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     model : torch.nn.Module, transformers.PreTrainedConfig, Session, str or PathLike
         A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
         Of other modules, weights, gradients and optimizer states are forecast, but no activations. Of a
-        session, the training that it watched, whose model must still be there, and what would make it fit; of
-        a recording, or a session opened from one, the same without the model.
+        session, the training that it watched, whose model must still exist, and the changes that make it fit;
+        of a recording, or a session opened from one, the same without the model.
     **choices
         Options of a `Setting`.
 
@@ -87,23 +84,26 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     known: dict[int, float] = {batch: forecast.total}
     held = _held(subject)
     verdicts = []
-    for gpu in gpus or here:
-        # The forecast has cuBLAS' workspaces, which the context stands for elsewhere.
-        context = max(0.0, gpu.context - forecast.bytes("libraries"))
-        room = replace(gpu, context=context)
-        there = held[room.device]
-        share = room.available * (1 - setting.headroom) + there
+    for device in gpus or here:
+        # The forecast counts cuBLAS' workspaces, which are part of the context elsewhere.
+        room = replace(device, context=max(0.0, device.context - forecast.bytes("libraries")))
+        share = room.available * (1 - setting.headroom) + held[room.device]
         fits = None if math.isnan(room.available) else forecast.total <= share
         is_lower = forecast.bound == "lower"
-        largest = None
+        rows = tokens = None
         if fits is not None and not is_lower:
-            largest = largest_batch(lambda rows: forecast_at(rows, length), share, known)
-        tokens = None
+            rows = largest_batch(lambda rows: forecast_at(rows, length), share, known)
         has_length = forecast.setting.length == length  # images have none, and then it is 1
-        if setting.longest and largest is not None and has_length:
-            most = positions_of(getattr(subject, "config", subject)) or MOST_TOKENS
-            tokens = longest_rows(partial(forecast_at, batch), forecast, share, most)
-        verdicts.append(Verdict(room, there, None if fits and is_lower else fits, largest, tokens))
+        if setting.longest and rows is not None and has_length:
+            tokens = most_that_fit(
+                lambda tokens: forecast_at(batch, tokens).total,
+                length,
+                forecast.total / length,
+                share,
+                positions_of(getattr(subject, "config", subject)) or MOST_TOKENS,
+            )
+        fits = None if fits and is_lower else fits
+        verdicts.append(Verdict(room, held[room.device], fits, rows, tokens))
     tried = None
     if setting.attempt:
         from hfmem_widget.features.fit.trial import tried_step
@@ -114,7 +114,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
 
 
 def _opened(model: Any) -> Any:
-    """Return the session of a recording, if that is asked about; else what is."""
+    """Return the session of a recording, or anything else as it is."""
     if isinstance(model, type):
         name = plain(model.__name__)
         raise OptionError(f"{name} is a class; name an object of it, such as {name}()")
@@ -125,24 +125,24 @@ def _opened(model: Any) -> Any:
 
 
 def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
-    """Return the configuration of a name, what is stored there, and the setting with its precision."""
+    """Return a configuration, what is on disk in words, and the setting with the weights' precision."""
     config, folder = read_config(name)
     if folder is None:
         return config, "", setting
     stored = read_stored(folder)
-    precision = setting.precision or STORED_AS.get(stored.dtype, "")
-    return config, stored.text(), replace(setting, precision=precision)
+    own = {"bfloat16": "pure bf16", "float16": "pure fp16"}.get(stored.dtype, "")
+    return config, stored.text(), replace(setting, precision=setting.precision or own)
 
 
 def _on_one_line(text: str) -> None:
-    """Show what is being done on stderr, if that can be written to, over what was shown before."""
+    """Replace the progress line on stderr, if that can be written to."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"\r{text:40}" if text else f"\r{text:40}\r")
         sys.stderr.flush()
 
 
 def _held(model: Any) -> Counter[str]:
-    """Return the bytes of a model's tensors by device, which need no more room."""
+    """Return the bytes of a model's tensors by device: they have their room already."""
     from hfmem_widget.features.fit.on_meta import storages
 
     held: Counter[str] = Counter()

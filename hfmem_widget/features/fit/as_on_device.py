@@ -1,12 +1,12 @@
-"""Operations on the meta device that keep what the kernels of a real device keep.
+"""Operations on the meta device that keep the same tensors as a real device's kernels.
 
-Left alone, meta tensors take the paths of no device: attention multiplies out its scores, dropout keeps a
-mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation of
-`torch.amp`.
+By default, meta tensors do not follow a device's kernels: attention multiplies out its scores, dropout keeps
+a mask of the activations' type, and autocast ignores them. Casts follow the lists in PyTorch's documentation
+of `torch.amp`.
 
 transformers multiplies all experts of a mixture at once, by `grouped_mm`, for which PyTorch's own rule on the
-meta device takes bfloat16 alone. Which expert a token goes to depends on values; the amount of work does not:
-a token is a row for each of its experts.
+meta device takes only bfloat16. A token's experts depend on values; the amount of work does not: a token is a
+row for each of its experts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hfmem_widget.features.fit.allocator import round_up
 from hfmem_widget.features.fit.live_bytes import device_in, values_of
 from hfmem_widget.features.fit.workspaces import prefers_cudnn
 
@@ -72,12 +73,8 @@ _FULL_INSIDE: Final = {
 }
 """What autocast on a GPU computes in float32; the inputs stay as they are."""
 
-_LARGEST_HEAD: Final = 256  # the widest heads that the flash kernel takes
-
-_ALIGNED_HEAD: Final = 8  # what cuDNN takes is a multiple
-
-_ALIGNED_HEAD_BYTES: Final = 16  # and what the efficient kernel takes
-_ALIGNED_MASK: Final = 8  # elements between the rows of its mask
+_LARGEST_HEAD: Final = 256  # elements of the widest heads that the flash kernel takes
+_ALIGNED_MASK: Final = 8  # elements; strides of the efficient kernel's masks are multiples of it
 
 _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """The positional arguments of `scaled_dot_product_attention`."""
@@ -85,23 +82,20 @@ _ATTENTION: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_caus
 _GROUPED: Final = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback"}
 """The names of a grouped matrix product: PyTorch's up to 2.9 and since, and transformers' own."""
 
-_ALIGNED: Final = 16  # bytes that each row of the result is rounded up to on a GPU
-
 
 class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Does operations on meta tensors as on a device, under autocast to a type of half precision if given."""
+    """Does operations on meta tensors as a device does, with autocast to a half precision if given."""
 
     def __init__(self, device: str, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self._device = device
         self._autocast = autocast
         self._keeps_casts = autocast is not None
-        # Kept until `leave_autocast`, as long as autocast keeps them.
-        self.casts: dict[int, torch.Tensor] = {}
+        self.casts: dict[int, torch.Tensor] = {}  # of weights, kept as long as autocast keeps them
         self.routes = False  # whether experts were among the operations
 
     def leave_autocast(self) -> None:
-        """Forget the casts; the recomputation in the backward pass makes its own."""
+        """Drop the casts; the recomputation in the backward pass makes its own."""
         self.casts.clear()
         self._keeps_casts = False
 
@@ -148,24 +142,24 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
 
 
 def _opened(func: Any) -> Any:
-    """Return a function of `torch.nn.functional` that lets its own operations be seen, or None for any other.
+    """Return a copy of a function of `torch.nn.functional` whose operations reach the mode; None for others.
 
-    It would ask whether a mode is on and hand itself over whole, as `interpolate` and the attention of
-    `MultiheadAttention` do; it is done again with that answer given.
+    Such functions, as `interpolate`, ask whether a mode is active and then pass themselves to it as a whole.
+    The copy gets the answer that none is.
     """
     if not isinstance(func, FunctionType) or func.__globals__ is not vars(torch.nn.functional):
         return None
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     namespace = func.__globals__ | dict.fromkeys(names, lambda *_: False)
-    made = FunctionType(
+    opened = FunctionType(
         func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__
     )
-    made.__kwdefaults__ = func.__kwdefaults__
-    return made
+    opened.__kwdefaults__ = func.__kwdefaults__
+    return opened
 
 
 def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a result that depends on a tensor's values, or on numbers on the meta device, if known."""
+    """Return a result that depends on values: those of a tensor, or numbers for the meta device."""
     name = func.__name__
     if name in {"tensor", "as_tensor"}:
         is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
@@ -179,7 +173,7 @@ def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _from_numbers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a tensor of numbers, which one on the meta device would forget."""
+    """Return a tensor of numbers that keeps its values also on the meta device."""
     known = {id(one): values_of(one) for one in tree_leaves(args) if isinstance(one, torch.Tensor)}
     if device_in(kwargs) != "meta" or None in known.values():
         return func(*args, **kwargs)
@@ -201,7 +195,7 @@ def _to_full(value: Any) -> Any:
 
 
 def _dropout(func: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep the mask as bytes, as on a GPU."""
+    """Keep the mask as bytes, as a GPU does."""
     given = dict(zip(("p", "training", "inplace"), args, strict=False)) | kwargs
     share = given.get("p", 0.5)
     if given.get("training", True) and not given.get("inplace") and 0 < share < 1:
@@ -210,7 +204,7 @@ def _dropout(func: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """Take the kernel that the device would; its further results are for the backward pass."""
+    """Call the kernel that the device would; its further results are for the backward pass."""
     given = dict(zip(_ATTENTION, args, strict=False)) | kwargs
     query, key, value = (given[name] for name in _ATTENTION[:3])
     mask, dropout = given.get("attn_mask"), given.get("dropout_p", 0.0)
@@ -233,7 +227,7 @@ def _attention(device: str, func: Any, *args: Any, **kwargs: Any) -> Any:
 def _multiplied_out(
     query: Any, key: Any, value: Any, mask: Any, dropout: float, *, scale: float | None
 ) -> Any:
-    """Do what PyTorch does without a kernel, in float32, but keep the dropout mask as bytes, as on a GPU."""
+    """Do attention without a kernel, in float32, with a dropout mask of bytes, as a GPU does."""
     dtype = query.dtype
     query, key, value = map(_to_full, (query, key, value))
     factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
@@ -248,20 +242,20 @@ def _multiplied_out(
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
-    """Return the kernel that PyTorch chooses; empty where none can do without the scores.
+    """Return the kernel that PyTorch chooses; empty where every one needs the scores.
 
     As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
     """
     if query.dim() != 4 or (not grouped and query.shape[:2] != value.shape[:2]):
         return ""
-    # Only the efficient kernel returns a mask's gradient, or takes one of three dimensions. T5's lies across
-    # its rows, which none takes.
+    # Only the efficient kernel returns a mask's gradient, or takes one of three dimensions. No kernel takes
+    # a mask that is not contiguous in its rows, as T5's.
     is_plain = mask is None or (not mask.requires_grad and mask.dim() in {2, 4})
     if device == "cuda" and mask is not None and mask.stride(-1) != 1:
         return ""
     is_even = query.shape[-1] == value.shape[-1]
     widths = (query.shape[-1], value.shape[-1])
-    is_aligned = max(widths) <= _LARGEST_HEAD and not any(one % _ALIGNED_HEAD for one in widths)
+    is_aligned = max(widths) <= _LARGEST_HEAD and not any(width % 8 for width in widths)
     if device == "cuda" and query.dtype in _HALF and is_aligned and prefers_cudnn() and is_plain:
         return "cudnn_attention"
     if device == "cpu":
@@ -269,24 +263,24 @@ def _kernel(
     if is_even and query.dtype in _HALF and mask is None and query.shape[-1] <= _LARGEST_HEAD:
         return "flash_attention"
     # Only the flash kernel takes heads that share keys and values.
-    is_whole = not any(one * query.element_size() % _ALIGNED_HEAD_BYTES for one in widths)
+    is_whole = not any(width * query.element_size() % 16 for width in widths)
     return "efficient_attention" if is_whole and not grouped else ""
 
 
 def _bias(mask: Any, query: Any, key: Any, *, padded: bool) -> Any:
-    """Return a mask as kernels add it: the efficient one pads its rows."""
+    """Return a mask as kernels add it; the efficient kernel pads its rows."""
     bias = torch.empty_like(mask, dtype=query.dtype) if mask.dtype == torch.bool else mask
     if padded and any(one % _ALIGNED_MASK for one in bias.stride()[:-1]):
         length = bias.shape[-1]
-        more = _ALIGNED_MASK - length % _ALIGNED_MASK
-        bias = torch.nn.functional.pad(bias, (0, more))[..., :length]
+        padding = (0, _ALIGNED_MASK - length % _ALIGNED_MASK)
+        bias = torch.nn.functional.pad(bias, padding)[..., :length]
     return bias.expand(*query.shape[:2], query.shape[-2], key.shape[-2])
 
 
 def _cross_entropy(func: Any, values: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-    """Cast as autocast does on a GPU, where only the second of two operations within is done in float32.
+    """Cast as a GPU's autocast does: only the second of its two operations is done in float32.
 
-    PyTorch says to the first, `log_softmax`, which type the result is to have.
+    PyTorch asks the first, `log_softmax`, for a result of the input's type.
     """
     names = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -297,12 +291,14 @@ def _cross_entropy(func: Any, values: Any, target: Any, *args: Any, **kwargs: An
 
 
 def _ctc_loss(log_probs: Any, targets: Any, *_: Any, **__: Any) -> Any:
-    """Return a loss of PyTorch's own kernel, for which the meta device has no rule."""
     return _CtcLoss.apply(log_probs, targets.shape[-1])
 
 
 class _CtcLoss(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Keeps the probabilities of each way to a place in the text, and as many again in the backward pass."""
+    """PyTorch's own kernel, for which the meta device has no rule.
+
+    It keeps the probabilities of each path to a place in the text, and makes as many in the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, log_probs: Any, length: int) -> Any:
@@ -326,14 +322,14 @@ def _grouped_product(device: str, rows: Any, weights: Any, offs: Any, **_: Any) 
 
 
 class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Keeps and makes the same tensors as PyTorch's own."""
+    """Keeps and makes the same tensors as PyTorch's."""
 
     @staticmethod
     def forward(ctx: Any, rows: Any, weights: Any, offs: Any, device: str) -> Any:
         ctx.device, ctx.shapes = device, (rows.shape, weights.shape)
         of_rows, of_weights, *_ = ctx.needs_input_grad
         ctx.save_for_backward(rows if of_weights else None, weights if of_rows else None, offs)
-        return _made(device, rows, (rows.shape[0], weights.shape[-1]))
+        return _empty(device, rows, (rows.shape[0], weights.shape[-1]))
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -341,16 +337,16 @@ class _GroupedProduct(torch.autograd.Function):  # type: ignore[misc]  # torch i
         rows, (experts, width, other) = ctx.shapes
         # Weights are transposed in memory, as a linear layer's; so are their gradients.
         return (
-            _made(ctx.device, grad, rows) if of_rows else None,
-            _made(ctx.device, grad, (experts, other, width)).mT if of_weights else None,
+            _empty(ctx.device, grad, rows) if of_rows else None,
+            _empty(ctx.device, grad, (experts, other, width)).mT if of_weights else None,
             None,
             None,
         )
 
 
-def _made(device: str, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    aligned = _ALIGNED // like.element_size() if device == "cuda" else 1
-    strides = [1, -(-shape[-1] // aligned) * aligned]
+def _empty(device: str, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a result whose rows begin at multiples of 16 bytes on a GPU."""
+    strides = [1, round_up(shape[-1], 16 // like.element_size() if device == "cuda" else 1)]
     for size in shape[-2:0:-1]:
         strides.append(size * strides[-1])
     return like.new_empty_strided(shape, strides[len(shape) - 1 :: -1])

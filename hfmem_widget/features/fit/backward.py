@@ -1,12 +1,12 @@
 """A backward pass that does not run autograd's engine, and checkpointing within it.
 
-On a machine with GPUs the engine's first run starts a thread for each of them: CUDA is asked how many there
-are, and from then on no forked child can train. A graph on the meta device needs none of that. Here its nodes
-are called one after the other, latest first, as the engine does. Each is dropped when it is done, which frees
-what it had saved.
+On a machine with GPUs the engine's first run starts a thread for each of them. For that it asks CUDA for
+their number, after which no forked child can train. A graph on the meta device does not need the engine: here
+its nodes are called one after the other, latest first, as the engine calls them. Each is dropped when it is
+done, which frees its saved tensors.
 
-PyTorch's own checkpointing works as it is, where it keeps no state of random numbers. Its older, reentrant
-way runs the engine: the one here in its place does not, and keeps the same tensors for the same time.
+PyTorch's own checkpointing works here, if it keeps no state of random numbers. Its older, reentrant form runs
+the engine; the replacement here does not, and keeps the same tensors for the same time.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from torch.utils.checkpoint import checkpoint
 from hfmem_widget.errors import OptionError
 
 Accumulated = Callable[[torch.Tensor], None]
-"""Takes a tensor whose gradient has just been set or added to."""
+"""Gets each tensor whose gradient was set or added to."""
 
 
 def run_backward(
     outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
     accumulated: Accumulated = lambda _: None,
 ) -> None:
-    """Give every leaf that the outputs depend on its gradient, and call `accumulated` with each.
+    """Set the gradient of every leaf that the outputs depend on, and call `accumulated` with each leaf.
 
-    The outputs, with their gradients or None, are emptied, so that nothing here keeps the graph; nor should
-    the caller.
+    `outputs`, tensors with their gradients or None, is emptied, so that only the caller could keep
+    the graph alive.
     """
     walk = _Walk(accumulated)
     while outputs:
@@ -46,16 +46,28 @@ def run_backward(
         if output.grad_fn is not None:
             walk.begin(output, torch.ones_like(output) if grad is None else grad)
         del output, grad
-    with torch.no_grad(), as_if_in_the_engine():
-        walk.run()
+    task, thread = torch._C._current_graph_task_id, threading.get_ident()  # noqa: SLF001  (asked by torch's checkpoint)
+
+    def own_task() -> int:
+        number: int = task()
+        is_own = number == -1 and threading.get_ident() == thread
+        return 1 << 30 if is_own else number  # the engine's count from 0
+
+    # So that a checkpoint recomputes its layer once for all saved tensors, as in the engine's backward pass.
+    torch._C._current_graph_task_id = own_task  # noqa: SLF001
+    try:
+        with torch.no_grad():
+            walk.run()
+    finally:
+        torch._C._current_graph_task_id = task  # noqa: SLF001
 
 
 class _Walk:
     def __init__(self, accumulated: Accumulated) -> None:
         self._accumulated = accumulated
-        self._awaited: dict[Any, int] = {}
+        self._awaited: dict[Any, int] = {}  # nodes that each node has to wait for
         self._grads: dict[Any, dict[int, torch.Tensor]] = {}
-        self._holders: Counter[int] = Counter()  # by identity: nodes that await the same tensor
+        self._holders: Counter[int] = Counter()  # nodes that await a tensor, by its identity
         self._roots: list[Any] = []
         self._owners: dict[Any, Any] = {}
 
@@ -68,9 +80,9 @@ class _Walk:
         self._give(node, output.output_nr, grad)
 
     def run(self) -> None:
-        self._count()
+        self._count_awaited()
         ready: list[tuple[int, int, Any]] = []
-        tickets = count()  # no two entries are alike, so nodes are never compared
+        tickets = count()  # makes entries unique, so that nodes are never compared
         for node in self._roots:
             if not self._awaited[node]:
                 heapq.heappush(ready, (_order(node), next(tickets), node))
@@ -78,45 +90,43 @@ class _Walk:
         while ready:
             node = heapq.heappop(ready)[2]
             del self._awaited[node]
-            edges, made = self._call(node)
+            edges, grads = self._call(node)
             self._owners.pop(node, None)
-            del node  # and with it what it had saved, before gradients are added up
+            del node  # which frees its saved tensors before gradients are added up
             for at, (following, number) in enumerate(edges):
                 if following is None:
                     continue
-                if at < len(made) and made[at] is not None:
-                    self._give(following, number, made[at])
-                    made[at] = None
+                if at < len(grads) and grads[at] is not None:
+                    self._give(following, number, grads[at])
+                    grads[at] = None
                 self._awaited[following] -= 1
                 if not self._awaited[following]:
                     heapq.heappush(ready, (_order(following), next(tickets), following))
 
     def _keep(self, node: Any, owner: Any) -> None:
-        """Keep the owner of a node written in Python: before torch 2.13 the node's object did not."""
+        """Keep the owner of a node written in Python, which itself does not before torch 2.13."""
         if isinstance(node, BackwardCFunction):
             self._owners[node] = owner
 
-    def _count(self) -> None:
-        """Count how many others each node has to wait for."""
-        waiting, seen = list(dict.fromkeys(self._roots)), set(self._roots)
-        while waiting:
-            for following, _ in waiting.pop().next_functions:
-                if following is None:
-                    continue
-                self._awaited[following] = self._awaited.get(following, 0) + 1
-                if following not in seen:
-                    seen.add(following)
-                    waiting.append(following)
+    def _count_awaited(self) -> None:
+        pending, seen = list(dict.fromkeys(self._roots)), set(self._roots)
+        while pending:
+            for following, _ in pending.pop().next_functions:
+                if following is not None:
+                    self._awaited[following] = self._awaited.get(following, 0) + 1
+                    if following not in seen:
+                        seen.add(following)
+                        pending.append(following)
 
     def _call(self, node: Any) -> tuple[Sequence[Any], list[torch.Tensor | None]]:
-        """Call a node, and return its edges with what it makes for each of them, as that is awaited there."""
+        """Call a node, and return its edges and their gradients, with the shapes and types expected there."""
         given = self._grads.pop(node, {})
         if hasattr(node, "variable"):
             while given:
                 self._accumulate(node.variable, given.popitem()[1])
             return (), []
         expected = _expected(node)
-        # A function written in Python takes at least the gradients it is given.
+        # A function written in Python takes at least its known gradients.
         inputs = max(given, default=-1) + 1 if expected is None else len(expected)
         grads = [given.get(at) for at in range(inputs)]
         given.clear()
@@ -125,7 +135,7 @@ class _Walk:
         del results
         edges = node.next_functions
         if len(made) > len(edges):
-            # Inputs of a function that are not tensors have no edge, and get no gradient.
+            # Inputs of a function that are not tensors have no edge and no gradient.
             made = [grad for grad in made if grad is not None] or made
         for at, (following, number) in enumerate(edges):
             self._keep(following, node)
@@ -135,13 +145,13 @@ class _Walk:
                     continue
                 made[at] = _as_expected(following, number, made[at])
                 self._holders[id(made[at])] += 1
-        # The engine keeps what came in until all that comes out has its shape and type.
+        # The engine keeps the incoming gradients until all outgoing ones have their shape and type.
         while grads:
             self._let_go(grads.pop())
         return edges, made
 
     def _give(self, node: Any, at: int, grad: torch.Tensor) -> None:
-        """Add a gradient to what a node awaits: in place where nothing else has that memory."""
+        """Add a gradient to the sum that a node awaits: in place where nothing else shares its memory."""
         held = self._grads.setdefault(node, {})
         before = held.get(at)
         if before is None:
@@ -177,14 +187,14 @@ class _Walk:
         self._accumulated(leaf)
 
 
-# torch 2.6 has it only where it was built for CUDA; without it nothing is added in place.
+# torch 2.6 has this function only in builds for CUDA; without it nothing is added in place.
 _users = getattr(torch._C, "_storage_Use_Count", lambda _storage: _ITS_OWN + 1)  # noqa: SLF001
 _ITS_OWN = 2
-"""Users of a storage that one tensor has: that tensor, and the object in Python."""
+"""Users of a storage with one tensor: the tensor, and its object in Python."""
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements lie side by side, in whatever order of dimensions."""
+    """Return whether a tensor's elements are contiguous, in any order of dimensions."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
@@ -194,18 +204,18 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _is_laid_out_alike(grad: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Return whether a gradient may be kept as it is; else the engine makes a copy."""
+    """Return whether a gradient has its leaf's layout; of others the engine makes a copy."""
     sizes = zip(grad.stride(), leaf.stride(), leaf.shape, strict=True)
     return all(own == other for own, other, size in sizes if size != 1)
 
 
 def _order(node: Any) -> int:
-    """Return the rank of a node: first gradients to keep, then what was computed last."""
+    """Return the rank of a node: gradients of leaves first, then the latest operations."""
     return -(2**63) if hasattr(node, "variable") else -int(node._sequence_nr())  # noqa: SLF001  (graph's order)
 
 
 def _expected(node: Any) -> Any:
-    """Return what the engine validates gradients against, if the node has it."""
+    """Return the shapes and types that the engine expects of a node's gradients; None if unknown."""
     try:
         return node._input_metadata  # noqa: SLF001  (shapes and types of a node are nowhere public)
     except RuntimeError:  # before torch 2.13, those written in Python
@@ -213,7 +223,7 @@ def _expected(node: Any) -> Any:
 
 
 def _as_expected(node: Any, at: int, grad: torch.Tensor) -> torch.Tensor:
-    """Sum what was broadcast, and cast what was promoted, as the engine does between nodes."""
+    """Sum broadcast gradients, and cast promoted ones, as the engine does between nodes."""
     if hasattr(node, "variable"):
         shape, dtype = node.variable.shape, node.variable.dtype
     else:
@@ -231,9 +241,9 @@ _SWITCH = "gradient_checkpointing"
 
 @contextmanager
 def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
-    """Have a transformers model compute its layers again in `run_backward`, or raise OptionError.
+    """Checkpoint the layers of a transformers model within the block, or raise OptionError.
 
-    Where some are switched on already, these alone: transformers can do so with every second one.
+    Where some layers are checkpointed already, only these: transformers can do so with every second one.
     """
     layers = [module for module in model.modules() if hasattr(module, _SWITCH)]
     layers = [layer for layer in layers if getattr(layer, _SWITCH)] or layers
@@ -251,10 +261,10 @@ def checkpoint_layers(model: Any, accumulated: Accumulated) -> Iterator[None]:
 
 
 def _again(calls: list[Callable[..., Any]], reentrant: Accumulated | None) -> Callable[..., Any]:
-    """Return PyTorch's checkpointing, with all but tensors kept in a list alone.
+    """Return PyTorch's checkpointing, or its older form with `reentrant`, which gets each gradient.
 
-    A cache among a layer's arguments may hold the node that holds these: a circle that nobody collects. With
-    `reentrant`, which is called with each gradient, it is PyTorch's older checkpointing.
+    Arguments that are not tensors are kept in `calls` only. A cache among a layer's arguments may hold the
+    node that holds them: a cycle that would never be collected.
     """
 
     def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
@@ -282,29 +292,10 @@ def _again(calls: list[Callable[..., Any]], reentrant: Accumulated | None) -> Ca
 
 
 def _is_reentrant(layer: Any) -> bool:
-    """Return whether a layer is, or would be, checkpointed in the older way."""
+    """Return whether a layer is, or would be, checkpointed in the older form."""
     chosen = getattr(getattr(layer, "_gradient_checkpointing_func", None), "keywords", {})
     version: str = sys.modules["transformers"].__version__
     return bool(chosen.get("use_reentrant", int(version.partition(".")[0]) < 5))
-
-
-@contextmanager
-def as_if_in_the_engine() -> Iterator[None]:
-    """Have a checkpoint compute its layer once for all that was saved, as in the engine's backward pass."""
-    task, thread = torch._C._current_graph_task_id, threading.get_ident()  # noqa: SLF001  (asked by torch's checkpoint)
-
-    def own_task() -> int:
-        number: int = task()
-        return OWN_TASK if number == -1 and threading.get_ident() == thread else number
-
-    torch._C._current_graph_task_id = own_task  # noqa: SLF001
-    try:
-        yield
-    finally:
-        torch._C._current_graph_task_id = task  # noqa: SLF001
-
-
-OWN_TASK = 1 << 30  # the engine's count from 0
 
 
 def is_checkpointed(model: Any) -> bool:
@@ -316,10 +307,10 @@ def _reentrant(
     accumulated: Accumulated, run: Callable[..., Any], tensors: Sequence[torch.Tensor]
 ) -> Any:
     shape: list[Any] = []
-    # Without this one, a layer whose parameters alone need gradients would not get into the graph.
+    # Without this input, a layer whose parameters alone need gradients would not be in the graph.
     always = torch.empty(0, device="meta", requires_grad=True)
     outputs = [
-        # The node of a view keeps this function's node alive until its turn, and nothing else.
+        # The node of a view keeps only this function's node alive until its turn.
         tensor.view_as(tensor)
         for tensor in _Recomputed.apply(run, accumulated, shape, always, *tensors)
     ]

@@ -1,6 +1,6 @@
-"""A forecast beside what was measured: of a training before it is watched, or later of its live model.
+"""Forecasts compared with measured peaks: forecasts from before a training, or of its live model.
 
-Where the two differ, others are scaled: each part that stays by itself, the rest as one.
+Where the two differ, further forecasts are scaled: each constant part by itself, all others by one factor.
 """
 
 from __future__ import annotations
@@ -11,33 +11,28 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
+from hfmem_widget.analysis.facts import ran_out
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import Forecast, ForecastPart, size_text
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import HELD, Device, Sample, Session, Span
+from hfmem_widget.session import HELD, Device, Finding, Sample, Session, Span
 from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
 LEAST_OF_OTHERS = 0.005
-"""Share of a forecast: where more than that was allocated for something else, the two cannot be compared."""
+"""The share of a forecast above which memory of something else makes the two incomparable."""
 
 HOW_TO_RECORD = (
     "a Trainer records it by itself, and a loop of yours with "
     "span('step', tokens=..., longest=...) around each step"
 )
 
-
-GONE: Final = (
-    "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
-    "again"
-)
-
-STAYS: Final = ("weights", "buffers", "optimizer")
+CONSTANT: Final = ("weights", "buffers", "optimizer")
 CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device
 
 TOLERANCE: Final = 0.02
-"""Share of a forecast by which a measured peak may differ from it before others are scaled."""
+"""The share by which a measured peak may differ from a forecast without scaling."""
 
 
 class Forecasts(list[Forecast]):
@@ -51,18 +46,18 @@ class LastTraining:
 
 
 def remember(forecast: Forecast) -> None:
-    """Keep a forecast for the cards of trainings to come."""
+    """Keep a forecast for the cards of later trainings."""
     kept = process_state(Forecasts)
     kept.append(forecast)
     del kept[:-8]
 
 
 def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
-    """Return a forecast and the exact peak of a step of that model and size; empty where there was none."""
-    setting, found = forecast.setting, measured_step(session, span, forecast, session.devices)
-    if found is None:
+    """Return a forecast and the exact peak of a step of its model and size, as text; empty without a step."""
+    setting, step = forecast.setting, measured_step(session, span, forecast, session.devices)
+    if step is None:
         return ""
-    peak, at = found
+    peak, at = step
     differs = abs(peak / forecast.total - 1) >= 0.001
     options = [setting.precision, plain(setting.optimizer), "checkpointing" * setting.checkpointing]
     what = f"{size_text(setting.batch, setting.length)} ({', '.join(filter(None, options))})"
@@ -80,7 +75,7 @@ def _off(peak: float, forecast: Forecast) -> str:
 def measured_step(
     session: Session, span: Span, forecast: Forecast, devices: Sequence[Device]
 ) -> tuple[float, float] | None:
-    """Return the highest exact peak in bytes of a step of that model and size, and its number.
+    """Return the highest exact peak of a step of a forecast's model and size, in bytes, and its number.
 
     A first step has no optimizer states yet.
     """
@@ -103,20 +98,20 @@ def measured_step(
 class Calibration:
     """The factor for each part of a training's forecasts, and a sentence about it.
 
-    Of what a step itself allocates only the sum is known at its peak: that is "made".
+    "made" is the factor for all that a step itself allocates, of which only the sum is known.
     """
 
     text: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, forecast: Forecast, ran: Forecast) -> Forecast:
-        """Return a forecast, scaled; parts that were another size when the training `ran` stay."""
+        """Return a scaled forecast, except the parts whose size was another when the training `ran`."""
         if not self.scales:
             return forecast
         setting, was = forecast.setting, ran.setting
         unmeasured: set[str] = set()
         if (setting.precision, setting.lora) != (was.precision, was.lora):
-            unmeasured = {*STAYS}
+            unmeasured = {*CONSTANT}
         elif setting.optimizer != was.optimizer:
             unmeasured = {"optimizer"}
         parts = tuple(
@@ -134,7 +129,7 @@ class Calibration:
         )
 
     def _scaled(self, part: ForecastPart) -> ForecastPart:
-        times = self.scales.get(part.name, 1.0 if part.name in STAYS else self.scales["made"])
+        times = self.scales.get(part.name, 1.0 if part.name in CONSTANT else self.scales["made"])
         sizes = {name: round(times * getattr(part, name)) for name in ("bytes", "full")}
         return replace(part, **sizes, bound="estimate" if times != 1.0 else part.bound)
 
@@ -143,17 +138,17 @@ UNCALIBRATED: Final = Calibration()
 
 
 def calibration_of(session: Session, root: Span, device: Device, forecast: Forecast) -> Calibration:
-    """Return how a training's forecast compares with the exact peak of a step of its size.
+    """Return the factors between a training's forecast and the exact peak of a step of its size.
 
-    Nothing is scaled where they agree, where no such step was measured, or not its parts.
+    Nothing is scaled where they agree, or where no such step or none of its parts was measured.
     """
-    found = measured_step(session, root, forecast, [device])
-    if found is None or abs(found[0] / forecast.total - 1) <= TOLERANCE:
+    measured = measured_step(session, root, forecast, [device])
+    if measured is None or abs(measured[0] / forecast.total - 1) <= TOLERANCE:
         return UNCALIBRATED
-    peak, step = found
+    peak, step = measured
     text = f"Step {step:.0f} took {format_bytes(peak)}, {_off(peak, forecast)} than forecast"
     at_peak = session.anatomy(int(step), device.key)
-    held = {name: at_peak.bytes(name) for name in STAYS if forecast.bytes(name)}
+    held = {name: at_peak.bytes(name) for name in CONSTANT if forecast.bytes(name)}
     made = forecast.total - sum(map(forecast.bytes, (*held, *CERTAIN)))
     left = peak - sum(held.values()) - sum(map(forecast.bytes, CERTAIN))
     is_measured = at_peak.allocated == peak and all(size > 0 for size in held.values())
@@ -166,33 +161,45 @@ def calibration_of(session: Session, root: Span, device: Device, forecast: Forec
     )
 
 
+def error_of(session: Session, root: Span) -> Finding | None:
+    """Return the newest out-of-memory error of a watched span; None without one."""
+    errors = (each for each in reversed(session.findings) if each.span_id == root.id)
+    return next(filter(ran_out, errors), None)
+
+
+def room_before(error: Finding) -> float:
+    """Return the bytes that this process could have had when memory ran out; NaN if unknown."""
+    figures = (error.evidence.get(name) for name in ("room", "allocated"))
+    return sum(float(value) if isinstance(value, int) else math.nan for value in figures)
+
+
 def failed_spans(session: Session, root: Span) -> list[Span]:
-    """Return the spans that an error has ended, the watched one first."""
+    """Return the spans that an error ended, the watched one first."""
     return [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
 
 
 def others_of(session: Session, span: Span, device: Device) -> float:
-    """Return what was allocated when a span began, beside models and their optimizers.
+    """Return the bytes allocated at a span's beginning for anything but models and their optimizers.
 
-    Of models that nobody knew by then, as in a function of a script, that is the least since they are known.
+    If the models were unknown by then, as in a function of a script, return the least since they are known.
     """
-    within = (each.before for each in session.spans if each.id > span.id)
-    known = (each for each in within if session.value(each, f"{device.key}/weights") >= 0)
-    edges = (span.before,) if session.value(span.before, f"{device.key}/weights") >= 0 else known
-    beside = (_beside_models(session, each, device) for each in edges)
-    return min(beside, default=_beside_models(session, span.before, device))
 
+    def value(sample: Sample, name: str) -> float:
+        return session.value(sample, f"{device.key}/{name}")
 
-def _beside_models(session: Session, sample: Sample, device: Device) -> float:
-    allocated, *held = (
-        known_of(session.value(sample, f"{device.key}/{name}"), 0.0)
-        for name in ("allocated", *HELD)
-    )
-    return max(0.0, allocated - sum(held))
+    def beside_models(sample: Sample) -> float:
+        allocated, *held = (known_of(value(sample, name), 0.0) for name in ("allocated", *HELD))
+        return max(0.0, allocated - sum(held))
+
+    if not value(span.before, "weights") >= 0:
+        later = (each.before for each in session.spans if each.id > span.id)
+        known = (beside_models(sample) for sample in later if value(sample, "weights") >= 0)
+        return min(known, default=beside_models(span.before))
+    return beside_models(span.before)
 
 
 def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
-    """Return whether it is one step, of as many rows and tokens, whose peak is exact."""
+    """Return whether a group is one step of a forecast's rows and tokens whose peak is exact."""
     rows, length = forecast.setting.batch, forecast.setting.length
     memory = step.devices.get(device.key)
     is_exact = memory is not None and memory.certainty == "exact"
@@ -211,12 +218,17 @@ def live_model(session: Session) -> tuple[Any, Any]:
     modules, optimizers = shared_monitor().attribution.subjects.all()
     weights = {id(each): _weights(each) for each in (*modules, *optimizers)}
     if session.trained:
-        seen = [one for reference in session.trained if (one := reference()) is not None]
-        own = set().union(*map(_weights, seen))
+        existing = [one for reference in session.trained if (one := reference()) is not None]
+        own = set().union(*map(_weights, existing))
         modules = [module for module in modules if own & weights[id(module)]]
         optimizers = [one for one in optimizers if own & weights[id(one)]]
     if not modules or not optimizers:
-        raise OptionError(GONE if session.trained else "no training was watched")
+        raise OptionError(
+            "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
+            "again"
+            if session.trained
+            else "no training was watched"
+        )
     stepped = set().union(*(weights[id(each)] for each in optimizers))
     trained = [module for module in modules if stepped & weights[id(module)]] or modules
     model = max(trained, key=lambda module: sum(each.numel() for each in module.parameters()))
@@ -225,7 +237,7 @@ def live_model(session: Session) -> tuple[Any, Any]:
 
 
 def others_that_ran(session: Session, model: Any) -> str:
-    """Return the classes of other models that ran while a session watched one; empty if there were none."""
+    """Return the classes of other models that ran while a session watched one; empty without others."""
     ran = (*(each() for each in session.trained), *(each.model() for each in session.evaluated))
     subjects = [each for each in ran if hasattr(each, "modules")]  # not optimizers
     own = _weights(model)
@@ -236,16 +248,16 @@ def others_that_ran(session: Session, model: Any) -> str:
 
 
 def _weights(subject: Any) -> set[int]:
-    """Return the identities of the parameters that a model has, or an optimizer changes."""
+    """Return the identities of a model's or an optimizer's parameters."""
     groups = getattr(subject, "param_groups", None)
     each = subject.parameters() if groups is None else chain(*(one["params"] for one in groups))
     return {*map(id, each)}
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:
-    """Return the shape of the largest batch of the worst step on a device, since some second.
+    """Return the shape of the largest batch of the worst step on a device, from second `since` on.
 
-    Of the steps whose batches are known: those of a loop that share a window have none.
+    Only steps with known batches count: those of a loop that share a window have none.
     """
     groups = [group for group in session.steps if device in group.devices and group.start >= since]
     if not groups:
@@ -259,7 +271,7 @@ def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, flo
 
 
 def batches_of(session: Session) -> float:
-    """Return how many batches a step has, by the counts of steps and substeps."""
+    """Return the batches of a step, by the counts of steps and substeps."""
     for root in session.spans:
         phases = {phase.kind: phase for phase in session.phases(root.id)}
         if "step" in phases and "substep" in phases:

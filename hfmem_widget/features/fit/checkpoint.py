@@ -11,18 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.recording.file import open_regular
-from hfmem_widget.text import format_bytes, plain
-
-_NOT_HERE: Final = (
-    "{0!r} is neither a local folder nor in the Hugging Face cache, and %memfit never downloads; run "
-    "!hf download {0} config.json first"
-)
-_NEEDS_CODE: Final = (
-    "{!r} needs Python code from its repository, which %memfit does not run; load the model yourself and "
-    "pass it instead of its name"
-)
+from hfmem_widget.text import format_bytes, format_counted, plain
 
 MOST_HEADER: Final = 100_000_000  # bytes; safetensors itself allows no longer header
 
@@ -34,12 +25,12 @@ TYPES: Final = {
     "I8": "int8",
     "U8": "uint8",
 }
-"""PyTorch's names of the types of safetensors; others keep their name."""
+"""PyTorch's names of safetensors' types; other types keep theirs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the safetensors files of a folder hold: bytes by type, and how many tensors and files."""
+    """The contents of a folder's safetensors files: bytes by type, and counts of tensors and files."""
 
     types: Mapping[str, int]
     tensors: int
@@ -47,36 +38,38 @@ class Stored:
 
     @property
     def dtype(self) -> str:
-        """The type with the most bytes; empty where there is nothing."""
+        """The type with the most bytes; empty without tensors."""
         return max(self.types, key=lambda name: self.types[name], default="")
 
     def text(self) -> str:
-        """Return it in a few words; empty where there is nothing."""
+        """Return the contents in a few words; empty without tensors."""
         if not self.types:
             return ""
         sizes = ", ".join(
             f"{format_bytes(size)} {plain(name)}"
             for name, size in sorted(self.types.items(), key=lambda item: -item[1])
         )
-        files = "1 file" if self.files == 1 else f"{self.files} files"
-        return f"on disk: {sizes}; {self.tensors} tensors in {files}"
+        return f"on disk: {sizes}; {self.tensors} tensors in {format_counted(self.files, 'file')}"
 
 
 def read_config(name: str) -> tuple[Any, Path | None]:
-    """Return a configuration of transformers, and the folder that it lies in, if any, or raise OptionError.
+    """Return a configuration of transformers and its folder, None in the cache, or raise OptionError.
 
     `name` is a folder with a ``config.json``, a JSON file, or the name of a model in the local cache. Nothing
-    is fetched, and no code that comes with it is run.
+    is downloaded, and none of the model's own code is run.
     """
     if find_spec("transformers") is None:
         raise OptionError("a forecast needs transformers: pip install transformers")
-    with foreign(f"{plain(name)!r} cannot be read"):
+    with errors_as(f"{plain(name)!r} cannot be read"):
         path = _path_of(name)
     if path is None and not _is_cached(name):
-        raise OptionError(_NOT_HERE.format(plain(name)))
+        raise OptionError(
+            f"{plain(name)!r} is neither a local folder nor in the Hugging Face cache, and %memfit never "
+            f"downloads; run !hf download {plain(name)} config.json first"
+        )
     from transformers import AutoConfig
 
-    with foreign(f"transformers does not know the configuration in {plain(name)!r}"):
+    with errors_as(f"transformers does not know the configuration in {plain(name)!r}"):
         try:
             config = AutoConfig.from_pretrained(
                 str(path or name), local_files_only=True, trust_remote_code=False
@@ -84,7 +77,10 @@ def read_config(name: str) -> tuple[Any, Path | None]:
         except ValueError as error:
             if "trust_remote_code" not in str(error):
                 raise
-            raise OptionError(_NEEDS_CODE.format(plain(name))) from None
+            raise OptionError(
+                f"{plain(name)!r} needs Python code from its repository, which %memfit does not run; load "
+                "the model yourself and pass it instead of its name"
+            ) from None
     return config, path if path is not None and path.is_dir() else None
 
 
@@ -112,12 +108,12 @@ def _is_cached(name: str) -> bool:
 
 
 def read_stored(folder: Path) -> Stored:
-    """Return what the headers of a folder's safetensors files say, or raise OptionError."""
+    """Return the contents of a folder's safetensors files, by their headers, or raise OptionError."""
     types: Counter[str] = Counter()
     tensors = 0
     paths = sorted(folder.glob("*.safetensors"))
     for path in paths:
-        with foreign(f"{plain(path.name)} is not a complete safetensors file"):
+        with errors_as(f"{plain(path.name)} is not a complete safetensors file"):
             for _, dtype, size in entries(path):
                 types[TYPES.get(dtype, dtype)] += size
                 tensors += 1

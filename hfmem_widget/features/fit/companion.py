@@ -1,4 +1,4 @@
-"""Adds to a watch what was forecast for one of its steps, and what would have fit."""
+"""Adds to a watch the forecast of one of its steps, and the changes with which it would have fit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from hfmem_widget.analysis.facts import ran_out
 from hfmem_widget.features.fit.beside import (
     Forecasts,
     LastTraining,
     beside_text,
+    error_of,
     failed_spans,
 )
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
@@ -23,14 +23,14 @@ from hfmem_widget.session import Recorder, Session, Span
 
 
 class Fits(Companion):
-    """Looks at a training once it has ended."""
+    """Compares a training with its forecast when its watch ends, and looks for changes if it ran out."""
 
     def __init__(self, options: WatchOptions | None = None) -> None:
         self._trained: Callable[[], list[weakref.ref[Any]]] = list
         self._evaluated: Callable[[], list[SeenBatch]] = list
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Note what was trained, and what models were called with, before."""
+        """Note the optimizers and batches so far, so that only newer ones count."""
         subjects, seen = monitor.attribution.subjects, process_state(SeenBatches)
         adds, before = subjects.adds, [*seen.values()]
 
@@ -45,20 +45,20 @@ class Fits(Companion):
         self._trained, self._evaluated = trained, partial(new, is_training=False)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Add what would have fit, and to the remarks the newest forecast that a step of the span is of."""
-        errors = [each for each in session.findings if ran_out(each) and each.span_id == span.id]
+        """Store the changes that would have fit, and the newest forecast of a step of the span."""
+        error = error_of(session, span)
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
         session.evaluated = self._evaluated()
-        if errors or is_trained:
+        if error or is_trained:
             process_state(LastTraining).session = session
             session.trained = self._trained()
-            if errors:
+            if error:
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 
                 is_of_passes = any(each.kind in PASSES for each in failed_spans(session, span))
                 after = moves_of_passes if is_of_passes else moves_after_an_error
-                session.moves = after(session, span, errors[-1])
+                session.moves = after(session, span, error)
             from hfmem_widget.features.fit.recorded import recipe_of_live
 
             session.recipe = recipe_of_live(session)

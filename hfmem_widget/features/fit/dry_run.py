@@ -1,7 +1,7 @@
-"""One training step or forward pass on the meta device: which bytes are alive when.
+"""One training step or forward pass on the meta device: the bytes of its tensors over time.
 
-Nothing is computed or allocated. The model's own code runs, so that its own tensors are counted, in their
-order and with their lifetimes.
+Nothing is computed or allocated. The model's own code runs, so that its tensors are counted in their order
+and with their lifetimes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from hfmem_widget.features.fit.allocator import Event, ReplayPeak
+from hfmem_widget.features.fit.allocator import Event, ReplayPeak, round_up
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
@@ -27,7 +27,7 @@ from hfmem_widget.sources.storages import tensors_in
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
 
-_CACHES = {"cache", "past_key_values"}  # what models call their keys and values
+_CACHES = {"cache", "past_key_values"}  # the names of keys and values in a model's results
 
 _one_at_a_time = threading.RLock()
 
@@ -37,36 +37,33 @@ MakeInputs = Callable[[], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a training step takes above weights, buffers and optimizer states, in bytes.
-
-    Marked are complete gradients.
-    """
+    """The bytes of a training step above weights, buffers and optimizer states; gradients are marked."""
 
     forward: ReplayPeak
     backward: ReplayPeak
-    kept: int  # what was saved for the backward pass
-    gradients: int  # all of them, when they are complete
-    batches: int = 0  # what a loop keeps of its input until the step is over
+    kept: int  # saved for the backward pass
+    gradients: int  # when they are complete
+    batches: int = 0  # of the input that a loop keeps until the step is over
     unused: frozenset[int] = frozenset()
     """Identities of parameters that the model's own loss does not reach."""
     routes: bool = False  # whether tokens went to experts
-    assumed: bool = False  # whether anything went by values that only weights would give
+    assumed: bool = False  # whether anything followed from values that only weights would give
     events: tuple[Event, ...] = ()
     has_loss: bool = True  # whether the model computes it
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a forward pass takes above weights and buffers, in bytes."""
+    """The bytes of a forward pass above weights and buffers."""
 
     peak: int  # the cache included
     kv_cache: int
-    routes: bool = False  # whether tokens went to experts
-    assumed: bool = False  # whether anything went by values that only weights would give
-    events: tuple[Event, ...] = ()
-    predictions: int = 0  # of what it returns, what a Trainer keeps for metrics
-    left: int = 0  # bytes after the pass: its results and the cache
-    largest: int = 0  # bytes of the cache's largest tensor
+    routes: bool  # as in a `Step`
+    assumed: bool
+    events: tuple[Event, ...]
+    predictions: int  # the results that a Trainer keeps for metrics
+    left: int  # results and cache, after the pass
+    largest: int  # the cache's largest tensor
 
 
 def training_step(
@@ -81,8 +78,8 @@ def training_step(
 ) -> Step:
     """Run one batch forward and backward through a model on the meta device, which gets gradients.
 
-    With `accumulating`, the gradients of an earlier batch are there from the beginning. `at_once`
-    batches are on the device, and stay there until the step is over.
+    With `accumulating`, the gradients of an earlier batch exist from the beginning. `at_once` batches are on
+    the device until the step is over.
     """
     counted: set[int] = set()
     reached: set[int] = set()
@@ -109,7 +106,7 @@ def training_step(
         batches += live.hold(given.values())
         outputs = model(**given)
         del given
-        # Without one, the user's loss may well reach what the first result does not.
+        # Without one, the user's loss may reach parameters that the first result does not.
         has_loss = _own_loss(outputs) is not None
         mode.leave_autocast()
         if autocast is not None:
@@ -121,7 +118,7 @@ def training_step(
         live.in_backward = True
         run_backward(roots, accumulated)
         played = live.played()
-        routes, assumed, events = mode.routes, live.knowing.assumed, tuple(live.events)
+        routes, assumed, events = mode.routes, live.known.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     forward, backward = played.peaks[-2:]
     gradients = played.marked
@@ -134,7 +131,7 @@ def training_step(
 def _running(
     model: Any, device: str, autocast: torch.dtype | None
 ) -> Iterator[tuple[LiveBytes, AsOnDevice]]:
-    """Count what a model makes beside its weights and buffers, as on a device."""
+    """Count the tensors that a model makes on a device, without its weights and buffers."""
     live, mode = LiveBytes(GRANULARITY[device]), AsOnDevice(device, autocast)
     live.leave_out(chain(model.parameters(), model.buffers()))
     with undisturbed(), live, mode:
@@ -154,16 +151,16 @@ def inference(
 ) -> Inference:
     """Run one batch forward through a model on the meta device, as the first step of `generate` does.
 
-    Or as its last step: one token after a batch of all the others. With other `options` it is called with
-    these beside the batch. With an `answer` of so many tokens, the batch is what an encoder gets, and is not
-    counted; the decoder makes `each` sequences of every row.
+    With `is_last`, run its last step: one token after a batch of all others. `options` are the model's
+    other arguments. With an `answer` of so many tokens, the batch is the encoder's and is not counted; the
+    decoder makes `each` sequences of every row.
     """
     model.eval()
     source = dict(inputs()) if answer else {}
     options = generation_options(model) if options is None else options
     with torch.no_grad(), _running(model, device, autocast) as (live, mode):
         live.leave_out(source.values())
-        if hasattr(model, "generate_with_fallback"):  # Whisper's `generate` keeps a copy
+        if hasattr(model, "generate_with_fallback"):  # Whisper's `generate` copies its input
             source = {name: one.clone() for name, one in source.items()}
         batch = _encoded(model, source, each, answer) if answer else dict(inputs())
         outputs = model(**batch, **options)
@@ -188,28 +185,34 @@ def inference(
             cast_to_float(outputs)
         tensors = tensors_in([*_caches_in(outputs).values()])
         sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
-        kept, events = sum(map(live.rounded, sizes.values())), tuple(live.events)
-        found = live.peak, kept, mode.routes, live.knowing.assumed, events
-        predictions = sum(one.nbytes for one in _predictions_in(model, outputs))
-        return Inference(*found, predictions, live.now, max(sizes.values(), default=0))
+        return Inference(
+            live.peak,
+            kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
+            routes=mode.routes,
+            assumed=live.known.assumed,
+            events=tuple(live.events),
+            predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
+            left=live.now,
+            largest=max(sizes.values(), default=0),
+        )
 
 
 def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
-    """Return what `generate` gives a decoder: the encoder's states, their mask, and the tokens so far."""
+    """Return a decoder's batch in `generate`: the encoder's states, their mask, and the tokens so far."""
     encoder = model.get_encoder()
     takes = inspect.signature(encoder.forward).parameters
     states = encoder(**{key: one for key, one in batch.items() if key in takes}, return_dict=True)
-    made = {key: one for key, one in batch.items() if key == "attention_mask"}
-    for named in (made, states) if each > 1 else ():
+    masks = {key: one for key, one in batch.items() if key == "attention_mask"}
+    for named in (masks, states) if each > 1 else ():
         for key in [*named]:
             named[key] = named[key].repeat_interleave(each, dim=0)
     rows = each * batch[model.main_input_name].shape[0]
     ids = torch.ones(rows, answer, dtype=torch.int64, device="meta")
-    return {**made, "encoder_outputs": states, "decoder_input_ids": ids}
+    return {**masks, "encoder_outputs": states, "decoder_input_ids": ids}
 
 
 def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:
-    """Return the results of a pass that an evaluation of a Trainer keeps."""
+    """Return the results of a pass that a Trainer keeps in an evaluation."""
     config = getattr(model, "config", None)
     dropped = {"loss", *_CACHES, *getattr(config, "keys_to_ignore_at_inference", ())}
     named = outputs.items() if isinstance(outputs, Mapping) else ()
@@ -217,27 +220,27 @@ def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:
 
 
 def _caches_in(outputs: Any) -> dict[str, Any]:
-    # Not looked up by name: transformers warns once of renamed attributes, which is for the user.
+    # Not looked up by name: transformers warns of renamed attributes only once, and the user shall see it.
     named = outputs.items() if isinstance(outputs, Mapping) else ()
     return {name: each for name, each in named if name in _CACHES and each is not None}
 
 
 def mixes_rows(model: Any) -> bool:
-    """Return whether what a model makes of a row depends on the other rows of its batch."""
+    """Return whether a model's result for a row depends on the other rows of its batch."""
     return any(isinstance(each, torch.nn.modules.batchnorm._BatchNorm) for each in model.modules())  # noqa: SLF001  (the base of all of them)
 
 
 def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
-    """Return whether a model on the meta device divides its loss by the `num_items_in_batch` given.
+    """Return whether a model on the meta device, which gets frozen, divides its loss by `num_items_in_batch`.
 
-    It is frozen then. None where a Trainer gives it none, which then divides the loss itself.
+    None where a Trainer does not give that to the model, and divides the loss itself.
     """
     base = getattr(model, "get_base_model", lambda: model)()
     takes = inspect.signature(base.forward).parameters.values()
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
     if not getattr(base, "accepts_loss_kwargs", takes_any):
         return None
-    model.eval().requires_grad_(requires_grad=False)  # so that no layer is checkpointed, either
+    model.eval().requires_grad_(requires_grad=False)  # which also turns checkpointing off
     count = torch.empty((), device="meta", requires_grad=True)
     with undisturbed(), LiveBytes(), AsOnDevice(device):
         loss = loss_of(model(**inputs(), num_items_in_batch=count))
@@ -245,7 +248,7 @@ def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
 
 
 def generation_options(model: Any) -> dict[str, Any]:
-    """Return what `generate` gives a model in its first step, beside the batch."""
+    """Return the arguments beside the batch in the first step of `generate`."""
     takes = inspect.signature(model.forward).parameters
     options = {"use_cache": True, "logits_to_keep": 1}
     return {name: value for name, value in options.items() if name in takes}
@@ -253,20 +256,20 @@ def generation_options(model: Any) -> dict[str, Any]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Keep the user's random numbers as they are, and their log free of messages about the dry run."""
+    """Keep the user's random numbers as they are, and messages about the dry run out of their log."""
     logger = logging.getLogger("transformers")
-    # Of two at a time, the last to end would restore what the other had put there.
+    # If two ran at a time, the last to end would restore the other's replacements.
     with _one_at_a_time:
         level, is_capturing = logger.level, torch.cuda.is_current_stream_capturing
         autocast = torch.autocast
         logger.setLevel(logging.ERROR)
-        # transformers asks this about every mask, and asking initialises the driver where CUDA is not up.
+        # transformers calls this for every mask, which initialises the driver where CUDA is not initialised.
         torch.cuda.is_current_stream_capturing = lambda: (
             torch.cuda.is_initialized() and is_capturing()
         )
         torch.autocast = _AutocastButOnMeta
         try:
-            # The host's only: asking for a GPU's state would initialise CUDA.
+            # Only the host's: reading a GPU's state would initialise CUDA.
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
@@ -277,10 +280,10 @@ def undisturbed() -> Iterator[None]:
 
 
 class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Autocast, but nothing on the meta device, where PyTorch refuses it.
+    """Autocast that does nothing on the meta device, where PyTorch refuses it.
 
     transformers 4 turns autocast off for the angles of rotary embeddings, by the type of their device;
-    transformers 5 leaves out the meta device itself.
+    transformers 5 does so except on the meta device.
     """
 
     def __new__(cls, device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -290,14 +293,14 @@ class _AutocastButOnMeta(torch.amp.autocast):  # type: ignore[misc]  # torch is 
 
 
 def cast_to_float(outputs: Any) -> None:
-    """Cast what a model returns to float32, as accelerate does around autocast."""
+    """Cast a model's results to float32, as accelerate does around autocast."""
     for name, value in outputs.items() if isinstance(outputs, MutableMapping) else ():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             outputs[name] = value.float()
 
 
 def _own_loss(outputs: Any) -> torch.Tensor | None:
-    """Return the loss that a Trainer finds in what a model returns; None if it has none."""
+    """Return the loss that a Trainer finds in a model's results; None without one."""
     if isinstance(outputs, Mapping):
         return outputs.get("loss")
     first = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs

@@ -1,4 +1,4 @@
-"""A forecast and whether it fits, as a card and as plain text: no script, no kernel."""
+"""A forecast and whether it fits, as a card without scripts and as plain text."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from hfmem_widget.features.fit.model import MOST_ROWS, Fit, Forecast, Verdict, size_text
+from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.text import format_bytes, format_count, format_duration, plain
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
@@ -14,7 +15,6 @@ from hfmem_widget.view.line import size_of
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.what_fits import moves_table, what_if_html
 
-NOTE_LENGTH = 300
 _LARGE = "margin:4px 0 8px;font-size:15px"
 
 MOMENTS = {
@@ -37,7 +37,7 @@ def fit_bundle(fit: Fit) -> dict[str, str]:
         *(_verdict(verdict, fit) for verdict in fit.verdicts),
         _bar(forecast),
         _table(forecast, fit.measured),
-        *kit.notes(plain(note, NOTE_LENGTH) for note in (_peak_text(forecast), *_notes(fit))),
+        *kit.notes(plain(note, 300) for note in (_peak_text(forecast), *_notes(fit))),
         moves_table(fit.moves, can_write=fit.can_write),
         what_if_html(fit.what_if),
         title=" · ".join([title, *_facts(forecast)]),
@@ -102,11 +102,8 @@ def _millions(count: int) -> str:
 
 
 def _peak_text(forecast: Forecast) -> str:
-    others = [
-        f"{name} {format_bytes(value)}"
-        for name, value in forecast.peaks.items()
-        if name != forecast.moment
-    ]
+    peaks = forecast.peaks.items()
+    others = [f"{name} {format_bytes(size)}" for name, size in peaks if name != forecast.moment]
     peak = f"{'At least: peak' if forecast.left_out else 'Peak'} {MOMENTS[forecast.moment]}"
     return f"{peak} ({', '.join(others)})." if others else f"{peak}."
 
@@ -142,7 +139,6 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
 
 
 def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
-    """Return whether it fits on one device, with what it needs and how many rows would fit, in large type."""
     room = verdict.room
     where = plain(f"on {room.device} {room.name}")
     colour = {True: palette.GOOD, False: palette.BAD, None: palette.RESERVED}[verdict.fits]
@@ -160,26 +156,23 @@ def _verdict(verdict: Verdict, fit: Fit) -> kit.Fragment:
     if verdict.held:
         total = format_bytes(need + verdict.held)
         held = f"; with the {format_bytes(verdict.held)} allocated already, {total} in all"
-    said = kit.words(lead, f"{where}: {needs}", size, f"available{left_alone}{excess}{held}.")
-    if verdict.fits is None:
-        return kit.block(_LARGE, said)
-    rows = f"{_batch_text(verdict.largest_batch, fit)}{_longest_text(verdict.longest, fit)}."
-    return kit.block(_LARGE, said, rows)
+    sentence = kit.words(lead, f"{where}: {needs}", size, f"available{left_alone}{excess}{held}.")
+    most = [] if verdict.fits is None else [f"{_most_text(verdict, fit.forecast.setting)}."]
+    return kit.block(_LARGE, sentence, *most)
 
 
-def _longest_text(tokens: int | None, fit: Fit) -> str:
+def _most_text(verdict: Verdict, setting: Setting) -> str:
+    rows, tokens = verdict.largest_batch, verdict.longest
+    if rows is None:
+        text = "Largest batch unknown"
+    elif rows >= MOST_ROWS:
+        text = f"At least {format_count(MOST_ROWS)} rows fit"
+    elif rows:
+        size = size_text(rows, setting.length).replace(" ", kit.UNBROKEN)
+        text = f"Largest batch {size}"
+    else:
+        text = "Not even one row fits"
     if tokens is None:
-        return ""
-    rows = format_count(fit.forecast.setting.batch)
-    if not tokens:
-        return f"; no length fits with batch {rows}"
-    return f"; longest {format_count(tokens)} tokens with batch {rows}"
-
-
-def _batch_text(rows: int | None, fit: Fit) -> str:
-    if rows is None or rows >= MOST_ROWS:
-        return f"At least {format_count(MOST_ROWS)} rows fit" if rows else "Largest batch unknown"
-    if not rows:
-        return "Not even one row fits"
-    size = size_text(rows, fit.forecast.setting.length)
-    return f"Largest batch {size.replace(' ', kit.UNBROKEN)}"
+        return text
+    longest = f"longest {format_count(tokens)} tokens" if tokens else "no length fits"
+    return f"{text}; {longest} with batch {format_count(setting.batch)}"

@@ -1,7 +1,7 @@
 """A batch on the meta device, as a model's own processor and collator would make it.
 
-Beside text, one image or one sound for each row; which shape an image has follows from what `forward` takes
-beside it. A dry run of that part alone gives its number of tokens.
+It has text, and one image or one sound for each row. An image's shape follows from the other arguments of
+`forward`. A dry run of the image's or sound's encoder gives its number of tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.dry_run import undisturbed
-from hfmem_widget.features.fit.live_bytes import LiveBytes, spread
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.live_bytes import LiveBytes, meta_copy
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.text import plain
 
@@ -34,20 +34,20 @@ _SOUND_TOKENS: Final = ("audio_token_id", "audio_token_index", "speech_token_id"
 
 
 class Media(NamedTuple):
-    """What goes in beside the text: tensors by argument, whole ones of the host with their values.
+    """Images or sounds beside the text: tensors by argument; those of whole numbers have values, on the host.
 
-    `token` stands for it in the text, as often in each row as `tokens` says.
+    Each row of text has `tokens` times `token` for its image or sound.
     """
 
     given: Mapping[str, torch.Tensor]
     token: int = -1
     tokens: int = 0
-    text: str = ""  # what is assumed, in a few words; empty where nothing goes in
+    text: str = ""  # the assumption in words; empty without images and sounds
 
 
 def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -> Media:
-    """Return one image or one sound for each row of a model that reads it with the text."""
-    with foreign(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
+    """Return one image or one sound for each row, for a model that reads it with the text."""
+    with errors_as(f"{plain(type(model).__name__)} {CANNOT_RUN}"), undisturbed():
         if "pixel_values" in takes:
             given, extent = _pixels(model, takes, batch, size)
             what, run = "image", "get_image_features"
@@ -63,104 +63,97 @@ def _media(model: Any, takes: Mapping[str, Any], batch: int, size: int | None) -
 
 
 def _sound(model: Any, takes: Mapping[str, Any], batch: int) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the tensors of a sound by argument, and its length."""
+    """Return the tensors of a sound by argument, and its length in words."""
     frames = sound_frames(model.config)
     given = {"input_features": torch.empty(batch, *frames, dtype=model.dtype, device="meta")}
     for name in ("input_features_mask", "feature_attention_mask"):
         if name in takes:
-            given[name] = torch.ones(batch, max(frames), dtype=torch.int64)
+            given[name] = _ones(batch, max(frames))
     return given, f"{max(frames):,} frames"
 
 
 def sound_frames(config: Any) -> tuple[int, int]:
-    """Return the shape of a sound's features: a spectrum over time, or where a Conformer reads it, turned."""
-    heard = _part(config, _SOUNDS, "num_mel_bins", "feature_size")
-    bins = int(getattr(heard, "num_mel_bins", 0) or getattr(heard, "feature_size", 0) or 80)
-    longest = getattr(heard, "max_source_positions", None)
-    if longest and hasattr(heard, "num_mel_bins"):
+    """Return the shape of a sound's features: bins of a spectrum by time; time by bins for a Conformer."""
+    part = _part(config, _SOUNDS, "num_mel_bins", "feature_size")
+    bins = int(_first_of((part,), "num_mel_bins", "feature_size") or 80)
+    longest = getattr(part, "max_source_positions", None)
+    if longest and hasattr(part, "num_mel_bins"):
         return bins, 2 * int(longest)
-    return int(getattr(heard, "max_length", 0) or 1000), bins
+    return int(getattr(part, "max_length", 0) or 1000), bins
 
 
 def image_shape(config: Any, size: int | None = None) -> tuple[int, int, int]:
-    """Return channels, height and width of an image as a configuration has them."""
-    seen = _part(config, _SIGHTS, "image_size")
-    is_free = getattr(seen, "model_type", "") == "pixtral"
-    own = None if is_free and size else getattr(seen, "image_size", None)
+    """Return channels, height and width of an image; `size` is its side where a model takes any size."""
+    part = _part(config, _SIGHTS, "image_size")
+    takes_any = getattr(part, "model_type", "") == "pixtral"
+    own = None if takes_any and size else getattr(part, "image_size", None)
     sides = own or size or 224
     height, width = sides if isinstance(sides, list | tuple) else (sides, sides)
-    channels = int(_first_of((seen,), "num_channels", "in_channels", "in_chans") or 3)
+    channels = int(_first_of((part,), "num_channels", "in_channels", "in_chans") or 3)
     return channels, int(height), int(width)
 
 
 def _pixels(
     model: Any, takes: Mapping[str, Any], batch: int, size: int | None
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the tensors of an image by argument, and its size in pixels."""
-
-    def floats(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=model.dtype, device="meta")
-
+    """Return the tensors of an image by argument, and its size in words."""
     config = model.config
     run = _run(model, "get_image_features")
     wanted = takes if run is None else inspect.signature(run).parameters
-    seen = _part(config, _SIGHTS, "image_size", "patch_size")
-    own = getattr(seen, "image_size", None)
-    patch = getattr(seen, "patch_size", 14)
+    vision = _part(config, _SIGHTS, "image_size", "patch_size")
+    patch = getattr(vision, "patch_size", 14)
     patch = patch[0] if isinstance(patch, list | tuple) else int(patch)
     channels, height, width = image_shape(config, size or ANY_SIZE)
     if "image_grid_thw" in takes or "spatial_shapes" in takes:
         merged = patch * int(
-            _first_of((seen, config), "spatial_merge_size", "downsample_factor") or 2
+            _first_of((vision, config), "spatial_merge_size", "downsample_factor") or 2
         )
         height, width = (max(1, round((size or ANY_SIZE) / merged)) * merged,) * 2
-    down, across = height // patch, width // patch
-    side = f"{height}\u00d7{width} pixels"
-    if "image_grid_thw" in takes:
-        depth = channels * int(getattr(seen, "temporal_patch_size", 1)) * patch**2
-        grid = torch.tensor([[1, down, across]] * batch)
-        return {"pixel_values": floats(batch * down * across, depth), "image_grid_thw": grid}, side
-    if "spatial_shapes" in takes:
-        given = {
-            "pixel_values": floats(batch, down * across, channels * patch**2),
-            "spatial_shapes": torch.tensor([[down, across]] * batch),
-            "pixel_attention_mask": torch.ones(batch, down * across, dtype=torch.int64),
-        }
-        return given, side
-    if "aspect_ratio_ids" in takes:
-        tiles = int(getattr(seen, "max_num_tiles", 1))
-        given = {
-            "pixel_values": floats(batch, 1, tiles, channels, height, width),
-            "aspect_ratio_ids": torch.ones(batch, 1, dtype=torch.int64),
-            "aspect_ratio_mask": torch.ones(batch, 1, tiles, dtype=torch.int64),
-        }
-        return given, f"{tiles} tiles of {side}"
-    if "pixel_attention_mask" in takes:
-        mask = torch.ones(batch, 1, height, width, dtype=torch.int64)
-        return {
-            "pixel_values": floats(batch, 1, channels, height, width),
-            "pixel_attention_mask": mask,
-        }, side
-    given = {"pixel_values": floats(batch, channels, height, width)}
-    if "image_sizes" in takes and hasattr(config, "image_grid_pinpoints"):
-        tiles = _tiles(config, height, width, own or height)
-        given["pixel_values"] = floats(batch, tiles, channels, height, width)
-        side = f"{side}, in {tiles} tiles,"
+    rows, columns = height // patch, width // patch
+    extent = f"{height}\u00d7{width} pixels"
+    shape: tuple[int, ...] = (batch, channels, height, width)
+    others: dict[str, torch.Tensor] = {}
     needed = getattr(wanted.get("image_sizes"), "default", None) is inspect.Parameter.empty
-    if needed or ("image_sizes" in takes and getattr(seen, "model_type", "") == "pixtral"):
-        given["image_sizes"] = torch.tensor([[height, width]] * batch)
-    return given, side
+    if "image_grid_thw" in takes:
+        depth = channels * int(getattr(vision, "temporal_patch_size", 1)) * patch**2
+        shape = batch * rows * columns, depth
+        others["image_grid_thw"] = torch.tensor([[1, rows, columns]] * batch)
+    elif "spatial_shapes" in takes:
+        shape = batch, rows * columns, channels * patch**2
+        others["spatial_shapes"] = torch.tensor([[rows, columns]] * batch)
+        others["pixel_attention_mask"] = _ones(batch, rows * columns)
+    elif "aspect_ratio_ids" in takes:
+        tiles = int(getattr(vision, "max_num_tiles", 1))
+        shape, extent = (batch, 1, tiles, *shape[1:]), f"{tiles} tiles of {extent}"
+        others["aspect_ratio_ids"] = _ones(batch, 1)
+        others["aspect_ratio_mask"] = _ones(batch, 1, tiles)
+    elif "pixel_attention_mask" in takes:
+        shape = batch, 1, *shape[1:]
+        others["pixel_attention_mask"] = _ones(batch, 1, height, width)
+    else:
+        if "image_sizes" in takes and hasattr(config, "image_grid_pinpoints"):
+            side = getattr(vision, "image_size", None) or height
+            tiles = _tiles(config, height, width, side)
+            shape, extent = (batch, tiles, *shape[1:]), f"{extent}, in {tiles} tiles,"
+        if needed or ("image_sizes" in takes and getattr(vision, "model_type", "") == "pixtral"):
+            others["image_sizes"] = torch.tensor([[height, width]] * batch)
+    pixels = torch.empty(shape, dtype=model.dtype, device="meta")
+    return {"pixel_values": pixels, **others}, extent
+
+
+def _ones(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, dtype=torch.int64)
 
 
 def _tiles(config: Any, height: int, width: int, side: int) -> int:
-    """Return into how many tiles LLaVA-NeXT cuts an image, the whole of it included."""
+    """Return the number of LLaVA-NeXT's tiles of an image, the whole image included."""
     module = sys.modules[f"transformers.models.{config.model_type}.modeling_{config.model_type}"]
     count = module.image_size_to_num_patches([height, width], config.image_grid_pinpoints, side)
     return int(count)
 
 
 def _features(model: Any, name: str, given: Mapping[str, torch.Tensor], batch: int) -> int:
-    """Return how many tokens of the text each row's image or sound takes, by a dry run of that part alone."""
+    """Return the tokens of text that each row's image or sound takes, by a dry run of its encoder alone."""
     run = _run(model, name)
     if run is None:
         return 0
@@ -168,28 +161,25 @@ def _features(model: Any, name: str, given: Mapping[str, torch.Tensor], batch: i
     was_training = model.training
     model.eval()
     with torch.no_grad(), LiveBytes(), AsOnDevice("cuda"):
-        made = run(**{key: spread(value) for key, value in given.items()})
+        output = run(**{key: meta_copy(value) for key, value in given.items()})
     model.train(was_training)
-    # An attribute: some models set it on an output that has no such key.
-    pooled = getattr(made, "pooler_output", None)
-    output = pooled if pooled is not None else made
+    # An attribute, since some models set it on an output that has no such key.
+    if (pooled := getattr(output, "pooler_output", None)) is not None:
+        output = pooled
     elements = sum(one.numel() for one in tree_leaves(output) if isinstance(one, torch.Tensor))
     return -(-int(elements) // (int(width) * batch))
 
 
 def _run(model: Any, name: str) -> Any:
-    # The inner model's has all of its arguments by name.
+    # The inner model's method names all of its arguments.
     return getattr(getattr(model, "model", None), name, None) or getattr(model, name, None)
 
 
 def _part(config: Any, names: tuple[str, ...], *wanted: str) -> Any:
-    """Return the part of a configuration that has any of the wanted attributes; the whole one by default."""
+    """Return the part of a configuration that has one of the wanted attributes, or else the whole."""
     parts = list(_parts(config, names))
-    for attribute in wanted:
-        for part in parts:
-            if getattr(part, attribute, None) is not None:
-                return part
-    return config
+    pairs = ((part, attribute) for attribute in wanted for part in parts)
+    return next((part for part, name in pairs if getattr(part, name, None) is not None), config)
 
 
 def _parts(config: Any, names: tuple[str, ...]) -> Iterator[Any]:
@@ -212,48 +202,44 @@ LABELS = {"labels", "start_positions", "end_positions", "return_loss"}
 
 CANNOT_RUN = "cannot run on PyTorch's meta device, so its activations are unknown"
 
-_PARTS = ("text_config", "thinker_config", "vision_config", "audio_config")
-
-SAMPLES_A_LETTER = 640  # of raw sound
-
-LEAST_TEXT = 16  # tokens that are left for text beside those of an image
+LEAST_TEXT = 16  # tokens of text beside those of an image
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch: called, it makes one on the meta device.
+    """A batch; calling it makes a copy on the meta device.
 
-    Whole numbers in `given` are on the host and have their values; the rest has shapes alone.
+    Tensors of whole numbers in `given` are on the host, with values; the others have only shapes.
     """
 
     given: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-    has_length: bool = True  # False if no row of it has tokens, or samples of sound
+    has_length: bool = True  # False if its rows have neither tokens nor samples of sound
 
     def __call__(self) -> dict[str, Any]:
-        """Return the batch."""
+        """Return a copy on the meta device."""
         return {
-            name: spread(one) if isinstance(one, torch.Tensor) else one
+            name: meta_copy(one) if isinstance(one, torch.Tensor) else one
             for name, one in self.given.items()
         }
 
 
-def as_seen(made: Batch | None, seen: SeenBatch, batch: int, length: int) -> Batch:
-    """Return a batch of what a model was called with, which may have other rows and another length.
+def like_seen(default: Batch | None, seen: SeenBatch, batch: int, length: int) -> Batch:
+    """Return a batch like the one that a model was called with, with other rows and another length.
 
-    Where one was `made` for the model, it is kept as far as it has these shapes: its tokens mean nothing
-    special to the model. Images and sounds within a text are kept as they were made.
+    Tensors of the model's default batch are kept where they have these shapes, since none of their tokens has
+    a special meaning. A default batch with images or sounds within its text is kept whole.
     """
-    if made is not None and made.notes:
-        return made
-    usual = {} if made is None else made.given
+    if default is not None and default.notes:
+        return default
+    usual = {} if default is None else default.given
     given: dict[str, Any] = {}
     for name, value in seen.given.items():
         if isinstance(value, bool):
             given[name] = value
             continue
         (first, *others), dtype = value
-        lengths = others[:1] if dtype.is_floating_point else others  # the rest are widths
+        lengths = others[:1] if dtype.is_floating_point else others  # other dimensions are widths
         rows = batch if first == seen.rows else first
         shape = (
             rows,
@@ -280,7 +266,7 @@ def batch_for(
     `batch` are rows, and `length` the tokens of each; samples where the model takes raw sound. `image` is the
     side of an image in pixels, where the model takes any size.
     """
-    # PEFT's adapters hide the names of what `forward` takes.
+    # PEFT's adapters hide the arguments of `forward`.
     model = getattr(model, "get_base_model", lambda: model)()
     names = getattr(model, "main_input_name", "input_ids")
     name = names[0] if isinstance(names, list) else names
@@ -288,9 +274,10 @@ def batch_for(
     if name not in KNOWN:
         message = f"{type(model).__name__} takes {name!r}; forecasts support {', '.join(KNOWN)}"
         raise OptionError(message)
-    # In CLIP images and sounds go beside the text; elsewhere into it, where tokens stand for them.
+    # CLIP gets images and sounds beside the text; in other models tokens of the text stand for them.
     is_paired = "return_loss" in takes
-    is_composite = "input_ids" in takes and any(hasattr(model.config, part) for part in _PARTS)
+    parts = ("text_config", "thinker_config", "vision_config", "audio_config")
+    is_composite = "input_ids" in takes and any(hasattr(model.config, part) for part in parts)
     reads_media = is_composite and not is_paired
     media = _media(model, takes, batch, image) if reads_media else Media({})
     text = _Text(model, takes, batch, length, media)
@@ -313,42 +300,42 @@ def batch_for(
 
 
 def with_positions(model: Any, batch: Batch, rows: int, length: int) -> Batch:
-    """Return a batch with the positions of its tokens, for a model that takes them."""
+    """Return a batch with the positions of its tokens, if the model takes them."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return batch
     positions = torch.arange(length).expand(rows, -1)
     return Batch({**batch.given, "position_ids": positions}, batch.notes, batch.has_length)
 
 
-def idle(model: Any) -> dict[str, str]:
-    """Return the classes of sub-models by their names, from which each is removed when it runs, by a hook.
+def parts_not_run(model: Any) -> dict[str, str]:
+    """Return the classes of sub-models by name; a hook removes each when it runs.
 
-    The part for video of a model that reads images and text, for example, gets nothing from `batch_for`.
+    The video part of a model that reads images and text, for example, gets nothing from `batch_for`.
     """
     waiting: dict[str, str] = {}
     for name, module in model.named_modules():
         is_model = hasattr(module, "main_input_name") and hasattr(module, "config")
         if name and is_model and next(module.parameters(), None) is not None:
             waiting[name] = type(module).__name__
-            module.register_forward_pre_hook(partial(_ran, waiting, name))
+            module.register_forward_pre_hook(partial(_has_run, waiting, name))
     return waiting
 
 
-def _ran(waiting: dict[str, str], name: str, *_: Any) -> None:
-    # What contains it runs too, even where it was not called: peft bypasses its `__call__`.
+def _has_run(waiting: dict[str, str], name: str, *_: Any) -> None:
+    # The sub-models around it run too, even if they were not called: peft bypasses their `__call__`.
     for other in [other for other in waiting if f"{name}.".startswith(f"{other}.")]:
         del waiting[other]
 
 
 class _Text:
-    """Rows of tokens, with those that stand for images and sounds at their beginning."""
+    """Rows of tokens; those for images and sounds come first."""
 
     def __init__(
         self, model: Any, takes: Mapping[str, Any], batch: int, length: int, media: Media
     ) -> None:
         self._config, self._takes, self._batch, self._media = model.config, takes, batch, media
         self.notes: list[str] = []
-        self.has_rows = False  # whether any were made
+        self.has_rows = False  # whether `ids` has made any
         needed = media.tokens
         self.length = max(length, needed + LEAST_TEXT) if needed else length
         if media.text:
@@ -374,7 +361,7 @@ class _Text:
             )
 
     def inputs(self) -> dict[str, Any]:
-        """Return the text, its mask, and which tokens are no text."""
+        """Return the tokens, their mask, and their kinds: 0 for text, 1 for images and sounds."""
         ids = self.ids(self.length)
         kinds = torch.zeros(self._batch, self.length, dtype=torch.int64)
         start, end = getattr(self._config, "vision_start_token_id", None), 1 + self._media.tokens
@@ -382,18 +369,18 @@ class _Text:
             ids[:, 0] = start
         ids[:, 1:end] = self._media.token
         kinds[:, 1:end] = 1
-        made = {"input_ids": ids}
+        inputs = {"input_ids": ids}
         takes_any = any(each.kind is each.VAR_KEYWORD for each in self._takes.values())
         if takes_any or "attention_mask" in self._takes:
-            made["attention_mask"] = torch.ones_like(ids)
+            inputs["attention_mask"] = torch.ones_like(ids)
         if "mm_token_type_ids" in self._takes:
-            made["mm_token_type_ids"] = kinds
+            inputs["mm_token_type_ids"] = kinds
         if self._media.text and "token_type_ids" in self._takes:
-            made["token_type_ids"] = kinds.clone()
-        return made
+            inputs["token_type_ids"] = kinds.clone()
+        return inputs
 
     def ids(self, *lengths: int) -> torch.Tensor:
-        """Return rows of a token that means nothing special, the last one at the end of the text."""
+        """Return rows of a token without a special meaning, with the end of text as the last one."""
         special = {
             value
             for part in (self._config, _text_config(self._config))
@@ -409,13 +396,13 @@ class _Text:
         return ids
 
     def _has(self, token: Any) -> bool:
-        """Return whether a token is in the vocabulary: after one beyond it, no call of CUDA works."""
+        """Return whether a token is in the vocabulary: after one outside of it, all calls of CUDA fail."""
         count = getattr(_text_config(self._config), "vocab_size", math.inf)
         return isinstance(token, int) and 0 <= token < count
 
 
 def positions_of(config: Any) -> int | None:
-    """Return how many tokens a row of a model can have, if its configuration says so."""
+    """Return the most tokens that a row can have; None if the configuration does not say."""
     positions = getattr(_text_config(config), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
 
@@ -445,7 +432,7 @@ def _labels(
     if "return_loss" in takes:
         return {"return_loss": True}
     if "start_positions" in takes:
-        ones = torch.ones(batch, dtype=torch.int64)
+        ones = _ones(batch)
         return {"start_positions": ones, "end_positions": ones}
     if "labels" not in takes:
         is_pair = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
@@ -453,17 +440,14 @@ def _labels(
     if name.endswith(("SequenceClassification", "ImageClassification", "NextSentencePrediction")):
         is_multiple = getattr(config, "problem_type", None) == "multi_label_classification"
         shape = (batch, config.num_labels) if is_multiple else (batch,)
-        if is_multiple or config.num_labels == 1:
-            labels = torch.empty(shape, device="meta")
-        else:
-            labels = torch.ones(shape, dtype=torch.int64)
-        return {"labels": labels}
+        is_float = is_multiple or config.num_labels == 1
+        return {"labels": torch.empty(shape, device="meta") if is_float else _ones(*shape)}
     longest = getattr(config, "max_target_positions", None) or text.length
     if name.endswith("CTC"):
-        # A letter for every two frames of 20 ms at 16 kHz.
-        longest = max(1, text.length // SAMPLES_A_LETTER)
+        # A letter for every two frames of 20 ms at 16 kHz: 640 samples.
+        longest = max(1, text.length // 640)
     heads = ("CTC", "ConditionalGeneration", "EncoderDecoderModel", "LM", "TokenClassification")
     if "input_ids" in takes or name.endswith(heads):
         labels = text.ids(min(text.length, longest))
         return {"labels": labels * 0 if name.endswith("TokenClassification") else labels}
-    return {}  # labels of pictures, such as boxes and masks, follow no rule: without them there is no loss
+    return {}  # labels of images, such as boxes and masks, follow no rule: without them there is no loss

@@ -1,13 +1,13 @@
-"""The meta device, observed: the bytes of live tensors, and the whole numbers that are known.
+"""The meta device, observed: the bytes of live tensors, and the values of small ones.
 
-Meta tensors have storages with a size and no memory. They come and go as real ones would, since Python and
-autograd hold and drop them alike. So the highest sum is what a device would have had to give.
+Meta tensors have storages with a size and no memory. Python and autograd hold and drop them like real ones,
+so the highest sum of their bytes is what a device would have to give.
 
-They have no values, and code that asks for some (how many tokens stand for images, which of them go to an
-expert) would stop there. So each small tensor that follows from the batch alone (tokens, masks, the grids of
+They have no values, and code that asks for values (how many tokens stand for images, which of them go to an
+expert) would fail. So each small tensor that follows from the batch alone (tokens, masks, the grids of
 images) has a copy with values on the host, and every operation on such tensors is done to the copies too.
-Which expert a token goes to follows from weights; there tokens are spread evenly, and what depends on it is
-marked as assumed.
+The expert of a token follows from weights; tokens are spread evenly over experts, and whatever depends on it
+is marked as assumed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from hfmem_widget.features.fit.allocator import Event, Heap, Moment, Played, play
+from hfmem_widget.features.fit.allocator import Event, Heap, Moment, Played, play, round_up
 from hfmem_widget.features.fit.workspaces import within
 
-MOST: Final = 1 << 22  # elements of a tensor whose values are kept
+MOST: Final = 1 << 22  # elements of the largest tensor whose values are kept
 
-_HIGHEST_CHANCE: Final = 1 - 2**-24  # what the host draws, so that no layer is left out by chance
 _NAME: Final = "_hfmem_known"
 _ATEN: Final = torch.ops.aten
-_ITEM: Final = _ATEN._local_scalar_dense.default  # noqa: SLF001  (an operator's name, not a private one)
-_COPY: Final = _ATEN._to_copy.default  # noqa: SLF001  (likewise)
+_COPY: Final = _ATEN._to_copy.default  # noqa: SLF001  (an operator's name, not a private one)
 _CHOOSING: Final = {_ATEN.index.Tensor, _ATEN.nonzero.default, _ATEN.masked_select.default, _COPY}
-_COMPARING: Final = {_ATEN.eq, _ATEN.ne}
 _UNSET: Final = {_ATEN.empty, _ATEN.empty_like, _ATEN.new_empty, _ATEN.empty_strided}
-_ZEROS: Final = _ATEN.new_zeros.default
 _IN_PLACE: Final = {
     _ATEN.scatter_add.default: _ATEN.scatter_add_.default,
     _ATEN.scatter.src: _ATEN.scatter_.src,
     _ATEN.index_put.default: _ATEN.index_put_.default,
 }
-"""What autograd does to the zeros that it has just made: of meta tensors it makes others instead."""
+"""Operations that autograd does in place on zeros it has just made; of meta tensors it makes copies."""
 
 
 class Values(NamedTuple):
@@ -50,7 +46,7 @@ class Values(NamedTuple):
 
 
 def values_of(tensor: torch.Tensor) -> Values | None:
-    """Return what is known of a tensor; of one on the host everything is."""
+    """Return the known values of a tensor; those of a tensor on the host always are."""
     if not tensor.is_meta:
         return Values(tensor) if tensor.device.type == "cpu" else None
     values: Values | None = tensor.__dict__.get(_NAME)
@@ -58,11 +54,11 @@ def values_of(tensor: torch.Tensor) -> Values | None:
 
 
 def remember(tensor: torch.Tensor, values: Values | None) -> None:
-    """Keep the values of a meta tensor with it, or forget them."""
+    """Attach its values to a meta tensor; None removes them."""
     setattr(tensor, _NAME, values)
 
 
-class Knowing:
+class KnownValues:
     """Does operations on meta tensors, and on their values where these are known."""
 
     def __init__(self) -> None:
@@ -70,57 +66,54 @@ class Knowing:
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Do an operation, and return its results."""
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        if not (any(one.is_meta for one in given) if given else device_in(kwargs) == "meta"):
-            return _to_meta(func, args, kwargs, given)
+        tensors = _tensors(args, kwargs)
+        if not (any(one.is_meta for one in tensors) if tensors else device_in(kwargs) == "meta"):
+            return _from_host(func, args, kwargs, tensors)
         if func in _CHOOSING:
-            for tensor in given[-1 if func is _ATEN.masked_select.default else 0 :]:
-                _choose_all(tensor)
-        values = [values_of(tensor) for tensor in given]
-        everything = all(tensor is not None for tensor in values)
-        if func is _ITEM:
+            for mask in tensors[-1 if func is _ATEN.masked_select.default else 0 :]:
+                _choose_all(mask)
+        values = [values_of(tensor) for tensor in tensors]
+        all_known = all(one is not None for one in values)
+        if func is _ATEN._local_scalar_dense.default:  # noqa: SLF001  (an operator's name)
             # Nothing is padded, packed or out of range.
-            one = Values(torch.ones((), dtype=given[0].dtype))
+            one = Values(torch.ones((), dtype=tensors[0].dtype))
             return self._used(values[0] or one).item()
         if func is _COPY and device_in(kwargs) == "cpu" and values[0] is not None:
-            return self._used(values[0]).to(kwargs.get("dtype") or given[0].dtype, copy=True)
+            return self._used(values[0]).to(kwargs.get("dtype") or tensors[0].dtype, copy=True)
         if torch.Tag.dynamic_output_shape in func.tags or func is _ATEN.index.Tensor:
-            if everything:
-                return self._ghosts(func, args, kwargs, values)
+            if all_known:
+                return self._of_known(func, args, kwargs, values)
             func, args = self._resolved(func, args)
-        if not all(tensor.is_meta for tensor in given):
+        if not all(tensor.is_meta for tensor in tensors):
             args, kwargs = tree_map(_on_meta, (args, kwargs))
-        made = func(*args, **kwargs)
-        if everything:
-            self._follow(func, args, kwargs, made, values)
+        result = func(*args, **kwargs)
+        if all_known:
+            self._follow(func, args, kwargs, result, values)
         else:
             _forget_changed(func, args, kwargs)
-            self._assume(func, args, kwargs, made)
-        return made
+            self._assume(func, args, kwargs, result)
+        return result
 
     def _used(self, values: Values) -> torch.Tensor:
         self.assumed |= values.assumed
         return values.host
 
-    def _ghosts(self, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
-        """Return the results, whose shapes depend on values, as meta tensors."""
+    def _of_known(self, func: Any, args: Any, kwargs: Any, values: list[Any]) -> Any:
+        """Return results whose shapes depend on values, as meta tensors."""
         assumed = any(one.assumed for one in values)
         self.assumed |= assumed
-        real = func(*tree_map(_host, args), **tree_map(_host, kwargs))
 
-        def ghost(real_result: Any) -> Any:
-            if not isinstance(real_result, torch.Tensor):
-                return real_result
-            made = torch.empty_strided(
-                real_result.shape, real_result.stride(), dtype=real_result.dtype, device="meta"
-            )
-            remember(made, Values(real_result, assumed))
-            return made
+        def on_meta(host: Any) -> Any:
+            if not isinstance(host, torch.Tensor):
+                return host
+            ghost = torch.empty_strided(host.shape, host.stride(), dtype=host.dtype, device="meta")
+            remember(ghost, Values(host, assumed))
+            return ghost
 
-        return tree_map(ghost, real)
+        return tree_map(on_meta, func(*tree_map(_host, args), **tree_map(_host, kwargs)))
 
     def _resolved(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-        """Return an operation with the masks that it takes as the places where they are set."""
+        """Return an operation with the indices of its masks in their place."""
         if func is _ATEN.masked_select.default and (chosen := values_of(args[1])) is not None:
             whole, mask = torch.broadcast_tensors(*args)
             remember(mask, Values(self._used(chosen).expand(mask.shape)))
@@ -140,37 +133,41 @@ class Knowing:
                 indices += [places[:, at].to("meta") for at in range(index.dim())]
         return func, (args[0], indices)
 
-    def _follow(self, func: Any, args: Any, kwargs: Any, made: Any, values: list[Any]) -> None:
-        results = [one for one in tree_leaves(made) if isinstance(one, torch.Tensor)]
-        if func.overloadpacket in _UNSET and results[0].is_floating_point():
+    def _follow(self, func: Any, args: Any, kwargs: Any, result: Any, values: list[Any]) -> None:
+        """Attach the values of an operation's results, by the same operation on the host."""
+        results = _tensors(result)
+        is_unset = func.overloadpacket in _UNSET
+        if is_unset and results[0].is_floating_point():
             return
         is_large = any(one.numel() > MOST for one in results)
         if torch.Tag.nondeterministic_seeded in func.tags or is_large:
             _forget_changed(func, args, kwargs)
             return
+        on_host = tree_map(_host, kwargs)
+        if device_in(kwargs) == "meta":
+            on_host["device"] = "cpu"
         try:
-            real = func(*tree_map(_host, args), **_on_host(kwargs))
+            copies = _tensors(func(*tree_map(_host, args), **on_host))
         except (RuntimeError, IndexError, NotImplementedError):
             _forget_changed(func, args, kwargs)
             return
-        copies = [one for one in tree_leaves(real) if isinstance(one, torch.Tensor)]
         assumed = any(one.assumed for one in values)
-        for result, copy in zip(results, copies, strict=True):
-            if result.is_meta:
-                if func.overloadpacket in _UNSET:
+        for tensor, copy in zip(results, copies, strict=True):
+            if tensor.is_meta:
+                if is_unset:
                     copy.zero_()
-                remember(result, Values(copy, assumed))
+                remember(tensor, Values(copy, assumed))
 
-    def _assume(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
-        """Spread what is chosen by unknown values evenly."""
+    def _assume(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Assume results of unknown values: all differ, and choices are spread evenly."""
         packet = func.overloadpacket
-        if packet in _COMPARING and made.numel() <= MOST:
-            # No unknown value is a special one, such as the zeros of an image that is none.
-            same = torch.full(made.shape, packet is _ATEN.ne)
-            remember(made, Values(same, assumed=True))
+        if packet in {_ATEN.eq, _ATEN.ne} and result.numel() <= MOST:
+            # No unknown value is a special one, such as the zeros of a missing image.
+            different = torch.full(result.shape, packet is _ATEN.ne)
+            remember(result, Values(different, assumed=True))
         if packet not in {_ATEN.topk, _ATEN.argmax, _ATEN.sort}:
             return
-        places = made if packet is _ATEN.argmax else made[1]
+        places = result if packet is _ATEN.argmax else result[1]
         scores, count = args[0], places.numel()
         if count > MOST or not scores.dim() or not places.dim():
             return
@@ -192,17 +189,21 @@ def _choose_all(mask: torch.Tensor) -> None:
         remember(mask, Values(torch.ones(mask.shape, dtype=torch.bool), assumed=True))
 
 
-def _to_meta(func: Any, args: Any, kwargs: Any, given: list[torch.Tensor]) -> Any:
-    made = func(*args, **kwargs)
+def _from_host(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+    result = func(*args, **kwargs)
     if func is _ATEN.rand.default:
-        made.fill_(_HIGHEST_CHANCE)
-    if func is _COPY and device_in(kwargs) == "meta" and given[0].numel() <= MOST:
-        remember(made, Values(given[0].to(made.dtype, copy=True)))
-    return made
+        result.fill_(1 - 2**-24)  # the highest, so that no layer is left out by chance
+    if func is _COPY and device_in(kwargs) == "meta" and tensors[0].numel() <= MOST:
+        remember(result, Values(tensors[0].to(result.dtype, copy=True)))
+    return result
+
+
+def _tensors(*values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def device_in(kwargs: dict[str, Any]) -> str:
-    """Return the type of device that an operation is asked for; empty where it is not."""
+    """Return the type of device that an operation is asked for; empty if none."""
     device = kwargs.get("device")
     return "" if device is None else torch.device(device).type
 
@@ -214,35 +215,29 @@ def _host(value: Any) -> Any:
     return value if values is None else values.host
 
 
-def _on_host(kwargs: dict[str, Any]) -> dict[str, Any]:
-    on_host: dict[str, Any] = tree_map(_host, kwargs)
-    return on_host | {"device": "cpu"} if device_in(kwargs) == "meta" else on_host
-
-
 def _on_meta(value: Any) -> Any:
-    """Return a ghost of a tensor of the host: kernels of a GPU take numbers and indices from there."""
+    """Return a host's tensor on the meta device: a GPU's kernels take numbers and indices from the host."""
     is_here = isinstance(value, torch.Tensor) and value.device.type == "cpu"
     return torch.empty_like(value, device="meta") if is_here else value
 
 
 def _forget_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Forget the values of what an operation has overwritten with unknown ones."""
+    """Forget the values of tensors that an operation has overwritten with unknown ones."""
     if not func._schema.is_mutable:  # noqa: SLF001  (nowhere public)
         return
     for at, argument in enumerate(func._schema.arguments):  # noqa: SLF001
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[at] if at < len(args) else kwargs.get(argument.name)
-            for tensor in tree_leaves(value):
-                if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+            for tensor in _tensors(args[at] if at < len(args) else kwargs.get(argument.name)):
+                if tensor.is_meta:
                     remember(tensor, None)
 
 
-def spread(tensor: torch.Tensor) -> torch.Tensor:
+def meta_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a fresh meta tensor like one on the host, with its values, or like one on the meta device."""
-    made = torch.empty_like(tensor, device="meta")
+    ghost = torch.empty_like(tensor, device="meta")
     if not tensor.is_meta:
-        remember(made, Values(tensor.clone()))
-    return made
+        remember(ghost, Values(tensor.clone()))
+    return ghost
 
 
 def storage_id(tensor: torch.Tensor) -> int:
@@ -251,18 +246,18 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """What happens to all storages made while it is active, in order: its `events`.
+    """Records the `events` of all storages made while it is active, in order.
 
-    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed. Each
-    storage is rounded up to a granularity. `now` are the bytes alive. The values that follow from the batch
-    are known to `knowing`.
+    A value that only a device could know is taken to be 1 or True: the mask is full, nothing is packed.
+    Storages are rounded up to `granularity` bytes. `now` are the bytes alive. `known` follows the values
+    that depend on the batch alone.
     """
 
     def __init__(self, granularity: int = 1, device: str = "meta") -> None:
         super().__init__()
         self._device = device
         self.now = 0
-        self.knowing = Knowing()
+        self.known = KnownValues()
         self.events: list[Event] = []
         self._granularity = granularity
         self._numbers: dict[int, int] = {}
@@ -272,13 +267,13 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         self._zeros = 0
 
     def leave_out(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Do not count tensors that were there before."""
+        """Do not count existing tensors."""
         for tensor in tensors:
-            # Kept, so that no later storage takes its place in memory, and in here.
+            # Kept, so that no later storage gets the same address, and with it the same key.
             self._storages[storage_id(tensor)] = tensor.untyped_storage()
 
     def hold(self, tensors: Iterable[object]) -> int:
-        """Count tensors as alive to the end of the events, since the caller keeps them; return their bytes.
+        """Count tensors as alive to the end of the events, since a loop keeps them; return their bytes.
 
         `now` counts them only while the model uses them.
         """
@@ -292,16 +287,12 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         if (number := self._numbers.get(storage_id(tensor))) is not None:
             self.events.append((Moment.MARKED, number, 0))
 
-    def rounded(self, size: int) -> int:
-        """Return a size as a multiple of the granularity."""
-        return -(-size // self._granularity) * self._granularity
-
     def restart(self) -> None:
-        """Begin a new peak at what is alive now."""
+        """Begin a new peak at the bytes alive now."""
         self.events.append((Moment.RESTARTED, 0, 0))
 
     def played(self) -> Played:
-        """Return what came of the events, where each storage gets its own bytes."""
+        """Replay the events with bytes of its own for each storage."""
         return play(self.events, Heap())
 
     @property
@@ -315,11 +306,10 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         is_of_autograd = self.in_backward and func in _IN_PLACE and not torch.is_grad_enabled()
         if is_of_autograd and storage_id(args[0]) == self._zeros:
             func = _IN_PLACE[func]
-        out = self.knowing(func, args, kwargs or {})
-        self._zeros = storage_id(out) if func is _ZEROS else 0
-        for leaf in tree_leaves(out):
-            if isinstance(leaf, torch.Tensor):
-                self._add(leaf)
+        out = self.known(func, args, kwargs or {})
+        self._zeros = storage_id(out) if func is _ATEN.new_zeros.default else 0
+        for tensor in _tensors(out):
+            self._add(tensor)
         if besides := within(func, args, out, on_gpu=self._granularity > 1):
             self.events.append((Moment.BESIDES, 0, besides))
         return out
@@ -330,7 +320,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
         key, storage = storage_id(tensor), tensor.untyped_storage()
         if key in self._storages:
             return
-        size, number = self.rounded(storage.nbytes()), len(self.events)
+        size, number = round_up(storage.nbytes(), self._granularity), len(self.events)
         self.now += size
         self.events.append((Moment.MADE, number, size))
         self._numbers[key] = number

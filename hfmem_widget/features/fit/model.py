@@ -15,22 +15,20 @@ from hfmem_widget.session import Move, WhatIf
 from hfmem_widget.text import format_count
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
-"""How a figure is meant: exactly, at most, about, or at least."""
+"""Whether a figure is exact, the most, about right, or the least."""
 
 LABELS: Final = {**OF_ANATOMIES, "gathered": "parameters put together"}
-"""The parts, with the names that an anatomy has for them."""
+"""The names of parts, as an anatomy has them."""
 
 MEASURED: Final = (0.97, 1.015)
-"""Shares of forecasts that are estimates between which the measured peaks were; docs/measured/memfit.md."""
+"""The lowest and highest measured peaks, as shares of estimates; docs/measured/memfit.md."""
 
 MOST_ROWS: Final = 1 << 20  # the largest batch that is looked for
 
 
 def size_text(rows: int, length: int) -> str:
     """Return the size of a batch, such as ``4 \u00d7 512``, or ``4`` where rows have no length."""
-    return (
-        f"{format_count(rows)} \u00d7 {format_count(length)}" if length > 1 else format_count(rows)
-    )
+    return " \u00d7 ".join(map(format_count, (rows, length) if length > 1 else (rows,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +62,20 @@ class Forecast:
         Bytes allocated at the peak of a forward pass, or of the second and every later step; the optimizer's
         states appear at the end of the first.
     moment : str
-        When the peak is: "forward", "backward", "optimizer"; empty where activations are unknown.
+        The time of the peak: "forward", "backward", "optimizer"; empty where activations are unknown.
     peaks : mapping of str to int
-        The highest bytes of each of these.
+        The highest bytes of each of these moments.
     parameters, trainable : int
         Elements, each storage once.
     notes : tuple of str
         Plain sentences.
     left_out : tuple of str
-        What a real run needs memory for but no figure has: activations, or sub-models that got no input.
+        What no figure counts: activations, or sub-models that got no input.
     reserved : int
-        Bytes that the allocator of a GPU takes from it by the end of the second step, if there is room;
-        0 where that is unknown. Near the limit it gives back what it can first.
+        Bytes that a GPU's allocator has reserved by the end of the second step, if there is room; 0 where
+        unknown. Near the limit it first frees what it can.
     replay : Replay, optional
-        What that allocator is asked for; None where that is unknown.
+        The requests to that allocator in a training; None where unknown.
     """
 
     model: str
@@ -94,16 +92,16 @@ class Forecast:
     replay: Replay | None = field(default=None, repr=False, compare=False)
 
     def bytes(self, name: str) -> int:
-        """Return the bytes of a part at the peak; 0 if there is none of it."""
+        """Return the bytes of a part at the peak; 0 without such a part."""
         return sum(part.bytes for part in self.parts if part.name == name)
 
     def full(self, name: str) -> int:
-        """Return the bytes of a part at its own highest; 0 if there is none of it."""
+        """Return the bytes of a part at its own peak; 0 without such a part."""
         return sum(part.full for part in self.parts if part.name == name)
 
     @property
     def bound(self) -> Bound:
-        """How the total is meant: no better than the worst of its parts."""
+        """How certain the total is: no better than the worst of its parts."""
         bounds = {part.bound for part in self.parts if part.bytes}
         if self.left_out:
             return "lower"
@@ -111,11 +109,11 @@ class Forecast:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Between how many bytes the real peak is expected; the same twice where the total is exact.
+        """The lowest and highest expected bytes of the real peak; the same where the total is exact.
 
-        What is counted at most may not be needed at all, and then another moment has the peak. An estimate
-        may be as far off as the worst of those that were measured. The upper end is NaN where something is
-        left out.
+        Parts that are upper bounds may turn out not to be needed, and then another moment has the peak. An
+        estimate may be as far off as the worst measured one. The upper end is NaN where something is left
+        out.
         """
         least = self.total - sum(part.bytes for part in self.parts if part.bound == "upper")
         is_estimate = any(part.bytes and part.bound == "estimate" for part in self.parts)
@@ -134,7 +132,7 @@ class Room:
     total: float
     free: float  # according to the driver or the kernel
     cached: float = 0.0  # reserved by PyTorch's allocator and not allocated: free for this process
-    context: float = 0.0  # what CUDA will take before the first tensor, if it is not initialised
+    context: float = 0.0  # taken by CUDA before the first tensor, if it is not initialised yet
 
     @property
     def available(self) -> float:
@@ -148,18 +146,19 @@ class Verdict:
     """Whether a forecast fits a device."""
 
     room: Room
-    held: int  # bytes of the model that are there already
+    held: int  # bytes of the model that are allocated already
     fits: bool | None  # None if the room is unknown, or if more than the forecast will be needed
     largest_batch: int | None  # rows; 0 if not even one fits, None if unknown
-    # Tokens of each row that fit at the forecast's batch; None if not asked.
-    longest: int | None = None
+    longest: int | None = (
+        None  # tokens of each row that fit at the forecast's batch; None if not asked
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What real steps took."""
+    """The measurements of real steps."""
 
-    peak: int  # bytes allocated, at most; where memory ran out, by then
+    peak: int  # the most bytes allocated, also where memory ran out
     seconds: float  # of a step, the median of a few after the second; NaN where memory ran out
     device: str
 
@@ -171,26 +170,26 @@ class Fit(Shown):
     Attributes
     ----------
     name : str
-        What was asked about.
+        The model's name or class, or the label of a watch.
     forecast : Forecast
     verdicts : tuple of Verdict
         One for each device.
     headroom : float
         Share of each device's free memory to leave unused.
     stored : str
-        What is on disk, in a few words; empty where nothing was looked at.
+        What is on disk, in a few words; empty where nothing was read.
     tried : Tried, optional
-        What real steps of that size took; None where none was made.
+        The measurements of real steps of that size; None without such steps.
     moves : tuple of Move
-        What to change so that a watched training fits, best first; empty where a model was asked about.
+        Changes that make a watched training fit, best first; empty for a model.
     measured : mapping of str to float
-        Bytes of each part at the peak that was measured, and "allocated"; of a watched training alone.
+        Bytes of each part at the measured peak, and "allocated"; of a watched training only.
     can_write : bool
         Whether ``%memfit --write`` has the moves: not those of a recording.
     what_if : WhatIf, optional
         A watched training at other sizes.
     calibration : str
-        By what a measured step changes what would fit; empty where it agrees, or none was measured.
+        How a measured step changes what would fit; empty where it agrees, or none was measured.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.features.fit.html:fit_bundle"

@@ -17,9 +17,11 @@ from hfmem_widget.features.fit.beside import (
     HOW_TO_RECORD,
     batches_of,
     calibration_of,
+    error_of,
     failed_spans,
     others_of,
     others_that_ran,
+    room_before,
     shape_of,
 )
 from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
@@ -28,7 +30,14 @@ from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
 from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
-from hfmem_widget.features.fit.recorded import CANNOT, Training, has_ranks, live, made_again
+from hfmem_widget.features.fit.recorded import (
+    CANNOT,
+    Training,
+    has_ranks,
+    live,
+    made_again,
+    margin_on,
+)
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
@@ -51,37 +60,33 @@ RANK: Final = 16
 """Of the LoRA adapters that are tried."""
 
 LEAST_LENGTH: Final = 32
-"""Tokens below which no shorter rows are looked for."""
+"""The shortest rows that are tried, in tokens."""
 
 LEAST_LEFT: Final = 256 * MIB
-"""What this process must still be allowed to map: with less, PyTorch itself may crash in a dry run."""
-
-NOT_TRAINING: Final = frozenset({"evaluate", "predict", "prefill", "decode", "save", "load"})
+"""The least that this process must still be allowed to map: with less, PyTorch may crash in a dry run."""
 
 FOR_THE_LARGEST: Final = 0.5
-"""Of the time that is left once all changes were tried, for the largest batch and length with each."""
+"""The share of the remaining time for the largest batch and length with each change."""
 
-SHAPE: Final = ("largest_batch", "tokens", "longest", "batches")
-
-UNCOUNTED: Final = "What other models ({}) take within a step is not counted."
-
-OF_THEN: Final = "the memory that is available is what the recorded run had"
-LISTED: Final = "; the card of that cell lists what fits, and %memfit --write N writes it"
+OF_THE_TRAINING: Final = frozenset(
+    {"training", "long rows", "fragmentation", "full", "limit", "huge", "others", "machine"}
+)
+"""The causes of an out-of-memory error that a training which takes less removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing to change."""
+    """A change to a training: its name, the options that it sets in the user's code and in a `Setting`."""
 
     name: str
     changes: Mapping[str, str]
-    setting: Mapping[str, Any]  # what it changes in a `Setting`
+    setting: Mapping[str, Any]
     cost: str = ""  # empty where the loss stays the same
-    target: Any = "arguments"
+    target: Any = "arguments"  # as in a `Change`
 
 
 class DryRuns:
-    """The forecasts of a training with changes, each made once, up to some second of a monotonic clock."""
+    """The forecasts of a training with changes, each made once; none is begun after `until` (monotonic s)."""
 
     def __init__(self, training: Training, until: float) -> None:
         self._training, self._until = training, until
@@ -89,7 +94,7 @@ class DryRuns:
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
-        """Begin dry runs in a share of the time that is left; an interrupt ends these, and all later ones."""
+        """Spend a share of the remaining time at most; an interrupt ends these and all later dry runs."""
         until, now = self._until, time.monotonic()
         self._until = now + share * max(0.0, until - now)
         try:
@@ -119,8 +124,8 @@ class DryRuns:
 def training_of(session: Session, headroom: float) -> Training:
     """Return the training that a session has watched, or raise OptionError.
 
-    Where memory ran out, its room is what this process could have had then; else what it could have now, but
-    for a share of `headroom`.
+    Its room is what this process could have had when memory ran out; without an error, what it could have
+    now, less a share of `headroom`.
     """
     if session.ranks is not None or (session.is_of_here and has_ranks()):
         raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
@@ -130,8 +135,7 @@ def training_of(session: Session, headroom: float) -> Training:
         why = f"this process may map {left} more, too little for a dry run"
         raise OptionError(f"{CANNOT}{why}; %memholders --free errors may help")
     root = _newest_training(session)
-    errors = [each for each in session.findings if ran_out(each) and each.span_id == root.id]
-    error = errors[-1] if errors else None
+    error = error_of(session, root)
     devices = {device.key: device for device in session.devices}
     failed_on = "" if error is None else str(error.evidence.get("device", ""))
     device = devices.get(failed_on) or active_devices(session)[0]
@@ -140,14 +144,15 @@ def training_of(session: Session, headroom: float) -> Training:
     trainings = [
         span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
     ]
+    by_trainer = bool(trainings)
     counts = dict(trainings[-1].counts) if trainings else {}
     model, optimizer, seen = trained.model, trained.optimizer, trained.seen
-    if seen is not None and not seen.length:  # as of images: its rows alone can change
+    if seen is not None and not seen.length:  # of images, for example: only the rows can change
         shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
     elif error is None:
         shape = shape_of(session, key, root.start)
     else:
-        shape = _failed_shape(session, root, by_trainer=bool(trainings))
+        shape = _failed_shape(session, root, by_trainer=by_trainer)
     kind, length = key.partition(":")[0], int(shape["longest"])
     if kind not in GRANULARITY:
         raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(kind)}")
@@ -157,22 +162,18 @@ def training_of(session: Session, headroom: float) -> Training:
     setting = Setting(
         batch=max(1, rows), length=length, accumulation=batches, device=kind, **trained.ran
     )
-    forecast = changed_forecast(model, setting, optimizer, seen, by_trainer=bool(trainings))
+    forecast = changed_forecast(model, setting, optimizer, seen, by_trainer=by_trainer)
     if forecast.left_out:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
     held = {
         name: known_of(session.value(session.last_sample, f"{key}/{name}"), 0.0) for name in HELD
     }
-    # Of other models, which stay beside this one.
-    foreign = sum(max(0.0, held[name] - forecast.full(name)) for name in HELD)
-    spare = 0.0
+    of_other_models = sum(max(0.0, held[name] - forecast.full(name)) for name in HELD)
+    spare = 0.0 if error is None else others_of(session, root, device)
     if error is None:
         room = (1 - headroom) * trained.available.get(key, math.nan) + sum(held.values())
     else:
-        figures = (error.evidence.get(name) for name in ("room", "allocated"))
-        known = (float(value) if isinstance(value, int) else math.nan for value in figures)
-        spare = others_of(session, root, device)
-        room = sum(known) - spare
+        room = room_before(error) - spare
     loss: Any = next((name for name in ("own", "smoothed") if f"{name}_loss" in counts), "model")
     return Training(
         device,
@@ -180,8 +181,8 @@ def training_of(session: Session, headroom: float) -> Training:
         optimizer,
         setting,
         forecast,
-        loss if trainings else "loop",
-        room - foreign,
+        loss if by_trainer else "loop",
+        room - of_other_models,
         spare,
         seen,
         others=others_that_ran(session, model)
@@ -191,7 +192,7 @@ def training_of(session: Session, headroom: float) -> Training:
 
 
 def _newest_training(session: Session) -> Span:
-    """Return the outermost span that has trained or run out of memory last."""
+    """Return the newest outermost span that trained or ran out of memory."""
     ended = {each.span_id for each in session.findings if ran_out(each)}
     trained = (
         span
@@ -203,14 +204,16 @@ def _newest_training(session: Session) -> Span:
 
 
 def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str, float]:
-    """Return the size of the batch of the step that an error has ended, or raise OptionError."""
+    """Return the size of the batch of the step in which memory ran out, or raise OptionError."""
     failed = failed_spans(session, root)
     kinds = {span.kind for span in failed}
-    if kinds & NOT_TRAINING:
+    if kinds & {"evaluate", "predict", "prefill", "decode", "save", "load"}:
+        listed = "; the card of that cell lists what fits, and %memfit --write N writes it"
         raise OptionError(
-            f"{CANNOT}memory did not run out in a step of a training{LISTED if session.moves else ''}"
+            f"{CANNOT}memory did not run out in a step of a training{listed if session.moves else ''}"
         )
-    counts = {name: span.counts[name] for span in failed for name in SHAPE if name in span.counts}
+    names = ("largest_batch", "tokens", "longest", "batches")
+    counts = {name: span.counts[name] for span in failed for name in names if name in span.counts}
     if "step" not in kinds or not counts.get("longest", 0) > 0:
         unseen = "it has no tokens, or the error came before the model saw it"
         why = unseen if by_trainer else HOW_TO_RECORD
@@ -218,16 +221,10 @@ def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str
     return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
 
 
-OF_THE_TRAINING: Final = frozenset(
-    {"training", "long rows", "fragmentation", "full", "limit", "huge", "others", "machine"}
-)
-"""The causes of an out-of-memory error after which a training with less is the answer."""
-
-
 def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[Move]:
-    """Return what would fit where a training has ended for want of memory; nothing where that is unknown.
+    """Return the changes with which a training that ran out of memory would fit; empty where unknown.
 
-    An interrupt ends the dry runs, and nothing else.
+    An interrupt ends only the dry runs.
     """
     until = time.monotonic() + SECONDS_AFTER_AN_ERROR
     if error.evidence.get("cause") in OF_THE_TRAINING:
@@ -240,12 +237,12 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
     return []
 
 
-def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_ASKED) -> Fit:
-    """Return the forecast of the training that a session has watched, and what would make it fit.
+def fit_training(session: Session, headroom: float) -> Fit:
+    """Return the forecast of the training that a session has watched, and the changes that make it fit.
 
-    Raise OptionError where that is unknown. After so many seconds no further dry run is begun.
+    Raise OptionError where that is unknown.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + SECONDS_IF_ASKED
     training = training_of(session, headroom)
     raw, measured = training.forecast, dict[str, float]()
     if not any(map(ran_out, session.findings)):
@@ -253,40 +250,49 @@ def fit_training(session: Session, headroom: float, seconds: float = SECONDS_IF_
         measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
         if ":" in training.device.key:  # the host's memory holds much besides models
             measured["allocated"] = peak.allocated
-        found = calibration_of(session, _newest_training(session), training.device, raw)
-        training = replace(training, calibration=found, forecast=found.of(raw, raw))
+        calibration = calibration_of(session, _newest_training(session), training.device, raw)
+        training = replace(training, calibration=calibration, forecast=calibration.of(raw, raw))
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
     session.moves = moves_of(training, dry)
     rows = None
     with suppress(TimeoutError):
         rows = largest(training, dry, training.setting, "batch")
-    there = Room(device.key, device.name, device.total, room)
     does_not = forecast.interval[0] > room + training.spare
     is_sure = training.fits(forecast) and not training.others
-    verdict = Verdict(there, 0, is_sure or (False if does_not else None), rows)
+    on_device = Room(device.key, device.name, device.total, room)
+    verdict = Verdict(on_device, 0, is_sure or (False if does_not else None), rows)
     session.what_if = what_if(training, dry)
-    moves, is_here = tuple(session.moves), session.is_of_here
-    stored, sliders, text = "" if is_here else OF_THEN, session.what_if, training.calibration.text
     if others := training.others:
-        raw = replace(raw, left_out=(others,), notes=(UNCOUNTED.format(others), *raw.notes))
+        note = f"What other models ({others}) take within a step is not counted."
+        raw = replace(raw, left_out=(others,), notes=(note, *raw.notes))
+    of_then = "the memory that is available is what the recorded run had"
     return Fit(
-        session.label, raw, (verdict,), 0.0, stored, None, moves, measured, is_here, sliders, text
+        session.label,
+        raw,
+        (verdict,),
+        0.0,
+        stored="" if session.is_of_here else of_then,
+        moves=tuple(session.moves),
+        measured=measured,
+        can_write=session.is_of_here,
+        what_if=session.what_if,
+        calibration=training.calibration.text,
     )
 
 
 def moves_of(training: Training, dry: DryRuns) -> list[Move]:
-    """Return what would make a training fit, best first: what keeps the loss the same comes before the rest.
+    """Return the changes that make a training fit, best first; those that keep the loss come before others.
 
-    Two changes are combined where one is not enough. What needs no less is left out, and what does not fit
-    where something else does.
+    Two changes are combined where one is not enough. Changes that save nothing are left out, and those that
+    do not fit where others do.
     """
     found: dict[Move, Setting] = {}
     now = format_bytes(training.forecast.total)
     with suppress(TimeoutError):
         for options in _ways(training, dry, found):
             changed = {name: value for each in options for name, value in each.setting.items()}
-            with suppress(OptionError):  # such as an architecture that peft does not know
+            with suppress(OptionError):  # peft, for example, does not know the architecture
                 setting = replace(training.setting, **changed)
                 forecast = dry(setting)
                 saves = forecast.total < training.forecast.total
@@ -298,7 +304,7 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
     with dry.within(FOR_THE_LARGEST):
         for at, setting in enumerate([found[move] for move in moves]):
-            # Not of what the change itself sets.
+            # Not for a size that the change itself sets.
             if setting.batch == training.setting.batch:
                 rows = largest(training, dry, setting, "batch")
                 moves[at] = replace(moves[at], largest_batch=rows)
@@ -313,7 +319,7 @@ def largest(
 ) -> int | None:
     """Return the largest batch or length of a setting that is sure to fit; None where that is unknown.
 
-    A dry run was made of it itself; the next is too large by what each row or token has taken so far.
+    A dry run of that size was made. The next size is too large by the bytes of each row or token so far.
     """
     forecast, size, most = dry(setting), getattr(setting, name), MOST_TOKENS
     has_tokens = training.seen is None or training.seen.length > 0
@@ -331,16 +337,17 @@ def largest(
     slope = grows / size * training.most(forecast) / forecast.total
     high = min(most, MOST_TOKENS * size // (setting.batch * setting.length))
     try:
-        found = most_that_fit(
+        fitting = most_that_fit(
             lambda at: training.most(dry(replace(setting, **dict[str, Any]({name: at})))),
-            *(size, slope, training.room),
-            low=0,
-            high=high,
+            size,
+            slope,
+            training.room,
+            high,
             next_too=False,
         )
     except OptionError:
         return None
-    return None if found >= high < most else found
+    return None if fitting >= high < most else fitting
 
 
 def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
@@ -367,12 +374,15 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
 def _ways(
     training: Training, dry: DryRuns, found: Mapping[Move, Setting]
 ) -> Iterator[tuple[Option, ...]]:
-    """Yield what to try, alone and in twos, by what was `found` so far to fit."""
+    """Yield the changes to try, alone and in pairs, depending on which moves were `found` to fit."""
     setting = training.setting
-    # Where what stays does not fit, less for each row does not help.
+    # Where weights and states alone do not fit, fewer activations do not help.
     can_help = training.held <= training.room + training.spare
-    checkpointing = _checkpointing(training) if can_help else None
-    if checkpointing:
+    can_checkpoint = getattr(training.model, "supports_gradient_checkpointing", False)
+    checkpointing = None
+    if can_help and can_checkpoint and not setting.checkpointing:
+        options = {checkpointing_option(): "True"}
+        checkpointing = Option("gradient checkpointing", options, {"checkpointing": True})
         yield (checkpointing,)
     smaller = _accumulated(training, dry, setting) if can_help else None
     same_loss = [each for each in (smaller, checkpointing) if each]
@@ -403,17 +413,8 @@ def _ways(
         )
 
 
-def _checkpointing(training: Training) -> Option | None:
-    can = getattr(training.model, "supports_gradient_checkpointing", False)
-    if training.setting.checkpointing or not can:
-        return None
-    return Option(
-        "gradient checkpointing", {checkpointing_option(): "True"}, {"checkpointing": True}
-    )
-
-
 def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option | None:
-    """Return the largest batch that fits, with as many more accumulated that a step has the same rows."""
+    """Return the largest batch that fits, with as many batches accumulated that a step has the same rows."""
     rows = [each for each in range(setting.batch - 1, 0, -1) if setting.batch % each == 0]
     if not rows:
         return None
@@ -423,10 +424,10 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         return replace(setting, batch=batch, accumulation=accumulation)
 
     now, held = dry(setting), training.held
-    # The largest that is sure to fit; if none is, the largest that would if the spare were free. Beside what
-    # stays, a step takes nearly as much for each row.
+    # The largest that is sure to fit; if none is, the largest that would fit if the spare were free. Above
+    # weights and states, a step takes about as much for each row.
     for spare in (0.0, training.spare):
-        left = (training.room + spare) / training.margin - held
+        left = (training.room + spare) / margin_on(training.device) - held
         share = left / max(1.0, now.total - held)
         likely = (at(each) for each in rows if each <= share * setting.batch)
         fitting = (each for each in likely if training.fits(dry(each), spare))
@@ -445,10 +446,10 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
 
 
 def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
-    """Return how the loss of a step changes where its rows come in several batches; empty if not at all.
+    """Return how a step's loss changes where its rows come in several batches; empty if it does not.
 
-    A Trainer leaves the average over all of them to a model whose `forward` takes any keywords, and many of
-    those ignore it.
+    A Trainer leaves the average over all batches to a model whose `forward` takes any keywords; many of
+    those models ignore it.
     """
     if mixes_rows(training.model):
         return "batch statistics of fewer rows"
@@ -469,7 +470,7 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
 
 
 def _others(training: Training) -> Iterator[Option]:
-    """Yield what changes the training as well."""
+    """Yield the changes that also affect the result of the training."""
     setting = training.setting
     parameters = list(training.model.parameters())
     in_float = {str(each.dtype) for each in parameters} <= {"torch.float32"}

@@ -1,7 +1,7 @@
 """Models on the meta device: every shape and type, and no memory.
 
 They are made from a configuration, or from a live model, whose weights are neither copied nor touched, and
-whose hooks do not run. What bitsandbytes keeps of their weights follows from rules on shapes.
+whose hooks do not run. The sizes of bitsandbytes' quantised weights follow from rules on shapes.
 """
 
 from __future__ import annotations
@@ -19,46 +19,50 @@ from torch.overrides import TorchFunctionMode
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import undisturbed
 from hfmem_widget.features.fit.live_bytes import storage_id
-from hfmem_widget.features.fit.setting import foreign
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.text import plain
 
 LORA_RANK_MOST = 4096
 
 BLOCK: Final = 64  # weights that share a scale in 4 bit
-SCALES: Final = 256  # scales that share a scale of their own where they are quantised too
-
-_CODE, _SCALES_CODE, _OFFSET = 16 * 4, 256 * 4, 4
+_CODE: Final = 16 * 4  # bytes of the table of 4-bit values
 
 
 def from_config(config: Any, dtype: torch.dtype, *, for_training: bool) -> Any:
     """Return the model that a configuration of transformers describes, or raise OptionError.
 
-    Where it names no class, it gets a head for language if there is one, whatever goes into it.
+    A configuration that names no class gets a language model head where there is one, whatever its inputs.
     """
     kind = _class_of(config, for_training=for_training)
     config = copy.deepcopy(config)
     if getattr(config, "_attn_implementation", None) not in {None, "eager", "sdpa"}:
         config._attn_implementation = "sdpa"  # noqa: SLF001  (as transformers keeps it); its kernels need no package
     sentence = f"transformers cannot build {kind.__name__} from this configuration"
-    with foreign(sentence), undisturbed(), torch.device("meta"):
-        made = kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
-        for module in made.modules():
-            # Some are made by `torch.Tensor(size)`, which knows of no default device.
+    with errors_as(sentence), undisturbed(), torch.device("meta"):
+        model = kind._from_config(config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
+        for module in model.modules():
+            # `torch.Tensor(size)`, which some use, ignores the default device.
             for name, parameter in module.named_parameters(recurse=False):
                 if not parameter.is_meta:
                     setattr(module, name, _ghost(parameter))
-    return made
+    return model
+
+
+def enable_checkpointing(model: Any, *options: Any) -> None:
+    """Turn on a transformers model's checkpointing, which transformers 5 has renamed."""
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    (enable or model.gradient_checkpointing_enable)(*options)
 
 
 def config_of(fields: Mapping[str, Any]) -> Any:
-    """Return a configuration of transformers of what it has as plain data; any exception if there is none."""
+    """Return a configuration of transformers from its fields; any exception if it has no such type."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     return CONFIG_MAPPING[fields["model_type"]].from_dict(fields)
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """Return the type of this name; any exception if there is none."""
+    """Return torch's type of this name; any exception if there is none."""
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"no type {name}")
@@ -66,7 +70,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def uncompiled(model: Any) -> Any:
-    """Return the model in what `torch.compile` has made of one, which keeps `forward` in its own fields."""
+    """Return the model within the wrapper of `torch.compile`, which keeps `forward` in its own fields."""
     return getattr(model, "_modules", {}).get("_orig_mod") or model
 
 
@@ -80,12 +84,12 @@ def copy_of(model: Any) -> Any:
             if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
                 memo[id(value)] = OrderedDict()
     sentence = f"{type(model).__name__} cannot be copied to PyTorch's meta device"
-    with foreign(sentence), undisturbed(), _Ghosts():
-        made = copy.deepcopy(model, memo)
-    for module in made.modules():
-        # accelerate's own `forward` hides the class': it has hooks that move tensors, and autocast.
+    with errors_as(sentence), undisturbed(), _Ghosts():
+        ghost = copy.deepcopy(model, memo)
+    for module in ghost.modules():
+        # accelerate's `forward` hides that of the class: it has autocast, and hooks that move tensors.
         vars(module).pop("forward", None)
-    return made
+    return ghost
 
 
 def with_lora(
@@ -99,7 +103,7 @@ def with_lora(
     except ImportError:
         raise OptionError("a forecast with LoRA needs peft: pip install peft") from None
     sentence = f"peft cannot add LoRA to {type(model).__name__}"
-    with foreign(sentence), undisturbed(), torch.device(device):
+    with errors_as(sentence), undisturbed(), torch.device(device):
         layers = list(targets) or None
         config = LoraConfig(r=rank, target_modules=layers, lora_dropout=dropout)
         return get_peft_model(model, config)
@@ -134,7 +138,7 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
     names = ["CAUSAL_LM", *(["MASKED_LM"] if for_training else []), "CTC"]
     if getattr(config, "is_encoder_decoder", False):
         names[:0] = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
-    # A model of several parts may have a text half that could be had alone.
+    # A model of several parts may also be in the mapping for its text part alone.
     names.insert(0, "IMAGE_TEXT_TO_TEXT")
     for mapping in (
         *(getattr(transformers, f"MODEL_FOR_{name}_MAPPING", {}) for name in names),
@@ -149,11 +153,11 @@ def _class_of(config: Any, *, for_training: bool) -> Any:
 
 
 def _ghost(tensor: torch.Tensor) -> torch.Tensor:
-    # Detached, since a parameter's clone on another device would be a step of its graph.
-    made = torch.empty_like(tensor.detach(), device="meta")
+    # Detached, since a parameter's clone on another device would be part of its graph.
+    ghost = torch.empty_like(tensor.detach(), device="meta")
     if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(made, requires_grad=tensor.requires_grad)
-    return made
+        return torch.nn.Parameter(ghost, requires_grad=tensor.requires_grad)
+    return ghost
 
 
 class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed, so its classes are Any
@@ -164,15 +168,17 @@ class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
     ) -> Any:
         if func is torch.Tensor.__deepcopy__:
             tensor, memo = args
-            made = memo[id(tensor)] = _ghost(tensor)
-            return made
+            ghost = memo[id(tensor)] = _ghost(tensor)
+            return ghost
         return func(*args, **(kwargs or {}))
 
 
 def _nf4_double(numel: int) -> tuple[int, ...]:
     scales = math.ceil(numel / BLOCK)
-    of_scales = math.ceil(scales / SCALES) * 4
-    return (math.ceil(numel / 2), scales, of_scales, _CODE, _SCALES_CODE, _OFFSET)
+    of_scales = (
+        math.ceil(scales / 256) * 4
+    )  # each scale of 256 scales, which have a table and an offset
+    return (math.ceil(numel / 2), scales, of_scales, _CODE, 256 * 4, 4)
 
 
 RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
@@ -180,17 +186,16 @@ RULES: Mapping[str, Callable[[int, int], tuple[int, ...]]] = {
     "nf4": lambda _, numel: (math.ceil(numel / 2), math.ceil(numel / BLOCK) * 4, _CODE),
     "nf4-double": lambda _, numel: _nf4_double(numel),
 }
-"""The bytes of each tensor that is kept for a matrix of some rows and elements."""
+"""The bytes of each tensor of a quantised matrix, by its rows and elements."""
 
 
 def quantized_bytes(model: Any, how: str) -> tuple[dict[int, tuple[int, ...]], int]:
-    """Return the bytes of a model's weights by identity when quantised, and the elements of the largest.
+    """Return the bytes of each quantised weight's tensors, by its identity, and the largest one's elements.
 
-    Each weight is several tensors. The largest is unpacked while it is used.
+    The largest is unpacked while it is used.
     """
-    rule = RULES[how]
     weights = list(quantised(model))
-    sizes = {id(weight): rule(weight.shape[0], weight.numel()) for weight in weights}
+    sizes = {id(weight): RULES[how](weight.shape[0], weight.numel()) for weight in weights}
     return sizes, max((weight.numel() for weight in weights), default=0)
 
 

@@ -1,7 +1,7 @@
-"""What optimizers keep for each tensor they train, by rules on its shape.
+"""The states that optimizers keep for each trained tensor, by rules on its shape.
 
-The rules follow the code of PyTorch, of transformers' Adafactor, and of bitsandbytes. The step counters among
-the states are left out: a few bytes each, on the host.
+The rules follow the code of PyTorch, of transformers' Adafactor, and of bitsandbytes. They leave out the
+counters of steps: a few bytes each, on the host.
 """
 
 from __future__ import annotations
@@ -17,21 +17,16 @@ from hfmem_widget.text import plain
 FLOAT: Final = 4
 BLOCK: Final = 256  # elements that share a scale in bitsandbytes' 8-bit states
 LEAST_IN_8_BIT: Final = 4096  # elements below which bitsandbytes keeps a tensor's states in float32
-
-LEAST_PAGED: Final = 100_000  # elements from which a paged optimizer keeps pageable states
-MAP: Final = 256 * FLOAT  # bytes of one table of 8-bit values; all tensors share it
+LEAST_PAGED: Final = 100_000  # elements from which a paged optimizer pages a tensor's states
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A tensor with a gradient: its shape, and the bytes of an element.
-
-    The Trainer keeps the states of an embedding's weight out of 8 bit.
-    """
+    """A tensor with a gradient."""
 
     shape: tuple[int, ...]
-    size: int
-    embedding: bool = False
+    size: int  # bytes of an element
+    embedding: bool = False  # whose states the Trainer keeps in float32, not in 8 bit
 
     @property
     def numel(self) -> int:
@@ -45,26 +40,27 @@ States = Callable[[Trained], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """What an optimizer keeps, and what its step needs temporarily.
-
-    Paged states move to the host when the device is full, and lie outside PyTorch's allocator.
-    """
+    """The rule of an optimizer: its states, and the temporaries of its step."""
 
     states: States
     shared: int = 0  # bytes of states that all tensors share
-    at_once: float = 0.0  # copies of everything trained, at the peak of a step
-    one_by_one: float = 0.0  # copies of the largest tensor in float32, one tensor after the other
-    when_cast: float = 0.0  # more of these where tensors of half precision are cast
-    paged: bool = False
+    at_once: float = 0.0  # copies of all trained tensors, at the peak of a step
+    one_by_one: float = (
+        0.0  # copies of the largest tensor in float32, where tensors are updated in turn
+    )
+    when_cast: float = 0.0  # additional such copies where tensors of half precision are cast
+    paged: bool = (
+        False  # whether states move to the host when the device is full, outside of the allocator
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that an optimizer needs: for each of its states, for the paged ones, and a step's temporaries."""
+    """The bytes that an optimizer needs."""
 
-    sizes: tuple[int, ...]
-    paged: int
-    temporaries: int
+    sizes: tuple[int, ...]  # of each state in the allocator
+    paged: int  # all paged states
+    temporaries: int  # of a step
 
 
 def in_float(count: int) -> States:
@@ -73,7 +69,7 @@ def in_float(count: int) -> States:
 
 
 def in_8_bit(count: int) -> States:
-    """Return the rule of bitsandbytes' states: a byte per element, and a scale per block."""
+    """Return the rule of bitsandbytes' states: a byte for each element, and a scale for each block."""
 
     def states(tensor: Trained) -> tuple[int, ...]:
         if tensor.embedding or tensor.numel < LEAST_IN_8_BIT:
@@ -84,7 +80,7 @@ def in_8_bit(count: int) -> States:
 
 
 def factored(tensor: Trained) -> tuple[int, ...]:
-    """Return the states of Adafactor: a row and a column of each matrix, in float32."""
+    """Return the bytes of Adafactor's states: a row and a column of each matrix, in float32."""
     if len(tensor.shape) < 2:
         return (tensor.numel * FLOAT,)
     *most, last = tensor.shape
@@ -106,7 +102,7 @@ _OF_BITSANDBYTES: Final = (
     *("paged_lion_32bit", "paged_lion_8bit"),
 )
 NAMES: Final = (*OF_TORCH, *_OF_BITSANDBYTES)
-"""The names of `TrainingArguments.optim` that there is a rule for."""
+"""The names of `TrainingArguments.optim` that have a rule."""
 
 
 def by_name(name: str, device: str = "cuda") -> Optimizer:
@@ -118,7 +114,7 @@ def by_name(name: str, device: str = "cuda") -> Optimizer:
 
 
 def kind_named(name: str) -> Kind:
-    """Return what a rule needs to know of an optimizer, by one of `NAMES`."""
+    """Return the kind of an optimizer by one of `NAMES`."""
     if name in OF_TORCH:
         return Kind(OF_TORCH[name], {"fused": name.endswith("_fused")})
     first = name.removeprefix("paged_").partition("_")[0]
@@ -132,10 +128,10 @@ class _Class:
 
     states: int  # tensors like the parameter
     more: tuple[str, ...] = ()  # options that add one state each
-    foreach: float = 1.0  # copies of everything trained, over all tensors together
+    foreach: float = 1.0  # copies of all trained tensors, where they are updated together
     decaying: float = 1.0  # the same with weight decay
-    loop: float = 3.0  # copies of the largest tensor, one tensor after the other
-    always: float = 0.0  # the same where there is no other way
+    loop: float = 3.0  # copies of the largest tensor, where tensors are updated in turn
+    always: float = 0.0  # the same where they are always updated in turn
 
 
 _CLASSES: Final = {
@@ -157,7 +153,7 @@ _CLASSES: Final = {
 OPTIONS: Final = frozenset(
     {"amsgrad", "momentum", "centered", "fused", "foreach", "weight_decay", "beta1", "beta2_decay"}
 )
-"""What rules ask of a parameter group: whether it is there, is None, or is on."""
+"""The options of a parameter group that decide: present or not, None, on or off."""
 
 
 def _of_torch(kind: _Class, options: Mapping[str, bool | None], device: str) -> Optimizer:
@@ -169,7 +165,7 @@ def _of_torch(kind: _Class, options: Mapping[str, bool | None], device: str) -> 
     if options.get("fused"):
         return Optimizer(states)
     decays, foreach = options.get("weight_decay"), options.get("foreach")
-    # All tensors are taken together on a GPU by default, and one after the other on a CPU.
+    # By default all tensors are updated together on a GPU, and in turn on a CPU.
     if foreach is False or (foreach is None and device == "cpu"):
         return Optimizer(states, one_by_one=kind.loop if kind.foreach or decays else kind.always)
     at_once = kind.decaying if decays else kind.foreach
@@ -183,52 +179,51 @@ def _adafactor(options: Mapping[str, bool | None]) -> Optimizer:
             lambda tensor: tuple(size // FLOAT * tensor.size for size in factored(tensor)),
             one_by_one=3.0,
         )
-    more = 0 if options.get("beta1") is None else 1
+    first_moment = in_float(0 if options.get("beta1") is None else 1)
     return Optimizer(
-        lambda tensor: factored(tensor) + in_float(more)(tensor), one_by_one=3.0, when_cast=2.0
+        lambda tensor: factored(tensor) + first_moment(tensor), one_by_one=3.0, when_cast=2.0
     )
 
 
 _ONE_STATE: Final = dict.fromkeys(("Adagrad", "LARS", "Lion", "RMSprop", "SGD"), 1)
 _COUNTS: Final = {**_ONE_STATE, "Adam": 2, "AdamW": 2, "LAMB": 2, "AdEMAMix": 3}
-"""The states that bitsandbytes' classes keep of each tensor."""
+"""The states of each tensor in bitsandbytes' classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a rule needs to know of an optimizer that exists, or did: its class and its options."""
+    """An optimizer as far as its rule depends on it."""
 
     name: str
     options: Mapping[str, bool | None]
-    bits: int = 0  # of the states of bitsandbytes' classes; 0 of others
+    bits: int = 0  # of a state's element in bitsandbytes' classes; 0 for others
     paged: bool = False
 
 
 def kind_of(optimizer: Any) -> Kind:
-    """Return what a rule needs to know of an optimizer."""
+    """Return the kind of an optimizer, or a kind itself."""
     if isinstance(optimizer, Kind):
         return optimizer
-    within = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
-    name = type(within).__name__
-    if type(within).__module__.startswith("bitsandbytes"):
-        bits = int(getattr(getattr(within, "args", None), "optim_bits", 32))
-        return Kind(name, {}, bits, bool(getattr(within, "is_paged", False)))
-    group = within.param_groups[0] if within.param_groups else {}
-    options = {
-        key: value if value is None else bool(value)
-        for key, value in group.items()
-        if key in OPTIONS
-    }
-    return Kind(name, options)
+    optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate's wraps the user's
+    name = type(optimizer).__name__
+    if type(optimizer).__module__.startswith("bitsandbytes"):
+        bits = int(getattr(getattr(optimizer, "args", None), "optim_bits", 32))
+        return Kind(name, {}, bits, bool(getattr(optimizer, "is_paged", False)))
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    options = {key: value for key, value in group.items() if key in OPTIONS}
+    is_on = {key: None if value is None else bool(value) for key, value in options.items()}
+    return Kind(name, is_on)
 
 
 def of_live(optimizer: Any, device: str) -> Optimizer:
-    """Return the rule of an optimizer that exists, or of its `Kind`, or raise OptionError."""
+    """Return the rule of an optimizer, or of its `Kind`, or raise OptionError."""
     kind = kind_of(optimizer)
     name, bits = kind.name, kind.bits
     count = _COUNTS.get(name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit"))
     if bits and count:
-        states, shared = (in_8_bit, min(count, 2) * MAP) if bits == 8 else (in_float, 0)
+        # All tensors share one table of 256 values, or two.
+        tables = min(count, 2) * 256 * FLOAT
+        states, shared = (in_8_bit, tables) if bits == 8 else (in_float, 0)
         return Optimizer(states(count), shared, paged=kind.paged)
     if not bits and name in _CLASSES:
         return _of_torch(_CLASSES[name], kind.options, device)
@@ -238,7 +233,7 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
 
 
 def needs(optimizer: Optimizer, trained: Iterable[Trained]) -> Needs:
-    """Return what an optimizer needs for the tensors it trains."""
+    """Return the bytes that an optimizer needs for its trained tensors."""
     sizes: list[int] = []
     paged = total = largest = 0
     copies = optimizer.one_by_one

@@ -18,8 +18,8 @@ from hfmem_widget.features.fit.allocator import (
     Allocator,
     Replay,
     ReplayPeak,
+    allocate_all,
     allocator_of,
-    given,
     play,
     play_twice,
 )
@@ -31,7 +31,7 @@ from hfmem_widget.features.fit.dry_run import (
     inference,
     training_step,
 )
-from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, as_seen, batch_for, idle
+from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, like_seen, parts_not_run
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import (
     RULES,
@@ -43,7 +43,7 @@ from hfmem_widget.features.fit.on_meta import (
     with_lora,
 )
 from hfmem_widget.features.fit.optimizers import Needs, Trained
-from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.setting import Setting, errors_as
 from hfmem_widget.features.fit.sharding import parsed, sharded
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch
@@ -54,46 +54,17 @@ KV_BITS: Final = {"fp8": 8, "int8": 8, "int4": 4, "int2": 2}
 
 HALVES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-NO_LOSS: Final = "The model returns no loss, and what its loss takes is unknown."
-UNKNOWN_INPUTS: Final = "The inputs of {} are unknown, so its activations are unknown too."
-NO_INPUT: Final = (
-    "gets no input in this forecast: its weights are counted, its activations are not.",
-    "get no input in this forecast: their weights are counted, their activations are not.",
-)
-
 FROM_SHAPES: Final = "shapes and types"
-FROM_BITSANDBYTES: Final = "bitsandbytes' rule"
-FROM_CUBLAS: Final = "cuBLAS' workspaces"
 FROM_A_RULE: Final = "rule for shapes"
 FROM_A_DRY_RUN: Final = "dry run on meta device"
-
-ROUTED: Final = (
-    "Each token is counted once per expert that it is routed to, and all experts are computed at once, as "
-    "transformers does by default (grouped_mm)."
-)
-
-ASSUMED_CLASS: Final = (
-    "Assumed: {}, since the configuration names no class of transformers. To name another, set its "
-    'architectures, as in config.architectures = ["NameOfClass"].'
-)
-
-AS_IN: Final = (
-    "Counted with use_cache=True, as outside a Trainer, which sets it to False and needs less.",
-    "Counted with use_cache=False, as in a Trainer; a loop of your own, with True, needs less.",
-)
-
-EVENLY: Final = (
-    "Where the model's code goes by values that only weights give, such as the experts of each token, tokens "
-    "are spread evenly and masks are full."
-)
 
 
 def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) -> Forecast:
     """Return the memory that one device will need for a model, or raise OptionError.
 
     Nothing is loaded, and no device is touched. A model is left as it is, and its hooks do not run. With
-    `partial`, a model that cannot run on the meta device, and any module, whose inputs are unknown, have a
-    forecast without activations.
+    `partial`, models that cannot run on the meta device and modules whose inputs are unknown have a forecast
+    without activations.
     """
     _check(setting)
     training, precision = setting.training, setting.precision
@@ -122,11 +93,15 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
     named = getattr(config, "architectures", None)
     if not is_config or (isinstance(named, list | tuple) and forecast.model in named):
         return forecast
-    return replace(forecast, notes=(*forecast.notes, ASSUMED_CLASS.format(plain(forecast.model))))
+    assumed = (
+        f"Assumed: {plain(forecast.model)}, since the configuration names no class of transformers. To name "
+        'another, set its architectures, as in config.architectures = ["NameOfClass"].'
+    )
+    return replace(forecast, notes=(*forecast.notes, assumed))
 
 
 def _check(setting: Setting) -> None:
-    """Raise OptionError if there is no such choice, or not together with others."""
+    """Raise OptionError for unknown choices, and for choices that exclude each other."""
     if setting.device not in GRANULARITY:
         raise wrong_value(setting.device, "device", " or ".join(GRANULARITY))
     if setting.kv and (setting.kv not in KV_BITS or setting.training):
@@ -148,10 +123,10 @@ def changed_forecast(
     *,
     by_trainer: bool = True,
 ) -> Forecast:
-    """Return the memory that a live model should need in a setting like its own, or raise OptionError.
+    """Return the memory that a live model should need in a setting, or raise OptionError.
 
-    The rule is the optimizer's unless the setting names one of a Trainer's. Batches are like the one that
-    was `seen`. A Trainer moves all batches of a step to the device before the first of them is used.
+    The rule is the optimizer's unless the setting names one of a Trainer's. Batches are like the one `seen`.
+    A Trainer moves all batches of a step to the device before it uses the first.
     """
     ghost = copy_of(model)
     if setting.precision.startswith("pure"):
@@ -172,19 +147,19 @@ def _forecast(
     seen: SeenBatch | None = None,
     by_trainer: bool = True,
 ) -> Forecast:
-    name = type(model).__name__
+    name = plain(type(model).__name__)
     allocator = allocator_of(setting.device)
     sizes, largest = quantized_bytes(model, setting.quantized) if setting.quantized else ({}, 0)
     bare, model = model, as_trained(model, setting)
     parameters = list(storages(model.parameters()))
     of_weights = [size for one in parameters for size in sizes.get(id(one), (_bytes(one),))]
     of_buffers = [*map(_bytes, storages(model.buffers()))]
-    weights, buffers = given(allocator, of_weights), given(allocator, of_buffers)
+    weights, buffers = allocate_all(allocator, of_weights), allocate_all(allocator, of_buffers)
     held = Forecast(
-        model=name,
+        model=type(bare).__name__,
         setting=setting,
         parts=(
-            _whole("weights", weights, FROM_BITSANDBYTES if setting.quantized else FROM_SHAPES),
+            _whole("weights", weights, "bitsandbytes' rule" if setting.quantized else FROM_SHAPES),
             _whole("buffers", buffers, FROM_SHAPES),
         ),
         total=weights + buffers,
@@ -192,24 +167,22 @@ def _forecast(
         parameters=sum(parameter.numel() for parameter in parameters),
         trainable=sum(parameter.numel() for parameter in _trained(model)),
     )
-    why = UNKNOWN_INPUTS.format(plain(name))
+    why = f"The inputs of {name} are unknown, so its activations are unknown too."
     try:
-        with foreign(f"{plain(name)} {CANNOT_RUN}"):
+        with errors_as(f"{name} {CANNOT_RUN}"):
             if seen is not None or _is_of_transformers(model):
                 inputs = inputs_of(bare, setting, seen)
                 if not inputs.has_length:
                     setting = replace(setting, length=1)
-                replay = Replay((*of_weights, *of_buffers), (), ())
-                ready = replace(held, setting=setting, replay=replay)
-                at_once = setting.accumulation if by_trainer else 1
                 forecast = _dry(
                     model,
                     inputs,
-                    ready,
+                    replace(held, setting=setting),
                     optimizer,
                     allocator,
+                    blocks=(*of_weights, *of_buffers),
                     unpacked=2 * largest,
-                    at_once=at_once,
+                    at_once=setting.accumulation if by_trainer else 1,
                 )
                 if not setting.shards:
                     return forecast
@@ -218,9 +191,9 @@ def _forecast(
         if not partial or error.__cause__ is None:
             raise
         why = f"{error}."
-    fresh = allocator_of(setting.device)  # a run that failed has left things in the other
-    states = given(fresh, _needs(optimizer, model).sizes)
-    gradients = given(fresh, map(_bytes, _trained(model))) if setting.training else 0
+    fresh = allocator_of(setting.device)  # without the blocks of a failed run
+    states = allocate_all(fresh, _needs(optimizer, model).sizes)
+    gradients = allocate_all(fresh, map(_bytes, _trained(model))) if setting.training else 0
     parts = (
         _whole("optimizer", states, FROM_A_RULE),
         _whole("gradients", gradients, FROM_SHAPES),
@@ -234,15 +207,16 @@ def _is_of_transformers(model: Any) -> bool:
 
 
 def inputs_of(model: Any, setting: Setting, seen: SeenBatch | None) -> Batch:
-    """Return a batch for a model: like one that was seen, or what is usual for its class."""
-    usual = partial(batch_for, model, setting.batch, setting.length, with_labels=setting.training)
+    """Return a batch for a model: like the one that it was seen with, or the usual one of its class."""
+    size, training = (setting.batch, setting.length), setting.training
+    usual = partial(batch_for, model, *size, with_labels=training, image=setting.image)
     if seen is None:
-        return usual(image=setting.image)
-    made = None
+        return usual()
+    batch = None
     if _is_of_transformers(model):
         with suppress(OptionError):
-            made = usual(image=setting.image)
-    return as_seen(made, seen, setting.batch, setting.length)
+            batch = usual()
+    return like_seen(batch, seen, *size)
 
 
 def _trained(model: Any) -> list[torch.nn.Parameter]:
@@ -253,7 +227,7 @@ def _trained(model: Any) -> list[torch.nn.Parameter]:
 def _needs(
     optimizer: optimizers.Optimizer | None, model: Any, unused: Container[int] = ()
 ) -> Needs:
-    """Return what an optimizer needs: no states for weights that get no gradient."""
+    """Return an optimizer's needs: no states for weights that get no gradient."""
     if optimizer is None:
         return Needs((), 0, 0)
     embeddings = {
@@ -272,10 +246,10 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
-    """Return the bytes of parameters that are put together at a time, and the share that can be divided.
+    """Return the bytes of parameters that are gathered at a time, and the share that can be divided.
 
-    FSDP and ZeRO gather a layer and the next, and what is in no layer for the whole step. Of tensor
-    parallelism transformers' plan says which parameters are divided.
+    FSDP and ZeRO gather a layer and the next one, and parameters outside of layers for the whole step. Tensor
+    parallelism divides the parameters in transformers' plan.
     """
     if setting.shards.startswith("tp"):
         plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
@@ -295,7 +269,7 @@ def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
 
 
 def as_trained(model: Any, setting: Setting, device: str = "meta") -> Any:
-    """Return the model with its adapters, and with everything frozen that is not trained."""
+    """Return the model with its adapters, and with all else frozen."""
     if setting.lora is not None:
         if setting.quantized:
             model.requires_grad_(requires_grad=False)
@@ -314,16 +288,18 @@ def _dry(
     optimizer: optimizers.Optimizer | None,
     allocator: Allocator,
     *,
+    blocks: tuple[int, ...],
     unpacked: int,
     at_once: int,
 ) -> Forecast:
     setting = held.setting
     if setting.device == "cuda":
         workspace, is_sure = of_cublas()
-        size = given(allocator, [workspace] * (2 if setting.training else 1))
-        libraries = _whole("libraries", size, FROM_CUBLAS, "exact" if is_sure else "upper")
+        workspaces = (workspace,) * (2 if setting.training else 1)
+        size, blocks = allocate_all(allocator, workspaces), blocks + workspaces
+        libraries = _whole("libraries", size, "cuBLAS' workspaces", "exact" if is_sure else "upper")
         held = replace(held, parts=(*held.parts, libraries))
-    waiting = idle(model)
+    waiting = parts_not_run(model)
     if not setting.training:
         run = inference(model, inputs, device=setting.device)
         peak = play(run.events, allocator).peaks[-1].bytes + unpacked
@@ -347,13 +323,12 @@ def _dry(
         )
         step = replace(step, forward=forward, backward=backward, gradients=second.marked)
         forecast = _of_training(held, step, needs, states)
-        forecast = replace(forecast, notes=(*forecast.notes, *cached))
-        if held.replay is not None and setting.device == "cuda":
-            blocks = *held.replay.held, *([of_cublas()[0]] * 2)
-            forecast = replace(forecast, replay=Replay(blocks, step.events, needs.sizes))
+        replay = Replay(blocks, step.events, needs.sizes) if setting.device == "cuda" else None
+        forecast = replace(forecast, notes=(*forecast.notes, *cached), replay=replay)
         if not step.has_loss and not hasattr(model, "config"):
-            forecast = replace(forecast, notes=(NO_LOSS,), left_out=("the loss",))
-    # What is unpacked or quantised as it goes is in no event.
+            note = "The model returns no loss, and what its loss takes is unknown."
+            forecast = replace(forecast, notes=(note,), left_out=("the loss",))
+    # No event has the bytes that are unpacked or quantised on the way.
     is_whole = setting.device == "cuda" and not (setting.quantized or setting.kv)
     reserved = max(allocator.reserved, forecast.total) if is_whole else 0
     notes = (*forecast.notes, *inputs.notes)
@@ -368,7 +343,9 @@ def _dry(
         if not any(name.startswith(f"{other}.") for other in waiting)
     }
     names = ", ".join(f"{plain(name)} ({plain(kind)})" for name, kind in outer.items())
-    note = f"{names} {NO_INPUT[len(outer) > 1]}"
+    get, their = ("get", "their") if len(outer) > 1 else ("gets", "its")
+    counted = f"{their} weights are counted, {their} activations are not"
+    note = f"{names} {get} no input in this forecast: {counted}."
     forecast = _activations_as(forecast, "lower")
     return replace(forecast, notes=(*forecast.notes, note), left_out=tuple(outer))
 
@@ -376,22 +353,26 @@ def _dry(
 def _larger(
     model: Any, run: Callable[[], Step], *, checkpointing: bool
 ) -> tuple[Step, tuple[str, ...]]:
-    """Return a step with or without a cache of keys and values, whichever takes more, and which that is."""
+    """Return the larger step of those with and without a cache of keys and values, and a note on it."""
     step = run()
-    # transformers makes none with checkpointing.
     config: Any = getattr(model, "config", None)
+    # With checkpointing, transformers makes no cache.
     if getattr(config, "use_cache", None) is not True or checkpointing:
         return step, ()
     config.use_cache = False
     model.zero_grad()
-    other = run()
-    peaks = [max(one.forward.bytes, one.backward.bytes) for one in (step, other)]
-    notes = (AS_IN[peaks[1] > peaks[0]],) if abs(peaks[0] - peaks[1]) > max(peaks) / 200 else ()
-    return (other if peaks[1] > peaks[0] else step), notes
+    uncached = run()
+    peaks = [max(one.forward.bytes, one.backward.bytes) for one in (step, uncached)]
+    note = (
+        "Counted with use_cache=True, as outside a Trainer, which sets it to False and needs less."
+    )
+    if peaks[1] > peaks[0]:
+        step = uncached
+        note = "Counted with use_cache=False, as in a Trainer; a loop of your own, with True, needs less."
+    return step, (note,) if abs(peaks[0] - peaks[1]) > max(peaks) / 200 else ()
 
 
 def _activations_as(forecast: Forecast, bound: Bound) -> Forecast:
-    """Return a forecast that is less sure of what the model's run takes."""
     names = {"gradients", "activations"} if bound == "lower" else {"activations"}
     parts = tuple(
         replace(part, bound=bound) if part.name in names else part for part in forecast.parts
@@ -400,12 +381,12 @@ def _activations_as(forecast: Forecast, bound: Bound) -> Forecast:
 
 
 def _whole(name: str, size: int, source: str, bound: Bound = "exact") -> ForecastPart:
-    """Return a part that is there in full at the peak."""
+    """Return a part of constant size."""
     return ForecastPart(name, size, size, source, bound)
 
 
 def _of_training(held: Forecast, step: Step, needed: Needs, states: int) -> Forecast:
-    """Return the forecast of a training step; `states` as the allocator gives them."""
+    """Return the forecast of a training step; `states` are the bytes of the blocks that they get."""
     # Above weights, buffers and states: everything, and the gradients in it.
     above = {
         "forward": step.forward,
@@ -426,8 +407,8 @@ def _of_training(held: Forecast, step: Step, needed: Needs, states: int) -> Fore
             "upper" if by_rule else _bound(held, step),
         ),
     )
-    notes = [f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."]
-    notes += _assumptions(step)
+    saved = f"{format_bytes(step.kept)} are saved by the forward pass for the backward pass."
+    notes = [saved, _assumption(step)]
     if needed.paged:
         notes.append(
             f"{format_bytes(needed.paged)} of optimizer states are paged: they move to the host's memory "
@@ -449,17 +430,27 @@ def _of_inference(held: Forecast, run: Inference) -> Forecast:
         _whole("activations", rest, FROM_A_DRY_RUN, _bound(held, run)),
     )
     total = sum(part.bytes for part in (*held.parts, *parts))
-    return _completed(held, parts, "forward", {"forward": total}, _assumptions(run))
+    return _completed(held, parts, "forward", {"forward": total}, (_assumption(run),))
 
 
-def _assumptions(run: Step | Inference) -> tuple[str, ...]:
-    return (ROUTED,) if run.routes else (EVENLY,) if run.assumed else ()
+def _assumption(run: Step | Inference) -> str:
+    if run.routes:
+        return (
+            "Each token is counted once per expert that it is routed to, and all experts are computed at "
+            "once, as transformers does by default (grouped_mm)."
+        )
+    if run.assumed:
+        return (
+            "Where the model's code goes by values that only weights give, such as the experts of each "
+            "token, tokens are spread evenly and masks are full."
+        )
+    return ""
 
 
 def _bound(held: Forecast, run: Step | Inference) -> Bound:
-    """Return how a dry run is meant: kernels of a GPU, and of experts, take more."""
+    """Return how sure a dry run's figure is: kernels of a GPU, and of experts, take more."""
     is_sure = held.setting.device == "cpu" and not held.setting.quantized
-    return "exact" if is_sure and not _assumptions(run) else "estimate"
+    return "exact" if is_sure and not _assumption(run) else "estimate"
 
 
 def _completed(
@@ -470,11 +461,12 @@ def _completed(
     notes: tuple[str, ...],
 ) -> Forecast:
     parts = tuple(part for part in (*held.parts, *parts) if part.full)
-    return replace(held, parts=parts, total=peaks[moment], moment=moment, peaks=peaks, notes=notes)
+    held = replace(held, parts=parts, total=peaks[moment], moment=moment, peaks=peaks)
+    return replace(held, notes=tuple(filter(None, notes)))
 
 
 def weights_type(precision: str, *, training: bool, quantized: bool = False) -> torch.dtype | None:
-    """Return the type that weights have with a precision; None for their own."""
+    """Return the type of weights in a precision; None for the type that they have."""
     if not precision:
         return torch.bfloat16 if quantized else None
     half = HALVES.get(precision.removeprefix("pure "))

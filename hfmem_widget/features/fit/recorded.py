@@ -1,6 +1,7 @@
-"""The model of a watched training: the live one, or one made again from what a recording keeps of it.
+"""The model of a watched training: the live one, or one made again from a recording.
 
-Kept are its class of transformers, its configuration and how it was trained: no weights, no data, no paths.
+A recording keeps its class of transformers, its configuration and how it was trained: no weights, data or
+paths.
 """
 
 from __future__ import annotations
@@ -22,51 +23,49 @@ from hfmem_widget.features.fit.beside import (
 )
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import PRECISIONS, Setting, foreign
+from hfmem_widget.features.fit.setting import PRECISIONS, Setting, errors_as
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
 from hfmem_widget.session import HELD, Device, Session
 from hfmem_widget.text import plain
 
 MOST_OF_CONFIG: Final = 64 * 1024
-"""Characters of a configuration as JSON; of a longer one there are no dry runs elsewhere."""
+"""Characters of a configuration as JSON; a longer one is not kept."""
 
-MOST_NAMES: Final = 2048
-LONGEST_NAME: Final = 64
-LARGEST: Final = 2**53
+MOST_NAMES: Final = 2048  # of trained weights
+LONGEST_NAME: Final = 64  # characters of a value of a configuration
+LARGEST: Final = 2**53  # number in a configuration
 
 LEFT_OUT: Final = frozenset(
     {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
 )
 
-ON_THE_HOST: Final = 2.0
-"""Times what tensors take that malloc may map for them, as a limit counts it: 1.4 to 1.9 times was seen."""
-
 CANNOT: Final = "What would fit cannot be worked out: "
-NOT_KEPT: Final = "the recording has no model to try it with"
-CHANGED: Final = "the model is not what its configuration describes"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was trained, as far as dry runs need it."""
+    """A trained model, and all else that its dry runs need."""
 
     model: Any
     optimizer: Any
     seen: SeenBatch | None
-    ran: Mapping[str, Any]  # what its setting was
-    available: Mapping[str, float]  # bytes by device that are free, or were as its watch ended
+    ran: Mapping[str, Any]  # fields of its setting
+    available: Mapping[str, float]  # free bytes by device, now or when its watch ended
     is_compiled: bool = False
 
 
 def margin_on(device: Device) -> float:
-    """Return times what is forecast that it may take on a device, but for what forecasts are off."""
-    return 1.0 if ":" in device.key else ON_THE_HOST
+    """Return the factor by which malloc may map more for tensors than they take; 1 on a GPU.
+
+    Counted as a limit counts it, 1.4 to 1.9 times was seen.
+    """
+    return 1.0 if ":" in device.key else 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training that was watched, as far as it is still there."""
+    """A watched training."""
 
     device: Device
     model: Any
@@ -76,50 +75,45 @@ class Training:
     loss: Literal["loop", "model", "own", "smoothed"]
     """Who combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
     room: float
-    """Bytes that it may have on the device, with what it has already; NaN if unknown."""
+    """Bytes that it may have on the device, including those that it has; NaN if unknown."""
     spare: float = 0.0
     """Bytes that something else had when it began, which may be free by now."""
     seen: SeenBatch | None = None
-    """The largest batch of it."""
+    """Its largest batch."""
     calibration: Calibration = UNCALIBRATED
     others: str = ""
-    """The classes of other models that ran meanwhile; no forecast counts what they take within a step."""
-
-    @property
-    def margin(self) -> float:
-        """Times what is forecast that it may take, but for what forecasts are off."""
-        return margin_on(self.device)
+    """The classes of other models that ran meanwhile; no forecast counts their bytes within a step."""
 
     @property
     def held(self) -> float:
-        """Bytes that are there whatever the batch."""
+        """Bytes that do not depend on the batch."""
         return sum(self.forecast.full(name) for name in HELD)
 
     def most(self, forecast: Forecast, spare: float = 0.0) -> float:
-        """Return the bytes that it needs at most, with the pieces that an allocator leaves between blocks."""
-        most, room = forecast.interval[1] * self.margin, self.room + spare
+        """Return the bytes that it needs at most, with the gaps that an allocator leaves between blocks."""
+        most, room = forecast.interval[1] * margin_on(self.device), self.room + spare
         if forecast.replay is None or most > room or has_growing_segments():
             return most
         return max(most, forecast.replay.needs(room))
 
     def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
-        """Return whether a step is sure to fit, if so much is free as well."""
+        """Return whether a step is sure to fit, if the spare bytes are free."""
         return self.most(forecast, spare) <= self.room + spare
 
 
 def live(session: Session) -> Subject:
     """Return the model that a session's watch has trained, or raise OptionError."""
-    found, optimizer = live_model(session)
+    live, optimizer = live_model(session)
     from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
     from hfmem_widget.features.fit.on_meta import uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
-    model = uncompiled(found)
+    model = uncompiled(live)
     ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
     ran["optimizer"] = type(optimizer).__name__
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
     seen = seen_batch(model, is_training=True)
-    return Subject(model, optimizer, seen, ran, free, is_compiled=model is not found)
+    return Subject(model, optimizer, seen, ran, free, is_compiled=model is not live)
 
 
 def has_ranks() -> bool:
@@ -129,11 +123,11 @@ def has_ranks() -> bool:
 
 
 def recipe_of_live(session: Session) -> dict[str, Any]:
-    """Return what dry runs of a live training need elsewhere, as plain data, or why there can be none."""
+    """Return a live training as plain data for dry runs elsewhere, or why there can be none ("refused")."""
     if has_ranks():
         return {"refused": "a training on several ranks is not supported yet"}
     try:
-        with foreign("the model cannot be recorded"):
+        with errors_as("the model cannot be recorded"):
             trained = live(session)
             return {**_recipe(trained), "others": others_that_ran(session, trained.model)}
     except OptionError as error:
@@ -194,7 +188,7 @@ def _recipe(trained: Subject) -> dict[str, Any]:
 
 
 def made_again(recipe: Mapping[str, Any]) -> Subject:
-    """Return what a recording's training was of, on the meta device, or raise OptionError."""
+    """Return the subject of a recording's training, on the meta device, or raise OptionError."""
     try:
         return _made(recipe)
     except OptionError as error:
@@ -203,34 +197,36 @@ def made_again(recipe: Mapping[str, Any]) -> Subject:
 
 def _made(recipe: Mapping[str, Any]) -> Subject:
     if not recipe or "refused" in recipe:
-        raise OptionError(plain(recipe.get("refused", NOT_KEPT), 300))
-    from hfmem_widget.features.fit.on_meta import config_of, dtype_of, from_config, with_lora
+        no_model = "the recording has no model to try it with"
+        raise OptionError(plain(recipe.get("refused", no_model), 300))
+    from hfmem_widget.features.fit import on_meta
     from hfmem_widget.features.fit.optimizers import Kind
 
-    with foreign("the recorded model cannot be made again"):
-        config = config_of(_kept(recipe["config"]))
+    with errors_as("the recorded model cannot be made again"):
+        config = on_meta.config_of(_kept(recipe["config"]))
         config.architectures = [recipe["model"]]
         if recipe["attention"] == "eager":
             config._attn_implementation = "eager"  # noqa: SLF001  (as transformers keeps it)
-        model = from_config(config, dtype_of(recipe["dtype"]), for_training=True)
+        dtype = on_meta.dtype_of(recipe["dtype"])
+        model = on_meta.from_config(config, dtype, for_training=True)
         if recipe["checkpointing"]:
-            # As transformers calls it now, or did.
-            enable = getattr(model, "activation_checkpointing_enable", None)
-            (enable or model.gradient_checkpointing_enable)()
+            on_meta.enable_checkpointing(model)
         is_same = type(model).__name__ == recipe["model"]
         if recipe["lora"]:
             rank, layers, dropout = recipe["lora"]
-            model = with_lora(model, int(rank), map(str, layers), dropout=float(dropout))
+            model = on_meta.with_lora(model, int(rank), map(str, layers), dropout=float(dropout))
         elif names := frozenset(recipe["trained"]):
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_(name in names)
         if not is_same or _size_of(model) != list(recipe["size"]):
-            raise OptionError(CHANGED)
+            raise OptionError("the model is not what its configuration describes")
         batch = recipe["batch"]
         seen = batch and SeenBatch(
             weakref.ref(model),
             {
-                name: value if isinstance(value, bool) else (tuple(value[0]), dtype_of(value[1]))
+                name: value
+                if isinstance(value, bool)
+                else (tuple(value[0]), on_meta.dtype_of(value[1]))
                 for name, value in batch["given"].items()
             },
             int(batch["rows"]),
@@ -244,20 +240,19 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
 
 
 def _size_of(model: Any) -> list[int]:
-    """Return the weights, those that are trained, and their bytes, each storage once."""
+    """Return the counts of weights and of trained weights, and the bytes, each storage once."""
     from hfmem_widget.features.fit.on_meta import storages
 
     weights = list(storages(model.parameters()))
-    trained = sum(each.numel() for each in weights if each.requires_grad)
     return [
-        sum(each.numel() for each in weights),
-        trained,
-        sum(each.numel() * each.element_size() for each in weights),
+        sum(weight.numel() for weight in weights),
+        sum(weight.numel() for weight in weights if weight.requires_grad),
+        sum(weight.nbytes for weight in weights),
     ]
 
 
 def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides a model's shapes: no names of its files and labels, and nothing that is fetched."""
+    """Return the fields that decide a model's shapes: no names of files and labels, and no downloads."""
     kept = {
         str(name): _kept(value) if isinstance(value, Mapping) else value
         for name, value in config.items()

@@ -1,4 +1,4 @@
-"""How much memory of each device this process could still take, also for ``device_map="auto"``."""
+"""The memory of each device that this process could still take, also for ``device_map="auto"``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,8 @@ from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import MIB
 
 CONTEXT: Final = 680 * MIB
-"""What CUDA and its libraries will take where CUDA is not initialised: a context of 610 MiB and workspaces of
-66, as seen on an H200; older cards take less."""
-
-KEPT_FOR_QUANTIZING: Final = 0.9
-"""The share that transformers' quantisers leave of a `max_memory` (HfQuantizer.adjust_max_memory)."""
+"""The bytes of CUDA and its libraries before it is initialised: a context of 610 MiB and workspaces of 66 MiB
+on an H200; older cards take less."""
 
 
 def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int | str, int | str]:
@@ -56,19 +53,22 @@ def max_memory(headroom: float = 0.10, *, quantized: bool = False) -> dict[int |
         If the headroom is no such share.
     """
     share = 1.0 - headroom_of(headroom)
-    if quantized:
-        share = min(1.0, share / KEPT_FOR_QUANTIZING)
+    if quantized:  # transformers' quantisers take 0.9 of it (HfQuantizer.adjust_max_memory)
+        share = min(1.0, share / 0.9)
     all_rooms, note = rooms()
     if note:
         warn(note)
-    readable = (room for room in all_rooms if math.isfinite(room.available))
-    return {_index(room.device): int(room.available * share) for room in readable}
+    readable = {room.device: room.available for room in all_rooms if math.isfinite(room.available)}
+    return {
+        int(key.removeprefix("cuda:")) if key.startswith("cuda:") else key: int(available * share)
+        for key, available in readable.items()
+    }
 
 
 def rooms() -> tuple[tuple[Room, ...], str]:
-    """Return the room of every visible GPU, in CUDA's order, then the host's, and a note if some is unknown.
+    """Return the room of every visible GPU, in CUDA's order, and of the host, and a note on unknown ones.
 
-    Nothing is initialised but NVML.
+    Only NVML is initialised.
     """
     cuda, nvml, *others = opened_sources()
     host = next(source for source in others if isinstance(source, HostSource))
@@ -112,9 +112,5 @@ def rooms() -> tuple[tuple[Room, ...], str]:
 
 @cache
 def opened_sources() -> tuple[Source, ...]:
-    """Return the sources, opened once, since opening NVML again and again has been trouble."""
+    """Return the sources, opened once: opening NVML repeatedly has been trouble."""
     return open_sources(os.environ, open_allocators()[:1])
-
-
-def _index(device: str) -> int | str:
-    return int(device.removeprefix("cuda:")) if device.startswith("cuda:") else device

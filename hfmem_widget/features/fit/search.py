@@ -8,32 +8,20 @@ from collections.abc import Callable
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.model import MOST_ROWS, Forecast
 
-MOST_TOKENS = 1 << 20  # the longest rows that are looked for
-TRIES = 6  # dry runs for these, and for the largest batch
-CLOSE = 64  # the part of either that is not looked for any more
-STEEP = 8  # times that the next tokens or rows may cost less than the first ones
-
-PROBE = 2  # rows of the larger of the two batches from which others are extrapolated
-
-
-def longest_rows(
-    at: Callable[[int], Forecast], first: Forecast, room: float, most: int = MOST_TOKENS
-) -> int:
-    """Return how many tokens a row, of `most`, fit some bytes, by forecasts at other lengths."""
-    length = first.setting.length
-    return most_that_fit(
-        lambda size: at(size).total, length, first.total / length, room, low=0, high=most
-    )
+MOST_TOKENS = 1 << 20  # the longest rows that are tried
+TRIES = 6  # dry runs for the longest rows, and for the largest batch
+CLOSE = 64  # the search ends within 1/64 of the size
+STEEP = 8  # a further token or row costs at least 1/8 of the average
 
 
 def largest_batch(
     at: Callable[[int], Forecast], room: float, known: dict[int, float]
 ) -> int | None:
-    """Return how many rows fit some bytes, by forecasts at other batches; None where some are not complete.
+    """Return how many rows fit into `room` bytes, by forecasts at other batches; None if one is incomplete.
 
-    `known` maps each batch that was forecast to its total; those that are forecast here are added. The first
-    guess is extrapolated from one row and `PROBE` rows. A guess of more than `MOST_TOKENS` tokens is returned
-    without a forecast, whose batch would take too much of the host's memory.
+    `known` maps each batch that was forecast to its total; this search adds its own. The first guess is
+    extrapolated from one row and two rows. A guess of more than `MOST_TOKENS` tokens has no forecast:
+    its batch would take too much of the host's memory.
     """
 
     def total(rows: int) -> float:
@@ -43,18 +31,18 @@ def largest_batch(
         known[rows] = forecast.total
         return forecast.total
 
-    one_row, more = at(1), at(PROBE)
-    known |= {1: one_row.total, PROBE: more.total}
+    one_row, two_rows = at(1), at(2)
+    known |= {1: one_row.total, 2: two_rows.total}
     rows, bytes_a_row = MOST_ROWS, 0.0
     # Forward and backward grow with the batch; the optimizer's step does not.
     for phase, first in one_row.peaks.items():
-        row = (more.peaks[phase] - first) / (PROBE - 1)
+        row = two_rows.peaks[phase] - first
         if first > room:
             return 0
         if row > 0:
             rows = min(rows, 1 + math.floor((room - first) / row))
             bytes_a_row = max(bytes_a_row, row)
-    if not bytes_a_row:  # what a batch takes was not seen
+    if not bytes_a_row:  # the cost of a row was not seen
         return None
     low = max((size for size, needed in known.items() if needed <= room), default=0)
     high = min((size for size, needed in known.items() if needed > room), default=MOST_ROWS + 1) - 1
@@ -62,7 +50,7 @@ def largest_batch(
     if high <= low or rows * one_row.setting.length > MOST_TOKENS:
         return rows
     try:
-        return most_that_fit(total, rows, bytes_a_row, room, low=low, high=high)
+        return most_that_fit(total, rows, bytes_a_row, room, high, low=low)
     except OptionError:
         return None
 
@@ -72,15 +60,15 @@ def most_that_fit(
     size: int,
     slope: float,
     room: float,
-    *,
-    low: int,
     high: int,
+    *,
+    low: int = 0,
     next_too: bool = True,
 ) -> int:
-    """Return the largest size that fits some bytes. It was forecast itself, or is the `low` that fits.
+    """Return the largest size from `low` to `high` that fits into `room` bytes: one forecast, or `low`.
 
-    The search begins at `size`, from which each further one takes `slope` bytes. It does not go above `high`.
-    Without `next_too` it ends where the slope says that the next size is too large.
+    The search begins at `size`, above which each further row or token takes `slope` bytes. Without `next_too`
+    it ends where the slope says that the next size is too large.
     """
     total = at(size)
     for _ in range(TRIES):

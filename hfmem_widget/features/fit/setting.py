@@ -1,6 +1,6 @@
-"""What a forecast is asked for, declared once: the magic, its manual and `fit()` follow.
+"""The options of a forecast, declared once for the magic, its manual and `fit()`.
 
-And how what goes wrong in the files and code of others is told: in one sentence.
+And one sentence for an error in the files and code of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hfmem_widget.text import plain, wrong_value
 PRECISIONS: Final = ("fp32", "bf16", "fp16", "pure bf16", "pure fp16")
 
 Lora = tuple[int, tuple[str, ...]]
-"""The rank of the adapters, and the layers they go into; without these, peft chooses the layers."""
+"""The rank of the adapters, and their layers; peft chooses the layers if there are none."""
 
 
 def _count(name: str) -> Callable[[object], int]:
@@ -30,7 +30,7 @@ def _count(name: str) -> Callable[[object], int]:
 
 
 def _precision(given: object) -> str:
-    """Return one of `PRECISIONS`, which may be written with a hyphen; empty for that of the weights."""
+    """Return one of `PRECISIONS`, also if written with a hyphen; empty for that of the weights."""
     precision = "" if given is None else plain(given).replace("-", " ")
     if precision not in {"", *PRECISIONS}:
         allowed = ", ".join(PRECISIONS).replace("pure ", "pure-")
@@ -65,7 +65,7 @@ def headroom_of(given: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Setting(Options):
-    """How the model will be run; `device` is "cuda" or "cpu", which decides what the kernels keep.
+    """How the model will be run; `device`, "cuda" or "cpu", decides which kernels run.
 
     In a forecast, `precision` is never empty.
     """
@@ -176,15 +176,15 @@ class SettingKeywords(TypedDict, total=False):
 
 
 @contextmanager
-def foreign(sentence: str) -> Iterator[None]:
-    """Turn an exception of the block into an OptionError: the sentence, and the exception's own first one.
+def errors_as(sentence: str) -> Iterator[None]:
+    """Turn an exception of the block into an OptionError: the sentence, and the first one of the exception.
 
-    The sentence has no full stop, and text from outside in it is `plain` already.
+    `sentence` has no full stop, and its text from outside is `plain` already.
     """
     try:
         yield
     except OptionError:
         raise
     except Exception as error:
-        first, _, _ = plain(error, 200).partition(". ")  # what follows is advice for others
+        first, _, _ = plain(error, 200).partition(". ")  # further sentences are advice for others
         raise OptionError(f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}") from error

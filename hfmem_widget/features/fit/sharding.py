@@ -1,4 +1,4 @@
-"""A forecast for one of several ranks: what ZeRO, FSDP and tensor parallelism divide among them."""
+"""A forecast for one of several ranks, among which ZeRO, FSDP or tensor parallelism divide some parts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,9 @@ DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The parts that each way divides."""
 
-GATHERS: Final = {"zero3", "fsdp"}  # those that put parameters together again where they are used
-
-NOTE: Final = (
-    "Of {ranks} ranks ({way}), each has its share of {parts}; activations are not divided, and buckets for "
-    "communication, and the full-precision weights that DeepSpeed keeps for half precision, are not counted."
-)
-
 
 def parsed(text: str) -> tuple[str, int]:
-    """Return the way and the ranks of ``zero3:8``, or raise OptionError."""
+    """Return the way and the ranks of a text such as ``zero3:8``, or raise OptionError."""
     way, _, ranks = text.partition(":")
     if way not in DIVIDED or not ranks.isdecimal() or int(ranks) < 1:
         allowed = f"one of {', '.join(DIVIDED)} and a number of ranks, such as zero3:8"
@@ -40,8 +33,7 @@ def parsed(text: str) -> tuple[str, int]:
 def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     """Return the forecast of one rank.
 
-    `gathered` are the bytes of parameters that are put together at a time, and `share` is how much of the
-    parameters can be divided.
+    `gathered` are the bytes of parameters gathered at a time. `share` of the parameters can be divided.
     """
     way, ranks = parsed(forecast.setting.shards)
     left = 1.0 - share + share / ranks
@@ -50,7 +42,8 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     def cut(size: int, name: str) -> int:
         return size - math.ceil(size * left) if name in names else 0
 
-    more = gathered if way in GATHERS else 0
+    # ZeRO-3 and FSDP gather parameters where they are used.
+    gathered = gathered if way in {"zero3", "fsdp"} else 0
     always = sum(cut(part.full, part.name) for part in forecast.parts if part.name != "gradients")
     full = forecast.full("gradients")
     peaks: dict[str, int] = {}
@@ -59,7 +52,7 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
         at_peak = forecast.bytes("gradients") if phase == forecast.moment else 0
         gradients[phase] = full if phase == "optimizer" else at_peak
         cut_off = always + cut(gradients[phase], "gradients")
-        peaks[phase] = peak - cut_off + (0 if phase == "optimizer" else more)
+        peaks[phase] = peak - cut_off + (0 if phase == "optimizer" else gathered)
     moment = max(peaks, key=lambda phase: peaks[phase])
     parts = [
         replace(
@@ -76,13 +69,17 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
         size = gradients[moment] - cut(gradients[moment], "gradients")
         whole = full - cut(full, "gradients")
         parts.append(estimate("gradients", size, whole, "shapes and types"))
-    if more:
-        held = 0 if moment == "optimizer" else more
-        parts.append(estimate("gathered", held, more, "two layers, and what is in none"))
+    if gathered:
+        held = 0 if moment == "optimizer" else gathered
+        parts.append(estimate("gathered", held, gathered, "two layers, and what is in none"))
     rest = peaks[moment] - sum(part.bytes for part in parts)
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
     parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
-    notes = (*forecast.notes, NOTE.format(ranks=ranks, way=way, parts=shared))
+    note = (
+        f"Of {ranks} ranks ({way}), each has its share of {shared}; activations are not divided, and buckets "
+        "for communication, and the full-precision weights that DeepSpeed keeps for half precision, are not "
+        "counted."
+    )
     forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0)
-    return replace(forecast, parts=tuple(parts), notes=notes)
+    return replace(forecast, parts=tuple(parts), notes=(*forecast.notes, note))

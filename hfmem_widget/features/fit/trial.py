@@ -1,6 +1,6 @@
-"""Real steps at a forecast's size, with random weights: whether the forecast holds.
+"""Real steps at a forecast's size, with random weights, to check the forecast.
 
-A new process makes them, so that nothing of the user's is touched, and nothing is left when it has ended.
+A new process makes them, so that they touch nothing of the user's and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ from hfmem_widget.features.fit.dry_run import cast_to_float, generation_options,
 from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Tried
-from hfmem_widget.features.fit.on_meta import from_config, quantised
+from hfmem_widget.features.fit.on_meta import enable_checkpointing, from_config, quantised
 from hfmem_widget.features.fit.optimizers import OF_TORCH, kind_named
 from hfmem_widget.features.fit.predict import HALVES, as_trained, weights_type
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import Setting, foreign
+from hfmem_widget.features.fit.setting import Setting, errors_as
 from hfmem_widget.sources import loaded_allocator
 from hfmem_widget.sources.allocator import reading_of
 from hfmem_widget.text import plain
 
-TIMED: Final = 3  # steps of which the median is told, after two others
+TIMED: Final = 3  # steps whose median is returned, after two others
 ENOUGH: Final = 10.0  # seconds after which no further step is timed
 
 _OUT_OF_MEMORY: Final = re.compile("out of memory|not enough memory|allocate memory|ALLOC_FAILED")
-
-CHILD: Final = (sys.executable, "-P", "-m", "hfmem_widget.features.fit.trial_process")
-_KILLED: Final = -9
-"""The code of a process that the kernel has ended, such as for the host's memory."""
+_KILLED: Final = (
+    -9
+)  # the code of a process that the kernel has killed, for example for the host's memory
 
 
 def tried_step(
@@ -55,10 +54,10 @@ def tried_step(
     seconds: float = 120.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Tried:
-    """Return what real steps of a setting take, or raise OptionError.
+    """Return the peak and the duration of real steps of a setting, or raise OptionError.
 
     A new process makes them, with a new model, on the current GPU, or on the host, where tensors are counted.
-    After so many `seconds` it is stopped. `progress` is called with what is done, and with "" at the end.
+    It is stopped after `seconds`. `progress` is called with a sentence about it, and with "" at the end.
     """
     model, config = model_or_config, getattr(model_or_config, "config", model_or_config)
     if unsupported := ", ".join(_unsupported(model, config, setting)):
@@ -72,19 +71,19 @@ def tried_step(
         "attention": getattr(config, "_attn_implementation", None),
         "frozen": [name for name, parameter in named() if not parameter.requires_grad],
     }
-    with foreign("a real step cannot be tried: the configuration is not JSON"):
+    with errors_as("a real step cannot be tried: the configuration is not JSON"):
         of_live = {} if model is config else {"architectures": [type(model).__name__]}
         text = json.dumps({**document, "config": config.to_dict() | of_live})
     progress("trying real steps in a new process …")
     try:
-        with foreign("the real step failed"):
+        with errors_as("the real step failed"):
             return Tried(**_answer(text, seconds))
     finally:
         progress("")
 
 
 def _unsupported(model: Any, config: Any, setting: Setting) -> Iterator[str]:
-    """Yield what cannot be done in a new process, in a few words."""
+    """Yield reasons why a new process cannot make these steps, in a few words."""
     yield from (name for name in ("kv", "shards") if getattr(setting, name))
     kinds = {type(model), type(config)}
     if others := [kind for kind in kinds if getattr(transformers, kind.__name__, None) is not kind]:
@@ -98,13 +97,13 @@ def _unsupported(model: Any, config: Any, setting: Setting) -> Iterator[str]:
 
 
 def _answer(document: str, seconds: float) -> dict[str, Any]:
-    """Return what a new process says to a document. It imports what this one does, and nobody follows it."""
+    """Return the answer of a new process, which imports the same modules and is not followed by a watch."""
     environment = {name: each for name, each in os.environ.items() if not name.startswith("HFMEM_")}
-    # What is in the current folder comes last: it may have the names of modules not imported so far.
+    # The current folder comes last: its files may have the names of modules that are not imported so far.
     places = os.pathsep.join([*filter(None, map(str, sys.path)), *["."] * ("" in sys.path)])
     environment |= {"PYTHONPATH": places, "HF_HUB_OFFLINE": "1"}
-    with Popen(  # noqa: S603  (ourselves)
-        CHILD,
+    with Popen(
+        (sys.executable, "-P", "-m", "hfmem_widget.features.fit.trial_process"),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -114,31 +113,31 @@ def _answer(document: str, seconds: float) -> dict[str, Any]:
         start_new_session=True,
     ) as child:
         try:
-            said, complaints = child.communicate(document, timeout=seconds)
+            output, errors = child.communicate(document, timeout=seconds)
         except BaseException as error:
             with suppress(AttributeError, OSError):  # on Windows, and where it has just ended
-                os.killpg(child.pid, -_KILLED)  # its session, so what it has started too
+                os.killpg(child.pid, -_KILLED)  # its session, and so the processes that it started
             child.kill()
             child.wait()
             if isinstance(error, TimeoutExpired):
                 message = f"a real step took longer than {seconds:g} s, and was stopped"
                 raise OptionError(message) from None
             raise
-    if said:
-        answer: dict[str, Any] = json.loads(said)
+    if output:
+        answer: dict[str, Any] = json.loads(output)
         if "error" in answer:
             raise OptionError(answer["error"])
         return answer
-    *_, why = ("its process ended without an error", *complaints.strip().splitlines())
+    *_, why = ("its process ended without an error", *errors.strip().splitlines())
     if child.returncode == _KILLED:
         why = "its process was killed, as where the host's memory runs out"
     raise OptionError(f"the real step failed: {plain(why, 200)}")
 
 
 def tried(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what a step of `trial`'s document takes, as a `Tried` has it.
+    """Make the steps of a document, and return the fields of a `Tried`.
 
-    The optimizer's states are there from the second step on, which is the first that counts.
+    The optimizer's states exist from the second step on, which is the first that counts.
     """
     device = torch.device(document["device"])
     is_on_gpu, live = device.type == "cuda", LiveBytes(device="cpu")
@@ -190,15 +189,13 @@ def _step_of(document: dict[str, Any], device: str) -> partial[None]:
     model = as_trained(model, setting, device)
     model.train(training)
     if setting.checkpointing:
-        # Renamed in transformers 5.
-        enable: Any = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        enable_checkpointing(model, {"use_reentrant": False})
     optimizer = _optimizer(setting.optimizer, model) if training else None
     return partial(_step, model, optimizer, batch, setting, device)
 
 
 def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
-    """Return a configuration, though its values may not go together, such as layers and their types."""
+    """Return a configuration, even if its values contradict each other, such as layers and their types."""
     try:
         return kind.from_dict(values, **more)
     except Exception:  # noqa: BLE001  (transformers 5 has its own kinds of errors)
@@ -220,7 +217,7 @@ def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: st
             model(**real_batch(batch, device), **generation_options(model))
         return
     autocast = HALVES.get(setting.precision)
-    # A Trainer, too, has all batches on the device until the step is over.
+    # A Trainer also keeps all batches on the device until the step is over.
     batches = [real_batch(batch, device) for _ in range(setting.accumulation)]
     for given in batches:
         with torch.autocast(device, autocast, enabled=autocast is not None):
@@ -236,7 +233,7 @@ def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: st
 
 
 def _built(ghost: Any, dtype: torch.dtype, device: str, how: str) -> Any:
-    """Return a model with random weights; layers that are quantised are made one after the other."""
+    """Return a model with random weights; quantised layers are made one after the other."""
     init = Linear.__init__
     if how:
         Linear.__init__ = partialmethod(init, device="meta")
@@ -260,24 +257,23 @@ def _built(ghost: Any, dtype: torch.dtype, device: str, how: str) -> Any:
 
 
 def _in_few_bits(layer: Any, dtype: torch.dtype, how: str) -> Any:
-    """Return a layer of bitsandbytes that has the shape of another, with its own random weights."""
+    """Return a layer of bitsandbytes of the same shape, with random weights."""
     from bitsandbytes import nn
 
-    shape = layer.weight.shape  # that of a Conv1D lies the other way round
+    shape = layer.weight.shape  # a Conv1D's is transposed
     shape = shape[::-1] if isinstance(layer, Linear) else shape
     if how == "int8":
-        made = nn.Linear8bitLt(*shape, bias=False, has_fp16_weights=False, threshold=6.0)
+        quantised_layer = nn.Linear8bitLt(*shape, bias=False, has_fp16_weights=False, threshold=6.0)
     else:
         options = {"compute_dtype": dtype, "compress_statistics": how == "nf4-double"}
-        made = nn.Linear4bit(*shape, bias=False, quant_type="nf4", **options)
-    made.weight.data = made.weight.data.to(dtype)
+        quantised_layer = nn.Linear4bit(*shape, bias=False, quant_type="nf4", **options)
+    quantised_layer.weight.data = quantised_layer.weight.data.to(dtype)
     if layer.bias is not None:
-        made.bias = Parameter(torch.zeros(shape[1], dtype=dtype))
-    return made
+        quantised_layer.bias = Parameter(torch.zeros(shape[1], dtype=dtype))
+    return quantised_layer
 
 
 def _optimizer(name: str, model: Any) -> Any:
-    """Return an optimizer as a Trainer makes it."""
     trained = [one for one in model.parameters() if one.requires_grad]
     if name == "adafactor":
         return transformers.Adafactor(trained, lr=1e-3, scale_parameter=False, relative_step=False)
@@ -296,7 +292,7 @@ def _optimizer(name: str, model: Any) -> Any:
 
 
 def real_batch(batch: Batch, device: str) -> dict[str, Any]:
-    """Return a batch with values, random where they are not whole numbers."""
+    """Return a batch with values; those that are not whole numbers are random."""
 
     def real(tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor):

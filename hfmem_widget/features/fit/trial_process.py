@@ -1,4 +1,4 @@
-"""The process that makes real steps: it reads a document on stdin, and writes what they took on stdout."""
+"""The process that makes real steps: it reads a document from stdin, and writes the answer to stdout."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.setting import foreign
-
-_DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+from hfmem_widget.features.fit.setting import errors_as
 
 
 def main() -> None:
     """Answer one document with one line."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
-        # Where the host's memory runs out, this ends before the user's process.
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
+        # Where the host's memory runs out, this process is killed before the user's.
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with os.fdopen(os.dup(1), "w") as answers:
-        os.dup2(2, 1)  # what others print is no answer
+        os.dup2(2, 1)  # so that what others print is not in the answer
         try:
-            with foreign("the real step failed"):
+            with errors_as("the real step failed"):
                 from hfmem_widget.features.fit.trial import tried
 
                 answer = tried(json.load(sys.stdin))

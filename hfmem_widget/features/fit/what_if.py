@@ -1,4 +1,4 @@
-"""What a training would take at other batches and lengths, from a handful of dry runs of its model."""
+"""The memory of a training at other batches and lengths, from a handful of dry runs of its model."""
 
 from __future__ import annotations
 
@@ -13,35 +13,29 @@ import numpy as np
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.model import Forecast
-from hfmem_widget.features.fit.recorded import Training
+from hfmem_widget.features.fit.recorded import Training, margin_on
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.session.what_if import Moment, Variant, WhatIf
 from hfmem_widget.text import MIB
 
 CLOSE: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03)
-"""Shares of a peak by which a dry run may differ from a moment that explains it.
+"""Shares of a peak by which a dry run may differ from the moment that explains it.
 
-An allocator's blocks are not as smooth as the tensors in them. The share that explains all best is taken.
+An allocator's blocks do not grow as smoothly as their tensors. The share with the best fit is taken.
 """
 
-LEAST_OFF: Final = 0.005
-"""Share that is allowed for even where all dry runs agree."""
-
-MOST_OFF: Final = 0.05
-"""Share from which nothing is offered."""
-
-LEAST: Final = 8
-"""Tokens of a row below which nothing is offered."""
+LEAST_OFF: Final = 0.005  # the share of error that is assumed even where all dry runs agree
+MOST_OFF: Final = 0.05  # the share of error above which nothing is offered
+LEAST: Final = 8  # the shortest rows for which something is offered, in tokens
 
 Size = tuple[int, int]
 """Rows of a batch, and tokens of a row."""
 
 
 def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | None:
-    """Return what a training would take at other sizes, by `dry` runs.
+    """Return the memory of a training at other sizes, by `dry` runs.
 
-    None without tokens, beside other models, or where time is short. An interrupt ends the dry runs, and
-    nothing else.
+    None without tokens, beside other models, or where time is short. An interrupt ends only the dry runs.
     """
     setting, seen = training.setting, training.seen
     if training.others or setting.length < LEAST or (seen is not None and not seen.length):
@@ -68,13 +62,13 @@ def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | 
         (lengths[0], lengths[-1]),
         training.room,
         training.spare,
-        training.margin,
+        margin_on(training.device),
         tuple(known),
     )
 
 
 def _settings(model: Any, own: Setting) -> Iterator[Setting]:
-    """Yield the training's own setting, and then it with checkpointing and in another precision."""
+    """Yield the training's own setting, and those with checkpointing and in bfloat16 if they can be had."""
     checkpointing, precisions = [own.checkpointing], [own.precision]
     if not own.checkpointing and getattr(model, "supports_gradient_checkpointing", False):
         checkpointing.append(True)
@@ -87,7 +81,7 @@ def _settings(model: Any, own: Setting) -> Iterator[Setting]:
 
 
 def _sizes(setting: Setting, positions: int | None) -> tuple[list[Size], list[Size]]:
-    """Return the sizes to fit to, and those to check with."""
+    """Return the sizes for the fit, and others for its check."""
     some, middle = max(2, setting.batch), setting.length
     most = min(2 * middle, positions or 2 * middle)
     short = middle // 2
@@ -106,7 +100,7 @@ def _variant(
     sizes: Sequence[Size],
     checks: Sequence[Size],
 ) -> Variant | None:
-    """Return what a setting would take at any size; None where dry runs differ too much from that."""
+    """Return the memory of a setting at any size; None where dry runs differ too much from it."""
     runs = {
         (rows, length): dry(replace(setting, batch=rows, length=length))
         for rows, length in (*sizes, *checks)
@@ -122,9 +116,9 @@ def _variant(
     fitted = {size: runs[size] for size in sizes}
     possible = []
     for close in CLOSE:
-        found = [_moments(phase, fitted, sum(held.values()), close) for phase in first.peaks]
-        if all(found):
-            moments = tuple(chain.from_iterable(found))
+        by_phase = [_moments(phase, fitted, sum(held.values()), close) for phase in first.peaks]
+        if all(by_phase):
+            moments = tuple(chain.from_iterable(by_phase))
             possible.append(
                 Variant(setting.checkpointing, setting.precision, held, moments, 1.0, 1.0, 0.0)
             )
@@ -144,15 +138,15 @@ def _off(variant: Variant, runs: Mapping[Size, Forecast]) -> float:
 
 
 def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: float) -> list[Moment]:
-    """Return the moments of a phase which, whichever is the highest, explain its peaks.
+    """Return moments of a phase; at each size, the highest of them explains the peak.
 
-    Such a moment is nowhere above a peak. Of all that some peaks give, those that explain most are taken.
+    No moment is above a peak anywhere. Of the moments through some peaks, those that explain most are taken.
     """
     peaks = {size: run.peaks[phase] - held for size, run in runs.items()}
     near = {size: close * run.total for size, run in runs.items()}
     complete = {size: run.bytes("gradients") for size, run in runs.items() if run.moment == phase}
     flat = Moment(0.0, min(peaks.values()), 0.0, 0.0)
-    # Peaks with other gradients are at other moments.
+    # Peaks with other gradients belong to other moments.
     planes = (
         _through([(size, peaks[size]) for size in some])
         for some in chain.from_iterable(
@@ -165,7 +159,7 @@ def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: floa
         for each in (flat, *planes)
         if all(each.bytes(*size) <= peak + near[size] for size, peak in peaks.items())
     ]
-    found, left = [], set(peaks)
+    moments, left = [], set(peaks)
     while left and possible:
         explains = {
             each: {size for size in left if abs(peaks[size] - each.bytes(*size)) <= near[size]}
@@ -175,21 +169,21 @@ def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: floa
         if not explains[best]:
             break
         own = [complete[size] for size in explains[best] if size in complete]
-        found.append(replace(best, gradients=float(min(own, default=0))))
+        moments.append(replace(best, gradients=float(min(own, default=0))))
         left -= explains[best]
-    return found
+    return moments
 
 
 def _through(points: Sequence[tuple[Size, float]]) -> Moment:
-    """Return the moment that comes closest to some peaks, for their size, and shrinks with nothing."""
+    """Return the moment closest to some peaks, relative to their size, that never shrinks with the size."""
     counts = np.array([(1.0, rows * length, rows * length**2) for (rows, length), _ in points])
     peaks = np.array([peak for _, peak in points])
     scale = np.maximum(peaks, 1.0)
     for columns in ([0, 1, 2], [0, 1], [0, 2]):
-        found = np.linalg.lstsq(counts[:, columns] / scale[:, None], peaks / scale)[0]
-        if min(found[1:]) >= 0:
+        fitted = np.linalg.lstsq(counts[:, columns] / scale[:, None], peaks / scale)[0]
+        if min(fitted[1:]) >= 0:
             break
     else:
         return Moment(0.0, float(min(peaks)), 0.0, 0.0)
-    by_column = dict(zip(columns, map(float, found), strict=True))
+    by_column = dict(zip(columns, map(float, fitted), strict=True))
     return Moment(0.0, *(by_column.get(at, 0.0) for at in range(3)))

@@ -1,4 +1,4 @@
-"""Changes written into the user's own calls, as the text of a new cell. Nothing of the user's is run."""
+"""Changes written into the user's own calls, as the text of a new cell. No user code is run."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import Any, TypeVar
 
 from hfmem_widget.session import Change
 
-_MOST_CHARACTERS, _MOST_MAGICS = 50_000, 100
-"""Of a cell that is read."""
+_MOST_CHARACTERS, _MOST_MAGICS = 50_000, 100  # of a cell that is read
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|None; |[^=#'\"]+=\s*[%!]|.*\?\s*$)")
 _FIRST_LINE = re.compile(r"(?:[ \t]*(?:#[^\r\n]*)?(?:\r\n|\r|\n))*(%%(\w+)[^\r\n]*)(?:\r\n|\r|\n)?")
 _BEFORE_PYTHON = {"memwatch", "time", "timeit", "capture", "prun", "memit"}
-"""The cell magics below which there is Python."""
+"""The cell magics whose body is Python."""
 
 _TRAINING = {"output_dir", "per_device_train_batch_size", "learning_rate", "num_train_epochs"}
-"""Keywords that tell the arguments of a training from other configurations."""
+"""Keywords that only the arguments of a training have."""
 _NO_MODEL = re.compile(r"(?i)(tokenizer\w*|processor|config|extractor|scheduler|^peft\w*)$")
 _INPUTS = re.compile("(?i)input|batch|encod|token|process|prompt")
-"""What `generate` is given by `**` that has no options among it."""
+"""Names of dictionaries that `generate` gets by `**` and that have no options in them."""
 _HARMLESS = re.compile("save|push|generate|train|eval|predict|print|summary|code|template")
-"""Methods that change nothing."""
+"""Methods that do not change their object."""
 _SAME = {
     "activation_checkpointing": "gradient_checkpointing",
     "gradient_checkpointing": "activation_checkpointing",
@@ -36,14 +35,14 @@ _SAME = {
     "max_length": "max_seq_length",
     "per_device_train_batch_size": "per_gpu_train_batch_size",
 }
-"""The name of a keyword in other versions."""
+"""The name of a keyword in another version."""
 _AGAINST = {
     "bf16": "fp16",
     "fp16": "bf16",
     "optim": "adafactor",
     "attn_implementation": "use_flash_attention_2",
 }
-"""The flag that must not be set beside a keyword."""
+"""The option that a keyword excludes."""
 _MISSING = {
     "arguments": "# Add to TrainingArguments(...): {}",
     "model": "# Add to from_pretrained(...): {}",
@@ -52,21 +51,21 @@ _MISSING = {
     "data": "# Cut longer rows where the data is made: {}",
 }
 
-_Edit = tuple[int, int, str]  # the text from here to there becomes this
+_Edit = tuple[int, int, str]  # start and stop in the text, and its replacement
 _Node = TypeVar("_Node", bound=ast.AST)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell of Python, and its tree, in which a magic is `pass`."""
+    """A cell of Python, and its syntax tree, in which magics are `pass`."""
 
     text: str
     lines: list[str]
     tree: ast.Module
 
     def place(self, node: Any) -> tuple[int, int]:
-        """Return where a node begins and ends in the text."""
+        """Return the start and the stop of a node in the text, with its decorators."""
         first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
         return self._at(first, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
 
@@ -78,14 +77,14 @@ class _Cell:
         return self.text[slice(*self.place(node))]
 
     def new_line(self, at: int) -> str:
-        """Return the end of a line, and the indentation of the one that has this place."""
+        """Return a line break, and the indentation of the line at this place."""
         line = _LINE_END.split(self.text[:at])[-1]
         return ("\r\n" if "\r\n" in self.text else "\n") + line[: len(line) - len(line.lstrip())]
 
     def edited(self, edits: Sequence[_Edit]) -> str:
         text = self.text
-        once = {edit[:2] if edit[0] < edit[1] else edit: edit for edit in edits}
-        for start, stop, new in sorted(once.values(), key=lambda edit: edit[0])[::-1]:
+        unique = {edit[:2] if edit[0] < edit[1] else edit: edit for edit in edits}
+        for start, stop, new in sorted(unique.values(), key=lambda edit: edit[0])[::-1]:
             text = text[:start] + new + text[stop:]
         return text
 
@@ -112,7 +111,7 @@ def _read(text: str) -> _Cell | None:
             at -= 1
         if at < 0 or not (magic := _MAGIC.match(python[at])):
             return None
-        timed = python[at].replace("%time ", "None; ", 1)  # as long: what follows keeps its place
+        timed = python[at].replace("%time ", "None; ", 1)  # as long, so that columns stay
         python[at] = timed if timed != python[at] else f"{magic[1]}pass\n"
         while continues[at] and at + 1 < len(lines):
             at += 1
@@ -121,18 +120,17 @@ def _read(text: str) -> _Cell | None:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is in a tree, but for what is below `if False`, and for f-strings.
+    """Yield the nodes of a tree except f-strings and the bodies of `if False`.
 
     Before Python 3.12, the places of an f-string's parts are wrong.
     """
-    left = [tree]
-    while left:
-        node = left.pop()
-        match node:
+    pending = [tree]
+    while pending:
+        match node := pending.pop():
             case ast.JoinedStr() | ast.If(ast.Constant(False)):
                 continue
         yield node
-        left += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
 
 
 def _all(kind: type[_Node], tree: ast.AST) -> list[_Node]:
@@ -154,18 +152,18 @@ def _called(node: ast.AST) -> str:
 
 
 def _names(statement: ast.AST, context: type[ast.expr_context]) -> set[str]:
-    """Return the names that a statement reads, or binds."""
+    """Return the names that a statement loads, or stores."""
     named = _all(ast.Name, statement)
     return {node.id for node in named if isinstance(node.ctx, context)} - {"_"}
 
 
 def _given(targets: Sequence[ast.expr]) -> set[str]:
-    """Return the names of which an assignment sets the value, or a part of it."""
+    """Return the names that an assignment to these targets sets, whole or in part."""
     return {name for to in targets for name in (_root(to), *_names(to, ast.Store)) if name}
 
 
 def _handed(cells: Mapping[int, _Cell]) -> set[object]:
-    """Return what Trainers are given as model and arguments: names of variables, and calls."""
+    """Return the models and arguments that Trainers get: names of variables, and calls."""
     return {
         given.id if isinstance(given, ast.Name) else given
         for cell in cells.values()
@@ -203,11 +201,11 @@ def _is_meant(target: str, call: ast.Call, *, is_handed: bool) -> bool:
 def _find(
     target: str, cells: Mapping[int, _Cell], handed: set[object]
 ) -> tuple[int, ast.Call, ast.Assign | None] | None:
-    """Return the newest call that is meant, if possible of what a Trainer is given.
+    """Return the newest call that takes the change, preferably one whose result a Trainer gets.
 
-    That is its cell, the call, and the statement that keeps what it returns.
+    Returned are the index of its cell, the call, and the assignment of its result.
     """
-    found = []
+    candidates = []
     for index, cell in cells.items():
         kept: dict[ast.AST, ast.Assign] = {}
         for node in _all(ast.Assign, cell.tree):
@@ -220,22 +218,22 @@ def _find(
             is_handed = bool(handed & {call, *variables})
             if _is_meant(target, call, is_handed=is_handed):
                 order = is_handed, index, call.lineno, call.col_offset
-                found.append((order, call, kept.get(call)))
-    if not found:
+                candidates.append((order, call, kept.get(call)))
+    if not candidates:
         return None
-    order, call, statement = max(found, key=lambda one: one[0])
+    order, call, statement = max(candidates, key=lambda candidate: candidate[0])
     return order[1], call, statement
 
 
 def _items(cell: _Cell, options: ast.expr) -> dict[str, ast.expr] | None:
-    """Return the values of a dictionary that is written in the cell for one call; None of any other."""
+    """Return the items of a dictionary that the cell writes for one call only; None for others."""
     if isinstance(options, ast.Name):
         uses = [one for one in _nodes(cell.tree) if getattr(one, "id", None) == options.id]
         above = [one for one in cell.tree.body if one.lineno < options.lineno]
-        made = [one for one in above if isinstance(one, ast.Assign) and one.targets[0] in uses]
-        if len(uses) != 2 or not made:
+        assigned = [one for one in above if isinstance(one, ast.Assign) and one.targets[0] in uses]
+        if len(uses) != 2 or not assigned:
             return None
-        options = made[0].value
+        options = assigned[0].value
     named: dict[Any, ast.expr] = {None: options}
     match options:
         case ast.Dict(keys, values):
@@ -247,7 +245,7 @@ def _items(cell: _Cell, options: ast.expr) -> dict[str, ast.expr] | None:
 
 
 def _assigned(cell: _Cell, wanted: Mapping[str, str], variables: set[str]) -> dict[str, _Edit]:
-    """Return how statements such as `args.bf16 = False` change, by the attribute."""
+    """Return the edits of statements such as `args.bf16 = False`, by attribute."""
     return {
         target.attr: (*cell.place(node.value), wanted[target.attr])
         for node in _all(ast.Assign, cell.tree)
@@ -258,7 +256,7 @@ def _assigned(cell: _Cell, wanted: Mapping[str, str], variables: set[str]) -> di
 
 
 def _in_call(cell: _Cell, call: ast.Call, wanted: Mapping[str, str]) -> tuple[list[_Edit], str]:
-    """Return how a call changes, and what cannot be added because it may be in `**options` already."""
+    """Return the edits of a call, and the keywords that `**options` may have already, for a note."""
     values = {one.arg: one.value for one in call.keywords if one.arg}
     unpacked = [one.value for one in call.keywords if one.arg is None]
     if _called(call) == "generate":
@@ -267,23 +265,23 @@ def _in_call(cell: _Cell, call: ast.Call, wanted: Mapping[str, str]) -> tuple[li
     for items in options:
         values |= items or {}
     is_spaced = any(re.match(r"\w+ = ", cell.source(one)) for one in call.keywords)
-    edits, added = [], []
+    edits, missing = [], []
     for name, value in wanted.items():
-        written = next((one for one in (name, _SAME.get(name, "")) if one in values), "")
-        if written:
-            edits.append((*cell.place(values[written]), value))
+        present = next((one for one in (name, _SAME.get(name, "")) if one in values), "")
+        if present:
+            edits.append((*cell.place(values[present]), value))
         else:
-            added.append(f"{name} = {value}" if is_spaced else f"{name}={value}")
-        against = _AGAINST.get(name, "")
-        if value != "False" and against in values and against not in wanted:
-            edits.append((*cell.place(values[against]), "False"))
-    if added and None in options:
-        return edits, ", ".join(added)
-    return edits + (_added(cell, call, added) if added else []), ""
+            missing.append(f"{name} = {value}" if is_spaced else f"{name}={value}")
+        excluded = _AGAINST.get(name, "")
+        if value != "False" and excluded in values and excluded not in wanted:
+            edits.append((*cell.place(values[excluded]), "False"))
+    if missing and None in options:
+        return edits, ", ".join(missing)
+    return edits + (_insertions(cell, call, missing) if missing else []), ""
 
 
-def _added(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_Edit]:
-    """Return how keywords are added after a call's last argument, in the style of its lines."""
+def _insertions(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_Edit]:
+    """Return the edits that add keywords after a call's last argument, in the style of its lines."""
     start, stop = cell.place(call)
     given = sorted(cell.place(one) for one in (*call.args, *call.keywords))
     first, last = given[-1] if given else (start, cell.place(call.func)[1])
@@ -304,7 +302,6 @@ def _added(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_Edit]:
 
 
 def _below(cell: _Cell, statement: ast.stmt, *lines: str) -> _Edit:
-    """Return how lines are added below a statement."""
     start, stop = cell.place(statement)
     end = stop + len(_LINE_END.split(cell.text[stop:])[0])
     return end, end, "".join(cell.new_line(start) + line for line in lines)
@@ -312,13 +309,13 @@ def _below(cell: _Cell, statement: ast.stmt, *lines: str) -> _Edit:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Where a change belongs: which cell, which statement there, and which names that gives a value."""
+    """The place of a change: the cell's index, its statement, and the names that it sets."""
 
     index: int
     statement: ast.stmt
     names: set[str]
     edits: list[_Edit]
-    note: str = ""  # on what is left to the user
+    note: str = ""  # on changes that are left to the user
 
 
 def _site(
@@ -332,25 +329,25 @@ def _site(
         return _Site(index, *_within(cells[index], call), edits, note)
     if target == "peft" and (found := _find("model", cells, handed)) and (kept := found[2]):
         index, to = found[0], kept.targets[0]
-        first = next(iter(getattr(to, "elts", ())), to)  # of `model, tokenizer`
+        first = next(iter(getattr(to, "elts", ())), to)  # `model` of `model, tokenizer`
         if name := getattr(first, "id", ""):
             imported = "from peft import LoraConfig, get_peft_model"
             wrapped = f"{name} = get_peft_model({name}, LoraConfig({asked}))"
             statement, names = _within(cells[index], kept)
             below = _below(cells[index], kept, imported, wrapped)
             return _Site(index, statement, names & {name} or names, [below])
-    if target == "arguments" and (otherwise := _made_otherwise(cells, handed)):
-        index, kept, name = otherwise
-        # An attribute that is set already has another value then. Of these two that has no effect: the class
-        # reads them when it is called.
+    if target == "arguments" and (assignment := _assignment_of_arguments(cells, handed)):
+        index, kept, name = assignment
+        # Where the cell sets all these attributes, their values are edited. Setting bf16 or fp16 has no
+        # effect: the class reads them only when it is called.
         is_set = _assigned(cells[index], wanted, {name}).keys() - {"bf16", "fp16"} == wanted.keys()
-        made = "from dataclasses import replace", f"{name} = replace({name}, {asked})"
-        return _Site(index, kept, {name}, [] if is_set else [_below(cells[index], kept, *made)])
+        lines = "from dataclasses import replace", f"{name} = replace({name}, {asked})"
+        return _Site(index, kept, {name}, [] if is_set else [_below(cells[index], kept, *lines)])
     return None
 
 
 def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
-    """Return the statement of the cell that has a node, and the names that are given what comes of it."""
+    """Return the cell's statement around a node, and the names that its result is assigned to."""
     statement = next(one for one in cell.tree.body if node in _nodes(one))
     if isinstance(statement, _Definition):
         return statement, {statement.name}
@@ -358,10 +355,10 @@ def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
     return statement, _given([to for one in assigned if node in _nodes(one) for to in one.targets])
 
 
-def _made_otherwise(
+def _assignment_of_arguments(
     cells: Mapping[int, _Cell], handed: set[object]
 ) -> tuple[int, ast.Assign, str] | None:
-    """Return the newest statement that makes or sets a Trainer's arguments by no call of their class."""
+    """Return the newest assignment to a Trainer's arguments, where no call of their class was found."""
     for index in sorted(cells, reverse=True):
         for statement in reversed(cells[index].tree.body):
             if isinstance(statement, ast.Assign):
@@ -372,10 +369,10 @@ def _made_otherwise(
 
 
 def _changes(statement: ast.stmt, names: set[str]) -> bool:
-    """Return whether a statement binds one of these, sets a part of it, or calls a method for its effect."""
-    loops = (one for one in _all(ast.For, statement) if _root(one.iter) in names)
-    of_loops = (_names(one.target, ast.Store) for one in loops)
-    parts = names.union(*of_loops)  # also the `parameter` of `for parameter in model.parameters()`
+    """Return whether a statement binds one of the names, sets a part of it, or may change it by a method."""
+    loops = (loop for loop in _all(ast.For, statement) if _root(loop.iter) in names)
+    items = (_names(loop.target, ast.Store) for loop in loops)
+    parts = names.union(*items)  # also the `parameter` of `for parameter in model.parameters()`
     for node in _nodes(statement):
         match node:
             case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
@@ -392,7 +389,7 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
 def _rest(
     cells: Mapping[int, _Cell], sites: Sequence[_Site], dropped: Collection[str]
 ) -> list[tuple[int, str]] | None:
-    """Return the statements of later cells that train with what is changed; None if that is not certain."""
+    """Return the statements of later cells that train with the changed objects; None if uncertain."""
     own, changed = sorted({site.index for site in sites}), {site.statement for site in sites}
     names = set().union(*(site.names for site in sites))
     trainers: set[str] = set()
@@ -402,7 +399,7 @@ def _rest(
         if isinstance(one, _Definition) and "train" in map(_called, _nodes(one))
     }
     needed: list[tuple[int, str, str, bool]] = []
-    found = None
+    training = None
     for index in sorted(index for index in cells if index >= own[0]):
         for statement in cells[index].tree.body:
             reads, is_own = _names(statement, ast.Load), index in own
@@ -423,12 +420,12 @@ def _rest(
                 return [one[:2] for one in needed]
             if not is_own and (builds or trains or _changes(statement, names)):
                 source = cells[index].source(statement)
-                # Of statements that begin alike, such as a call with other arguments, the newest cell's.
+                # Of statements that begin alike, such as calls with other arguments, the newest cell's.
                 begins = source if hasattr(statement, "body") else source.partition("(")[0]
                 needed = [one for one in needed if one[2] != begins or one[0] == index]
                 needed.append((index, source, begins, bool(builds or reads & trainers)))
-                found = [one[:2] for one in needed] if trains else found
-    return found
+                training = [one[:2] for one in needed] if trains else training
+    return training
 
 
 def _asked(wanted: Mapping[str, str]) -> str:
@@ -436,7 +433,7 @@ def _asked(wanted: Mapping[str, str]) -> str:
 
 
 def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
-    """Return the text of a new cell: the user's own calls, changed so, and what trains with them again.
+    """Return the text of a new cell: the user's own calls with changes, and the statements that train again.
 
     The cells are all inputs as they were typed, the oldest first.
     """
@@ -451,8 +448,7 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     missing = {target: _MISSING[target].format(_asked(wanted[target])) for target in wanted}
     if evaluation:
         return "\n".join([_evaluating(read, evaluation), *missing.values()])
-    found = ((target, _site(target, wanted[target], read, handed)) for target in wanted)
-    sites = {target: site for target, site in found if site}
+    sites = {to: site for to in wanted if (site := _site(to, wanted[to], read, handed))}
     notes = [missing[target] for target in wanted if target not in sites]
     parts = []
     for index in sorted({site.index for site in sites.values()}):
@@ -468,7 +464,7 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     if not parts:
         return "\n".join(notes)
     names = set().union(*(site.names for site in sites.values()))
-    older = [call for index, _ in parts[:-1] for call in _nodes(read[index].tree)]
+    older = (call for index, _ in parts[:-1] for call in _nodes(read[index].tree))
     if any(_called(call) == "train" and _root(call) not in names for call in older):
         notes.append("# The training of an older cell is here, too: it may not be needed.")
     if "generate" not in wanted:
@@ -481,19 +477,19 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
 
 
 def made_anew(text: str) -> list[str]:
-    """Return the names that a cell gives a value before it reads them, in their order."""
+    """Return the names that a cell assigns before it reads them, in their order."""
     cell = _read(text)
     read: set[str] = set()
-    made: list[str] = []
+    names: list[str] = []
     for statement in cell.tree.body if cell else ():
         read |= _names(statement, ast.Load)
         if isinstance(statement, ast.Assign):
-            made += sorted(_names(statement, ast.Store) - read - {*made})
-    return made
+            names += sorted(_names(statement, ast.Store) - read - {*names})
+    return names
 
 
 def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
-    """Return the newest statement that evaluates, below what sets its Trainer's arguments."""
+    """Return the newest statement that evaluates, below assignments to its Trainer's arguments."""
     for index in sorted(cells, reverse=True):
         cell = cells[index]
         for call in _nodes(cell.tree):
@@ -508,7 +504,7 @@ def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
 
 
 def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Sequence[str]) -> str:
-    """Return parts of cells as one cell, of which one cell magic can be the first line; notes end it."""
+    """Return parts of cells as one cell, with at most one cell magic, and the notes at its end."""
     text, notes = parts[0][1], [*notes]
     if len(parts) > 1:
         bodies, magics = [], []
@@ -526,7 +522,7 @@ def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Seque
 
 
 def _without_magics(text: str) -> tuple[str, list[str]]:
-    """Return a cell without the cell magics that it begins with, and these."""
+    """Return a cell without its leading cell magics, and these."""
     magics = []
     while first := _FIRST_LINE.match(text):
         magics.append(first[1].rstrip())

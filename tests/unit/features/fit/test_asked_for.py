@@ -22,7 +22,7 @@ from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.model import Fit
 from hfmem_widget.features.fit.on_meta import from_config
-from hfmem_widget.features.fit.search import longest_rows
+from hfmem_widget.features.fit.search import most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.trial import tried_step
 from hfmem_widget.features.fit.workspaces import within
@@ -49,7 +49,7 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
 
     config = one_layer()
     room = at(200).total
-    found = longest_rows(at, at(32), room, 256)
+    found = most_that_fit(lambda n: at(n).total, 32, at(32).total / 32, room, 256)
 
     assert at(found).total <= room
     assert 190 <= found <= 200

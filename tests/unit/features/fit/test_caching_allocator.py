@@ -60,10 +60,10 @@ def test_a_request_after_others_were_freed(
 ) -> None:
     """What is free is used before a new segment, though it may be larger than asked."""
     allocator = CachingAllocator()
-    for block in [allocator.give(size) for size in before]:
-        allocator.take_back(block)
+    for block in [allocator.allocate(size) for size in before]:
+        allocator.free(block)
 
-    assert allocator.give(asked).size == allocator.allocated == got
+    assert allocator.allocate(asked).size == allocator.allocated == got
     assert allocator.reserved == reserved
 
 
@@ -85,11 +85,11 @@ def test_where_a_request_lies_after_some_were_freed(
 ) -> None:
     """All in MiB: in what is free and large enough, else in a segment of its own."""
     allocator = CachingAllocator()
-    blocks = [allocator.give(size * MIB) for size in sizes]
+    blocks = [allocator.allocate(size * MIB) for size in sizes]
     for at in freed:
-        allocator.take_back(blocks[at])
+        allocator.free(blocks[at])
 
-    assert allocator.give(asked * MIB).address == address * MIB
+    assert allocator.allocate(asked * MIB).address == address * MIB
     assert allocator.reserved == reserved * MIB
 
 
@@ -101,8 +101,8 @@ def test_blocks_that_are_given_never_overlap(requests: list[tuple[int, int]]) ->
     blocks: list[ReplayBlock] = []
     for at, size in requests:
         if at < len(blocks):
-            allocator.take_back(blocks.pop(at))
-        blocks.append(allocator.give(size))
+            allocator.free(blocks.pop(at))
+        blocks.append(allocator.allocate(size))
         assert blocks[-1].size >= size
     spans = sorted((block.address, block.address + block.size) for block in blocks)
 

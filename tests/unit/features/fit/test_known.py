@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
-from hfmem_widget.features.fit.live_bytes import MOST, LiveBytes, spread, values_of
+from hfmem_widget.features.fit.live_bytes import MOST, LiveBytes, meta_copy, values_of
 
 IDS = torch.tensor([[5, 9, 9, 9, 2], [5, 9, 9, 9, 2]])
 
@@ -46,7 +46,7 @@ def _set_first(ids: Any) -> Any:
 def test_what_follows_from_the_batch_is_as_on_the_host(ask: Callable[[Any], Any]) -> None:
     """Values, and shapes that depend on them."""
     with LiveBytes(), AsOnDevice("cpu"):
-        told = ask(spread(IDS))
+        told = ask(meta_copy(IDS))
 
     assert told == ask(IDS)
 
@@ -56,17 +56,17 @@ def test_tokens_are_spread_evenly_over_experts() -> None:
     live = LiveBytes()
     with live:
         chosen = torch.empty(12, 4, device="meta").topk(2, -1).indices
-        assert not live.knowing.assumed
+        assert not live.known.assumed
         counts = [torch.where(chosen == expert)[0].numel() for expert in range(4)]
 
     assert counts == [6] * 4
-    assert live.knowing.assumed
+    assert live.known.assumed
 
 
 def test_what_is_overwritten_with_unknown_values_is_known_no_more() -> None:
     """A number that follows from weights is not taken for the one before it."""
     with LiveBytes():
-        ids = spread(IDS)
+        ids = meta_copy(IDS)
         ids.copy_(torch.empty(2, 5, device="meta").mul(2).long())
 
     assert values_of(ids) is None
@@ -84,7 +84,7 @@ def test_values_take_no_memory_in_the_count() -> None:
     """They are the dry run's own."""
     live = LiveBytes()
     with live:
-        ids = spread(IDS)
+        ids = meta_copy(IDS)
         found = ids.nonzero()
 
     assert live.peak == 8 * (ids.numel() + found.numel())
