@@ -139,6 +139,14 @@ class RecentSteps:
             lack_phases=np.any(are_there & np.isnan(phases).all(axis=2), axis=1),
         )
 
+    def ends_of(self, step: int, places: NDArray[np.int64]) -> Floats:
+        """Return when some ranks finished a step, by their own clocks; NaN where that is not kept."""
+        self._store_added()
+        number, stops = (
+            array[places, step % KEPT] for array in (self._number, self._figures[..., STOP])
+        )
+        return np.where(number == step, stops, np.nan)
+
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
         self._store_added()
@@ -392,12 +400,21 @@ class Roster:
         streams = self.expected
         waits = np.zeros(len(streams))
         steps = np.array([stream.newest_step for stream in streams], dtype=float)
-        stops = np.array([stream.step_stop - self.offset(stream) for stream in streams])
+        offsets = np.array([self.offset(stream) for stream in streams])
+        stops = np.array([stream.step_stop for stream in streams]) - offsets
+        reached = np.array([stream.reached for stream in streams]) - offsets
         runs = [not each.is_over and each.rank.attempt == self.attempt for each in streams]
         counts = np.array(runs, dtype=bool) & (steps > 0)
         if counts.sum() >= 2:
             lags = counts & (steps < np.median(steps[counts])) & (silent == 0)
-            waits[lags] = np.maximum(0.0, stops[counts].max() - stops[lags] - unread[lags])
+            # Nothing is known after a rank's newest line, and it lags only once others finish its next step.
+            until = np.minimum(stops[counts].max(), reached)
+            for step in np.unique(steps[lags]).astype(int):
+                ends = self.steps.ends_of(step + 1, self.expected_places) - offsets
+                ends = ends[counts & ~lags & ~np.isnan(ends)]
+                there = lags & (steps == step)
+                since = np.maximum(stops[there], np.median(ends) if len(ends) else -np.inf)
+                waits[there] = np.maximum(0.0, until[there] - since - unread[there])
         return waits
 
     def _take(self, stream: RankStream) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.findings import BEHIND, judge, phases_of
 from hfmem_widget.ranks.roster import LOST
 from hfmem_widget.ranks.stream import Edge
@@ -211,6 +212,23 @@ def test_ranks_that_wait_in_long_steps_are_none() -> None:
 
     play(run, 10.0, collector)
     assert kinds(collector) == ["rank-behind"]
+
+
+def test_a_rank_that_was_read_a_second_earlier_is_not_behind() -> None:
+    """Of steps of 20 s one has just ended, by the lines of one rank; those of the other came before."""
+    run, collector = SimulatedRun(Script(world=2, step_seconds=20.0)), Collector()
+    said = list[str]()
+    for _ in range(65):
+        pieces = list(run.advance(1.0))
+        for rank in (1, 0):
+            for stream, data in pieces:
+                if stream == run.ranks[rank].stream:
+                    collector.feed(stream, data)
+            collector.tick(run.began + run.now + (1 - rank) / 2)
+            said += kinds(collector)
+
+    assert collector.session.steps.count >= 2
+    assert said == []
 
 
 def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
