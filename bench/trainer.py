@@ -158,7 +158,7 @@ class Forced(Grouping):
     """Measures each step in the way that it is told."""
 
     def __init__(self, usual: Grouping) -> None:
-        super().__init__(usual.polling, usual._poller)  # noqa: SLF001
+        super().__init__(usual.polling, usual._poller, usual._options)  # noqa: SLF001
         self.way = WHOLE
 
     def begins(self, now: float) -> None:

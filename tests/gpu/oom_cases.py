@@ -200,7 +200,7 @@ CASES = {
         EVALUATION, "full", "Set eval_accumulation_steps", attach=ATTACH
     ),
     "activations of a training": Provoked(
-        ACTIVATIONS, "full", "Gradient checkpointing. By a dry run", attach=ATTACH
+        ACTIVATIONS, "full", "radient checkpointing", attach=ATTACH
     ),
     "full, cudaMallocAsync": Provoked(
         FULL_OF_WEIGHTS,
