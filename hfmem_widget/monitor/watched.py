@@ -58,6 +58,12 @@ class _Columns:
         before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
         return cls(columns_of(*_IN_USE), columns_of(*COUNTED), before, since)
 
+    def used(self, values: Row) -> float:
+        """Return the bytes in use; 0 where they are not known."""
+        # Another thread may have added series meanwhile: what is beyond the row is not known.
+        known = (values[at] for at in self.in_use if at < len(values))
+        return next((value for value in known if not math.isnan(value)), 0.0)
+
 
 class Unexplained:
     """Computes the columns *before* and *unattributed* of a session, which no source reads.
@@ -89,8 +95,13 @@ class Unexplained:
 
     def fill(self, values: Row) -> tuple[float, ...]:
         """Return the values of a sample, completed with the computed columns."""
-        filled = list(values)
-        for at, value in (self._before | self.bases).items():
+        filled, before = list(values), self._before
+        for columns in self._columns:
+            here, in_use = columns.before, columns.used(values)
+            # Known holders were counted a while ago: it is certain only that there is no more than is in use.
+            if here is not None and before.get(here, 0.0) > in_use > 0:
+                before = self._before = before | {here: in_use}
+        for at, value in (before | self.bases).items():
             if at < len(filled):  # else another thread has added series meanwhile
                 filled[at] = value
         return tuple(filled)
@@ -129,17 +140,10 @@ class Unexplained:
     def _since(self, values: Row) -> dict[int, float]:
         """Return the unexplained bytes that came since the base, by column."""
         before, since = dict(self._before), {}
-        # Another thread may have added series meanwhile: what is beyond the row is not known.
         width = len(values)
         for columns in self._columns:
-            total = held = 0.0
-            for at in columns.in_use:
-                if at < width and values[at] == values[at]:
-                    total = values[at]
-                    break
-            for at in columns.held:
-                if at < width and values[at] > 0:
-                    held += values[at]
+            total = columns.used(values)
+            held = sum(values[at] for at in columns.held if at < width and values[at] > 0)
             remainder, here, there = max(0.0, total - held), columns.before, 0.0
             if here is not None and (here in before or not self._has_begun):
                 there = min(remainder, before.get(here, remainder))

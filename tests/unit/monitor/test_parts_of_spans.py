@@ -204,6 +204,19 @@ def test_of_what_was_there_before_what_is_freed_does_not_come_back(card: Card) -
     assert bases == [0, 9 * MIB]
 
 
+def test_a_sample_shows_what_was_freed_of_what_was_there_before(card: Card) -> None:
+    """Without steps, too: there is no more of it than was in use at any sample since."""
+    card.allocator.alloc(4 * MIB)
+    block = card.allocator.alloc(20 * MIB)
+    with card.span("cell"):
+        card.allocator.free(block)
+        card.bench.pass_time(0.1)
+        card.allocator.alloc(30 * MIB)
+        card.bench.pass_time(0.1)
+        assert before_of(card)[0] == 21
+        assert before_of(card)[-1] == 4
+
+
 def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card: Card) -> None:
     """Whatever was allocated since then is not taken for them."""
     card.counted.weights = 0.0
