@@ -91,7 +91,12 @@ def _path_of(name: str) -> Path | None:
         raise OptionError(f"the folder {plain(name)!r} has no config.json")
     if path.exists():
         if not path.is_dir():
-            open_regular(path).close()
+            with open_regular(path) as file:
+                is_json = file.read(64).lstrip().startswith(b"{")
+            if not is_json:
+                raise OptionError(
+                    f"{plain(name)!r} is neither a configuration (JSON) nor a recording"
+                )
         return path
     if name.endswith(".json") or name.startswith((".", "/", "~")):
         raise OptionError(f"no file or folder {plain(name)!r}")

@@ -62,3 +62,14 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path: Path, hfmem: Hfmem) -> N
     code, out, err = hfmem("fit", tmp_path / "none.json")
 
     assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", b"PK\x03\x04", b"import torch"])
+def test_a_file_of_another_kind_is_called_so(content: bytes, tmp_path: Path, hfmem: Hfmem) -> None:
+    """A pickle, an empty file, weights of torch, a script: transformers is not asked to read them."""
+    path = tmp_path / "it.bin"
+    path.write_bytes(content)
+    code, _, err = hfmem("fit", path)
+
+    assert code == 2
+    assert err.endswith("it.bin' is neither a configuration (JSON) nor a recording\n")
