@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hfmem_widget.errors import OptionError
@@ -169,6 +169,15 @@ def format_rate(rate: float) -> str:
 def format_counted(count: float, noun: str) -> str:
     """Return a count with its noun, such as ``1 object`` or ``1,024 objects``."""
     return f"{format_count(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def format_list(items: Iterable[str], most: int) -> str:
+    """Return a list for a sentence: ``a, b and c``; of more than `most` and one, ``a, b and 3 more``."""
+    texts = list(items)
+    if len(texts) > most + 1:
+        texts[most:] = [f"{format_count(len(texts) - most)} more"]
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def ordinal(count: int) -> str:

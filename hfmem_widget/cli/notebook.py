@@ -9,8 +9,8 @@ import shlex
 import tempfile
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,9 @@ class Judgement:
     sentence; `notes` says which cells only one run has; `unknown` names cells without comparable figures.
     """
 
-    judged: list[list[tuple[bool, str]]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
+    judged: Sequence[Sequence[tuple[bool, str]]] = ()
+    notes: Sequence[str] = ()
+    unknown: Sequence[str] = ()
 
     @property
     def is_over(self) -> bool:
@@ -235,25 +235,21 @@ def _compare(before: dict[str, Record], cells: dict[str, Record], limit: Allowed
     common = [each for each in cells if each in before]
     blocks = SequenceMatcher(None, order, common, autojunk=False).get_matching_blocks()
     stayed = {each for at, _, size in blocks for each in order[at : at + size]}
-    result = Judgement(unknown=[] if common else ["any cell"])
+    by_cell, unknown = list[list[tuple[bool, str]]](), [] if common else ["any cell"]
     for a, b in ((before[each], cells[each]) for each in common):
         judged = [*judge(replace(a, label="the baseline"), b, "peak", limit)]
         # What earlier cells have left is not this one's: it must itself take so much more.
         two = [(each, a.device(each.key) or UNUSED) for each in b.devices]
         if all(new.above_start - old.above_start <= limit.of(old.peak.value) for new, old in two):
             judged = [(False, f"{text[:-1]}{OWN if is_over else '.'}") for is_over, text in judged]
-        if judged:
-            result.judged.append(judged)
-        else:
-            result.unknown.append(b.name)
-    if len(result.judged) < len(cells):
-        result.notes.append(
-            f"Compared: {len(result.judged)} of {format_counted(len(cells), 'cell')}."
-        )
+        by_cell += [judged] if judged else []
+        unknown += [] if judged else [b.name]
+    compared = f"Compared: {len(by_cell)} of {format_counted(len(cells), 'cell')}."
+    notes = [compared] if len(by_cell) < len(cells) else []
     for what, names in (
         ("No match in the baseline", [cells[each].name for each in cells if each not in before]),
         ("No match in this run", [before[each].name for each in before if each not in cells]),
         ("Moved", [cells[each].name for each in common if each not in stayed]),
     ):
-        result.notes.extend([plain(f"{what}: {', '.join(names)}.", LIST)] if names else [])
-    return result
+        notes += [plain(f"{what}: {', '.join(names)}.", LIST)] if names else []
+    return Judgement(by_cell, notes, unknown)

@@ -397,6 +397,8 @@ class Monitor:
     def _row_at(self, window: Window, kind: SpanKind) -> Row:
         """Read everything at a window's newest edge, except what its ledger has just read."""
         self._edge_count += 1
+        if kind not in FINE_KINDS:
+            self.sampler.refresh()
         latest = self.attribution.source.latest
         instant = Instant(self.ledger.allocator, window.take_readings(), latest)
         return self.sampler.edge(instant, share=_share_of(kind), is_fine=kind in FINE_KINDS)

@@ -106,8 +106,6 @@ class Sampler:
                     and (is_tick or not source.blocks)
                     and now - reader.latest_at >= age
                 ):
-                    if instant is not None and share is None and not is_tick and not is_fine:
-                        source.refresh()
                     self._read(reader)
                 is_recent = reader.latest_at >= now - STALE_AFTER
                 values = values or (reader.latest if is_recent else ())
@@ -122,6 +120,11 @@ class Sampler:
                 for index, place in self._places
             ]
         )
+
+    def refresh(self) -> None:
+        """Have the next reading include what is usually a few seconds old."""
+        for reader in self._readers:
+            reader.source.refresh()
 
     def take_notes(self) -> list[str]:
         """Return the notes of the sources since the last time."""

@@ -25,6 +25,7 @@ from hfmem_widget.text import (
     format_count,
     format_counted,
     format_duration,
+    format_list,
     ordinal,
     plain,
 )
@@ -157,7 +158,9 @@ def _silent(look: Look) -> Iterator[Finding]:
         subject = f"{plain(lost[0]) or 'A node'} has"
         yield _silence(look, gone, subject, "node-silent", f" (ranks {ranges})")
     elif lost:
-        subject = f"{format_count(len(lost))} nodes ({_listed(map(plain, lost))}) have"
+        subject = (
+            f"{format_count(len(lost))} nodes ({format_list(map(plain, lost), MOST_NAMED)}) have"
+        )
         yield _silence(look, gone, subject, "node-silent")
     if alone := sorted(silent.difference(gone)):
         yield _silence(look, alone, _subject_and_verb(look, alone, "has", "have"), "rank-silent")
@@ -357,15 +360,8 @@ def _others_too(
 def _subject_and_verb(look: Look, places: Sequence[int], singular: str, several: str) -> str:
     if len(places) == 1:
         return f"{look.named(places[0])} {singular}"
-    ranks = _listed(str(look.streams[place].rank.rank) for place in places)
+    ranks = format_list((str(look.streams[place].rank.rank) for place in places), MOST_NAMED)
     return f"{format_count(len(places))} ranks ({ranks}) {several}"
-
-
-def _listed(texts: Iterable[str]) -> str:
-    names = list(texts)
-    if len(names) <= MOST_NAMED + 1:
-        return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else names[0]
-    return ", ".join(names[:MOST_NAMED]) + f" and {format_count(len(names) - MOST_NAMED)} more"
 
 
 def _ranges(ranks: Iterable[int]) -> str:
@@ -376,7 +372,7 @@ def _ranges(ranks: Iterable[int]) -> str:
             runs[-1][1:] = [rank]
         else:
             runs.append([rank])
-    return _listed(" to ".join(map(str, run)) for run in runs)
+    return format_list((" to ".join(map(str, run)) for run in runs), MOST_NAMED)
 
 
 WORST_ROWS = 8

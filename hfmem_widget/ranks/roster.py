@@ -390,8 +390,9 @@ class Roster:
         for host, by in ahead_by.items():
             self._timed_by_steps.add(host)
             if abs(by - self.offsets.get(host, 0.0)) > CLOCK_NOISE:
-                self.offsets[host] = by
-                if abs(by) <= CLOCK_NOISE:
+                if abs(by) > CLOCK_NOISE:
+                    self.offsets[host] = by
+                else:
                     del self.offsets[host]
         return bool(ahead_by)
 

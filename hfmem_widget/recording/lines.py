@@ -181,7 +181,8 @@ class Lines:
         """Return the last line; for its reader, a session that still runs ended now, by the wall clock."""
         session, polling = self._session, self._session.polling
         names = (
-            "ticks missed longest_gap cost current_interval steps steps_with_phases groups share"
+            *("ticks", "missed", "longest_gap", "cost", "current_interval"),
+            *("steps", "steps_with_phases", "groups", "share"),
         )
         return _line(
             k="end",
@@ -190,7 +191,7 @@ class Lines:
             stopped=session.stopped_at or wall,
             broken_off=session.broken_off,
             why=polling.stopped,
-            **{name: json_data(getattr(polling, name)) for name in names.split()},
+            **{name: json_data(getattr(polling, name)) for name in names},
             # Again, as in the head: the watched code may have imported more libraries since.
             software=dict(session.software),
         )

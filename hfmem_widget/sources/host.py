@@ -199,7 +199,7 @@ class HostSource(Source):
         return (*figures, *self._extras.values())
 
     def refresh(self) -> None:
-        """Have the next `read` count Python's objects, which takes 0.3 to 5 ms with 3 million of them."""
+        """Have the next `read` count Python's objects, which takes 0.3 to 5 ms."""
         self._arena_looks.expire()
 
     def close(self) -> None:

@@ -90,8 +90,8 @@ class Looks:
         return now >= (min(self._due, self._change_due) if has_changed else self._due)
 
     def expire(self) -> None:
-        """Make the next look due, whatever the last one took."""
-        self._due = -math.inf
+        """Make the next look due as if the use had changed: looks still take `SHARE` of the time at most."""
+        self._due = self._change_due
 
     def took(self, now: float, used: float, seconds: float, idle_share: float = SHARE) -> None:
         """Record a reading's duration; `idle_share` is the share of the time while nothing changes."""

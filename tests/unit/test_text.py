@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.text import GIB, KIB, MAX_LENGTH, MIB, format_change, ordinal, parse_bytes, plain
+from hfmem_widget.text import (
+    GIB,
+    KIB,
+    MAX_LENGTH,
+    MIB,
+    format_change,
+    format_list,
+    ordinal,
+    parse_bytes,
+    plain,
+)
 
 
 @given(st.text(max_size=2000))
@@ -75,3 +85,12 @@ def test_a_number_in_a_row_is_written_as_it_is_said() -> None:
     """With the ending that English gives it."""
     said = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
     assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "a"), (3, "a, b and c"), (4, "a, b, c and d"), (5, "a, b, c and 2 more")],
+)
+def test_a_list_names_the_first_and_counts_the_others(count: int, said: str) -> None:
+    """One that is left is named, which takes no more room than to count it."""
+    assert format_list("abcdefgh"[:count], 3) == said

@@ -16,7 +16,7 @@ from hfmem_widget.session import Finding
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.sources.heap.model import UNNAMED, Holder, Holders, first_name, joined
 from hfmem_widget.sources.heap.roots import NotedNames, Root, beyond_names, kernel_roots, remedy
-from hfmem_widget.text import format_bytes, format_count, format_counted
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_list
 from hfmem_widget.view.front_end import running_shell
 
 MOST_SECONDS = 1.0
@@ -201,7 +201,7 @@ def named(
         "objects": holders.objects,
     }
     if sure:
-        evidence["holder"] = _listed([row.path for row, _ in sure[:MOST_NAMED]], len(sure))
+        evidence["holder"] = format_list((row.path for row, _ in sure), MOST_NAMED)
         evidence["holder_grown"] = round(sum(size for _, size in sure))
     at_least = "at least " * bool(holders.bound)
     title = _title(left, holding, at_least, is_sure=bool(sure))
@@ -246,12 +246,6 @@ def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
     return Finding("left behind", "info", title, evidence, (beyond_names(rows[0]),), span_id)
 
 
-def _listed(names: Sequence[str], count: int) -> str:
-    others = [format_counted(count - len(names), "other")] if count > len(names) else []
-    *first, last = (*names, *others)
-    return f"{', '.join(first)} and {last}" if first else last
-
-
 def _size(left: LeftBehind) -> str:
     # Where memory of models or optimizers was freed beside it, it is more than the whole cell left behind.
     is_all = left.bytes <= left.net + NEXT_TO_NOTHING
@@ -265,8 +259,8 @@ def _longer(holders: Holders) -> str:
 def _title(left: LeftBehind, holding: Growers, at_least: str, *, is_sure: bool) -> str:
     held = sum(size for _, size in holding)
     is_alone = len(holding) == 1 and is_sure
-    names = [_name(row, size, alone=is_alone) for row, size in holding[:MOST_NAMED]]
-    holders = _listed(names, len(holding))
+    names = (_name(row, size, alone=is_alone) for row, size in holding)
+    holders = format_list(names, MOST_NAMED)
     size = _size(left)
     if not is_sure:
         return f"{size}; most of the allocated memory is held by {holders}"

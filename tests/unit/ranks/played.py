@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -50,3 +52,49 @@ def played(seconds: float, **script: Any) -> tuple[SimulatedRun, Collector]:
     """Return a run by a script, and what was told of its first seconds."""
     run = SimulatedRun(Script(**script))
     return run, play(run, seconds)
+
+
+def garbage(count: int, seed: int = 0) -> bytes:
+    """Return lines that no rank would write: damaged, hostile, of other kinds, out of range."""
+    chance = random.Random(seed)
+    nasty: list[bytes] = [
+        b"", b"null", b"[]", b"{}", b'"k"', b'{"k":1}', b'{"k":"rows"}', b'{"k":"head"}', b"\x00" * 40,
+        b"[" * 5000, b'{"k":"rows","n":-1,"w":1e999,"t":[],"s":[],"v":[]}',
+        b'{"k":"rows","n":99999999999999999999,"w":0,"t":[NaN],"s":[0],"v":[[1]]}',
+        b'{"k":"fold","n":0,"t":[0,1152921504606846975],"samples":1,"low":[0],"high":[0],"last":[0]}',
+        b'{"k":"head","format":"hfmem","version":1,"started":0,"rank":1152921504606846975}',
+        b'{"k":"head","format":"hfmem","version":1,"started":-1,"rank":true,"world":-8}',
+        b'{"k":"head","format":"hfmem","version":999,"started":0}',
+        b'{"k":"series","first":0,"devices":[],"series":["cuda:0/allocated"],"labels":["x"]}',
+        b'{"k":"steps","count":1,"devices":["cuda:0"],"rows":[[0,1,1]]}',
+        b'{"k":"span","id":1,"parent":null,"kind":"bomb","label":"","start":0,"stop":null}',
+        (b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"\xe2\x80\xae<img onerror=1>",'
+        b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}'),
+        b'{"k":"end","time":0,"stopped":1e300}',
+    ]  # fmt: skip
+    made = []
+    for _ in range(count):
+        line = bytearray(chance.choice(nasty))
+        for _ in range(chance.randrange(3)):
+            if line:
+                line[chance.randrange(len(line))] = chance.randrange(256)
+        made.append(bytes(line).replace(b"\n", b" "))
+    return b"\n".join(made) + b"\n"
+
+
+def arranged_by(seed: int, pieces: Pieces) -> Pieces:
+    """Return the same bytes in another order of streams, cut at other places."""
+    chance = random.Random(seed)
+    queues: dict[str, list[bytes]] = {}
+    for stream, data in pieces:
+        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
+        edges = [0, *cuts, len(data)]
+        parts = [data[start:stop] for start, stop in itertools.pairwise(edges)]
+        queues.setdefault(stream, []).extend(parts)
+    fed = []
+    while queues:
+        stream = chance.choice(list(queues))
+        fed.append((stream, queues[stream].pop(0)))
+        if not queues[stream]:
+            del queues[stream]
+    return fed

@@ -60,7 +60,7 @@ TITLES: dict[str, tuple[str, str]] = {
     ),
     "five": (
         title(left(), *[row(name, 0.2 * GIB) for name in "abcde"]),
-        " is held by a (204.8 MiB), b (204.8 MiB), c (204.8 MiB) and 2 others",
+        " is held by a (204.8 MiB), b (204.8 MiB), c (204.8 MiB) and 2 more",
     ),
     "several": (
         title(left(), *FOUR),
