@@ -4,7 +4,7 @@ import { drawAllMoments, type Held, heldAt, momentAt } from "../src/core/moments
 
 const MIB = 2 ** 20;
 
-/** As `features/stacks/chart.py` packs it. */
+/** As `features/stacks/html.py` packs it. */
 async function packed(held: unknown): Promise<string> {
   const { readable, writable } = new CompressionStream("gzip");
   const writer = writable.getWriter();

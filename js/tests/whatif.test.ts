@@ -4,7 +4,7 @@ import { answerTo, drawAllWhatIfs, ownSize, stepOf, type WhatIf } from "../src/c
 
 const MIB = 2 ** 20;
 
-/** The same as in `tests/unit/view/test_what_if.py`. */
+/** The same as in `tests/unit/view/test_what_fits.py`. */
 function example(): WhatIf {
   const own = {
     checkpointing: false,

@@ -8,7 +8,7 @@ import { slider } from "./slider.ts";
 /** A name, the text of its line, its colour, and its bytes at each moment. */
 export type Band = [string, string, string, number[]];
 
-/** As `features/stacks/chart.py` writes it, the lowest band first. */
+/** As `features/stacks/html.py` writes it, the lowest band first. */
 export interface Held {
   /** Seconds; where `isTimed` is false, numbers of events. */
   moments: number[];
