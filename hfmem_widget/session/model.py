@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Certainty = Literal["exact", "at least", "sampled"]
-"""How a peak is known: by the allocator's counter, as a lower bound, or as the highest of some samples."""
+"""The source of a peak: the allocator's counter, a lower bound, or the highest of some samples."""
 
 SpanKind = Literal[
     "cell", "block", "train", "epoch", "step", "substep", "forward", "backward",
@@ -30,7 +30,7 @@ SpanKind = Literal[
 ]  # fmt: skip
 
 ROLES = ("allocated", "reserved", "peak", "device_used")
-"""The metrics of every device, whichever source reads them."""
+"""The metrics that every device has, whatever its source."""
 
 FINE_KINDS: frozenset[SpanKind] = frozenset(
     {"step", "substep", "forward", "backward", "optimizer", "prefill", "decode"}
@@ -44,7 +44,7 @@ MOST_SHARE = 0.01
 
 
 class LocalNote(str):
-    """A note that may name a path: it is shown, and stays out of recordings and reports."""
+    """A note that may name a path: it is shown, but left out of recordings and reports."""
 
     __slots__ = ()
 
@@ -395,7 +395,7 @@ class Contents:
     tensors: int = 0  # how many storages the weights have
     optimizer_bytes: int = 0
     libraries: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of libraries' buffers by what they are, such as ``{"DDP gradient buckets": 2684354560}``."""
+    """Bytes of libraries' buffers by name, such as ``{"DDP gradient buckets": 2684354560}``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What to change in the user's code so that a training, an evaluation or a generation fits."""
+"""Changes to the user's code that make a training, an evaluation or a generation fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Change:
 
 
 VERDICTS = {True: "fits", None: "may fit", False: "does not fit"}
-"""Whether something fits, in words; None where that is not sure."""
+"""Whether something fits, in words; the key None means unsure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +33,11 @@ class Move:
     cost: str  # its side effects, in a few words; empty where the result is the same up to rounding
     peak: int  # allocated, of a step in a training, by a dry run of the user's own model
     low: float  # the least that it needs
-    high: float  # the most that it needs, as far as is known: with fragments of the allocator's blocks
-    room: float  # available to the training on its device, what it has already included
-    spare: float = (
-        0.0  # held by something else at its beginning, such as an error: it may be free by now
-    )
-    largest_batch: int | None = (
-        None  # rows of its length that surely fit, 0 for none; None if not tried
-    )
-    longest: int | None = None  # tokens in each row of its batch that surely fit, likewise
+    high: float  # the most that it needs as far as known, with fragments of the allocator's blocks
+    room: float  # available to the training on its device, including what it has already
+    spare: float = 0.0  # held by something else when it began, such as an error; may be free now
+    largest_batch: int | None = None  # rows of its length that surely fit; None if not tried
+    longest: int | None = None  # tokens of each row that surely fit; None if not tried
 
     @property
     def fits(self) -> bool | None:
@@ -52,7 +48,7 @@ class Move:
 
     @property
     def code(self) -> str:
-        """What to set, such as ``gradient_checkpointing=True, bf16=True``."""
+        """The options to set, such as ``gradient_checkpointing=True, bf16=True``."""
         calls = {
             "model": "from_pretrained(\u2026, {})",
             "peft": "LoraConfig({})",

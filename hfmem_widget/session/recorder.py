@@ -1,4 +1,4 @@
-"""The recorder: it writes samples, spans and steps into a session, and calls the listeners."""
+"""The recorder, which writes samples, spans and steps into a session, and calls the listeners."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ StepListener = Callable[[Span], object]
 class Recorder:
     """Writes one `session`, from any thread, until `stop` or `break_off`.
 
-    `label` is what the user calls it, `started_at` the wall clock at time zero in seconds since the epoch.
+    `label` is the user's name for it, `started_at` the wall clock at time zero in seconds since the epoch.
     """
 
     def __init__(self, label: str = "", *, started_at: float = 0.0) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         self._step_listeners: list[StepListener] = []
 
     def adopt(self, devices: Sequence[Device], series: Sequence[Series]) -> None:
-        """Set the devices and series; series may be added at the end, devices may be replaced by key."""
+        """Set the devices and series; a later call may replace devices and add series at the end."""
         with self.lock:
             self.session.devices = tuple(devices)
             self.session.series = tuple(series)
@@ -119,7 +119,7 @@ class Recorder:
             counts = {**span.counts, **counts}
             if outcome == NO_STEP:
                 span, counts, outcome = replace(span, kind="block", label=NO_STEP_LABEL), {}, "done"
-            if span.kind == "step":  # one that nobody has numbered gets its number
+            if span.kind == "step":  # a step without a number gets the next one
                 last = counts.setdefault("step", float(self.session.steps.count + 1))
                 first = counts.get("first", last)
                 if first < last:
@@ -136,14 +136,14 @@ class Recorder:
                 self._spans.add(replace(span, counts={**span.counts, **counts}))
 
     def progress(self, span_id: int, peaks: Mapping[str, Peak]) -> None:
-        """Set the peaks of an open span as they are known so far."""
+        """Set the peaks of an open span so far."""
         with self.lock:
             span = self._open_span(span_id)
             if span is not None and span.peaks != peaks:
                 self._spans.add(replace(span, peaks=dict(peaks)))
 
     def note(self, sentence: str) -> None:
-        """Add a sentence to the session's notes, unless it has it already."""
+        """Add a sentence to the session's notes, unless they have it already."""
         if sentence not in self.session.notes:
             self.session.notes.append(sentence)
 
@@ -173,8 +173,8 @@ class Recorder:
     def subscribe(self, listener: Listener) -> None:
         """Call ``listener(session, samples)`` after each tick, on the poller's thread.
 
-        The samples are those that came since the tick before, oldest first: the tick's own, and one for each
-        edge of a span. There may be none if polling has stopped.
+        The samples are those since the previous tick, oldest first: the tick's own, and one for each edge of
+        a span. There may be none if polling has stopped.
         """
         self.subscribers.append(listener)
 
@@ -192,7 +192,7 @@ class Recorder:
         self._call(self.subscribers, "The live view stopped", self.session, samples)
 
     def on_step(self, listener: StepListener) -> None:
-        """Call `listener(span)` with a step that has ended, or a group, on any thread; it must be quick."""
+        """Call `listener(span)` with each ended step or group of steps, on any thread; it must be quick."""
         self._step_listeners.append(listener)
 
     def _call(self, listeners: list[Any], failed: str, *args: object) -> None:
@@ -231,7 +231,7 @@ class Recorder:
             return
         root, around = self._around(span.id, span.parent)
         alike = [other for other in around if other.kind == span.kind]
-        # Within one of its kind, or a block in one of its name, its seconds would count twice.
+        # The seconds of a span within one of its kind (for blocks: of its name) would count twice.
         if not any(span.kind != "block" or other.label == span.label for other in alike):
             self._phases.add(root, span)
         step = next((other.id for other in around if other.kind == "step"), None)

@@ -17,7 +17,7 @@ from hfmem_widget.session.model import Part
 from hfmem_widget.text import MIB
 
 BlockState = Literal["allocated", "pending", "free"]
-"""In use; freed while another stream may still read it; free."""
+"""In use; freed, but another stream may still read it; free."""
 
 SegmentKind = Literal["small", "large", "heap", "top", "mapped"]
 """The CUDA allocator's pools for requests up to 1 MiB and for larger ones; the parts of a C heap."""
@@ -33,7 +33,7 @@ _STATES: Final[dict[str, BlockState]] = {
 }
 
 Frames = Sequence[Mapping[str, Any]]
-"""Of a stack: file name, line and name of each, innermost first."""
+"""The frames of a stack, each with file name, line and name, innermost first."""
 
 
 class Event(NamedTuple):
@@ -52,9 +52,9 @@ class Block:
 
     address: int
     size: int
-    requested: int  # of its size; 0 where it is free
+    requested: int  # bytes of the request; 0 where it is free
     state: BlockState
-    frames: Frames = ()  # of the stack that allocated it, innermost first; empty if unknown
+    frames: Frames = ()  # the stack that allocated it; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ LABELS: Final[Mapping[str, str]] = {
     "stream": "free, for other streams only",
     "pool": "free, in private pools only",
 }
-"""The parts of a segment, in the order of tables and of legends."""
+"""The labels of a segment's parts, in the order of tables and legends."""
 
 _OF_PAGES = {"hole": "free, on partly used pages", "whole": "free, in whole pages"}
 _OF_A_HEAP = {"hole": "free, within the heap", "whole": "free, at the heap's top"}
@@ -219,7 +219,7 @@ def pieces(segment: Segment) -> Iterator[Piece]:
 
 
 def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
-    """Yield the pieces of a free block of an expandable segment: whole pages in it can be returned."""
+    """Yield the pieces of a free block of an expandable segment: its whole pages can be returned."""
     is_large = segment.kind == "large" and not segment.size % _LARGE_PAGE
     page = _LARGE_PAGE if is_large else _SMALL_PAGE
     start = block.address - segment.address
@@ -253,10 +253,10 @@ class MemoryMap(Shown):
     Attributes
     ----------
     devices : tuple of str
-        All devices that were read.
+        Keys of all devices that were read.
     segments : tuple of Segment
     seconds : float
-        How long it took to read.
+        Duration of the reading.
     notes : mapping of str to str
         By device, a caveat for its figures.
     """

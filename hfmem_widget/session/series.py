@@ -1,4 +1,4 @@
-"""The series and parts that can be drawn, one row each: ``series.json``, which the front end reads, too."""
+"""The label and look of each series and part; the front end reads the same ``series.json``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class SeriesLook:
     """The label and look of a series, or of a part of a device's memory.
 
     Colours are Okabe and Ito's, which colour-blind eyes can tell apart; overhead is grey.
-    `short` is the label where there is little room, `on_host` that of the process' private memory. A line is
-    `drawn` as an "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band"
-    from there up to allocated; a part may be `stacked` below allocated. A line with a `least` is a part, too,
-    and drawn on the host alone, where it reaches so many bytes. `sent` series go to the page. `held` is the
-    place, from 1, among the purposes of tensors. On the host, where they would squeeze what the process uses,
-    series `aside_on_host` are drawn only for who asks for them.
+    `short` is the label where there is little room, `on_host` the label on the host. A line is `drawn` as an
+    "area", "dashes", a "haze", a "line" with a `dash` of `view.palette.STROKES`, or a "band" from there up to
+    allocated; a part may be `stacked` below allocated. A line with a `least` is also a part; it is drawn only
+    on the host, and only if it reaches that number of bytes. `sent` series go to the page. `held` is the
+    place, from 1, among the purposes of tensors. Series that are `aside_on_host` are much larger than what
+    the process uses, so on the host they are drawn only on request.
     """
 
     label: str
@@ -34,7 +34,7 @@ class SeriesLook:
     aside_on_host: bool = False
 
     def called(self, *, is_host: bool) -> str:
-        """Return the label."""
+        """Return the label on the host, or on a GPU."""
         return self.on_host if is_host and self.on_host else self.label
 
 
@@ -42,7 +42,7 @@ TABLE: Mapping[str, SeriesLook] = {
     name: SeriesLook(**row)
     for name, row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")).items()
 }
-"""By metric, or by the name of a part: the lines, then the parts from the bottom of a stack to its top."""
+"""The rows by name of metric or part: first lines, then parts from the bottom of a stack to its top."""
 
 LINES = tuple(name for name, row in TABLE.items() if row.drawn)
 
@@ -52,7 +52,7 @@ PARTS: Mapping[str, SeriesLook] = {
 
 HOST = "cpu"
 OVERVIEW = "ranks"
-"""The device that stands for all ranks of a run; those that are drawn by themselves are ``rank:N``."""
+"""The key of the device that stands for all ranks of a run; a rank drawn by itself is ``rank:N``."""
 
 
 def is_charted(device: str, metric: str) -> bool:
@@ -62,22 +62,22 @@ def is_charted(device: str, metric: str) -> bool:
 
 
 SINGLY = tuple(name for name in TABLE if name.startswith("rank"))
-"""The metrics of that device that are a rank each, in a world of so few."""
+"""The metrics of `OVERVIEW` that each show one rank, which a small world has."""
 
 _BAND = ("lowest", "median", "allocated")
 
 
 def row_of(device: str, metric: str) -> SeriesLook:
-    """Return how a line is drawn: what was allocated by all ranks is that of the highest."""
+    """Return the look of a line; ``allocated`` of the overview is the highest rank's."""
     return TABLE["highest" if (device, metric) == (OVERVIEW, "allocated") else metric]
 
 
 def over_ranks(metrics: Iterable[str], worst: int | None = None) -> list[str]:
-    """Return which metrics of all ranks are drawn, in order: each rank by itself, or else a band."""
+    """Return the metrics of the overview to draw, in order: the single ranks, or else a band."""
     present = set(metrics)
 
     def place(name: str) -> int:
-        # Lines with gaps lie on those without, which else would hide them.
+        # Solid lines are drawn first: they would hide dashed ones.
         is_solid = TABLE[name].dash == "solid"
         return 0 if is_solid else 2 if name == f"rank{worst}" else 1
 
@@ -91,7 +91,7 @@ HELD = tuple(
 """The purposes of tensors, which are metrics of a device; see `monitor.attribution`."""
 
 COUNTED = (*HELD, "python", "arrow")
-"""The parts of allocated memory that are read: purposes of tensors, and allocators beside malloc."""
+"""The parts of allocated memory that are measured: tensors by purpose, and allocators other than malloc."""
 
 USUAL = HELD[:4]
-"""The purposes whose series every device with tensors has; the others appear once there are some."""
+"""The purposes whose series every device with tensors has; the other series appear with their first bytes."""

@@ -71,61 +71,62 @@ class Session(Shown):
     the recorder replaces them whole, so they can be read directly. The spans, the timeline and the steps
     grow in place, so that a tick costs the same however long the run: the methods hold its lock.
 
-    Two sessions are equal if their contents are equal. A copy, also by `pickle`, is what was known at that
-    moment, and is not written further. Parameters are optional, and as the attributes.
+    Two sessions are equal if their contents are equal. A copy, also by `pickle`, has what was known at that
+    moment, and never changes. All parameters are optional, and have the meaning of the attributes.
 
     Attributes
     ----------
     label : str
-        What the user calls it.
+        The user's name for it.
     started_at : float
         Wall clock at time zero, seconds since the epoch.
     lock : context manager
-        Held while something is written, and while something is read that changes in place.
+        Held during every write, and during reads of data that changes in place.
     stopped_at : float or None
         Wall clock at the end; None while the session runs.
     broken_off : bool
         Whether a fault of ours ended it.
     devices : tuple of Device
     series : tuple of Series
-        Only ever grows, at the end.
+        New series are added at the end; none is removed.
     last_sample : Sample
         The newest.
     timeline : Timeline
-        `between` is a copy that stands still while the session runs.
+        Grows in place; `between` returns a copy, which does not.
     steps : Steps
         Every finished step, folded if there are very many; `folded_steps` is a copy.
     polling : Polling
-        How the poller did.
+        Statistics of the sampling.
     contents : Contents
         The models and optimizers that were found.
     notes : list of str
-        What a person must know to read the numbers right, one plain sentence each.
+        Caveats for the numbers, one plain sentence each.
     findings : list of Finding
-        Judgements, made while it ran and at its end.
+        Judgements, made during the session and at its end.
     guides : list of Guide
-        Lines that are drawn over the chart.
+        Lines over the chart.
     stacks : Stacks or None
         What was live at the peak, by where it was allocated; None if no stacks were recorded.
     software : mapping of str to str
-        Versions of Python and some libraries where it was recorded. Two sessions may be equal without them.
+        Versions of Python and some libraries where it was recorded; equality ignores them.
     ranks : Ranks or None
-        How all ranks stand, if this is the overview of a distributed run.
+        The state of all ranks, if this is the overview of a distributed run.
     remarks : dict of int to str
-        What the card of an outermost span says of it beside others, by span id. A copy has none.
+        By the id of an outermost span, the remark of its card that compares it with others. A copy has none.
     moves : list of Move
-        What to change so that a training that ran out of memory fits, best first.
+        Changes that make a training fit that ran out of memory, best first.
     recipe : mapping of str to object
-        What dry runs of its training need on another machine, as plain data, or ``refused``: why there are
-        none. Empty without a training.
+        Plain data for dry runs of the training on another machine, or only ``refused``, the reason why there
+        is none. Empty without a training.
     what_if : WhatIf or None
-        The training at other batches and lengths, where that was worked out. A copy has none.
+        The training's memory at other batches and lengths, if that was forecast. A copy has none.
     trained : list of weakref
-        The optimizers that stepped meanwhile, and models that had batches with gradients. A copy has none.
+        The optimizers that stepped during the session, and models that had batches with gradients. A copy has
+        none.
     evaluated : list of SeenBatch
-        What models were called with without gradients meanwhile, the newest last. A copy has none.
+        The batches of models that ran without gradients during the session, the newest last. A copy has none.
     run : Run or None
-        The distributed run that was started while this was watched. A copy has none.
+        The distributed run that was started during the session. A copy has none.
     """
 
     _shown_by: ClassVar[str] = "hfmem_widget.view.card:session_bundle"
@@ -183,7 +184,7 @@ class Session(Shown):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Session):
             return NotImplemented
-        # One after the other: two threads that compare the same two would else wait for each other's lock.
+        # The two locks are held in turn: two threads that compare the same sessions could deadlock otherwise.
         mine, others = self.__getstate__(), other.__getstate__()
         del mine["_software"], others["_software"]
         return self is other or same(mine, others)
@@ -208,12 +209,12 @@ class Session(Shown):
 
     @property
     def portable_notes(self) -> list[str]:
-        """The notes that may leave this machine."""
+        """The notes without local paths, for recordings and reports."""
         return [note for note in self.notes if not isinstance(note, LocalNote)]
 
     @property
     def is_of_here(self) -> bool:
-        """Whether it was watched in this process, and is no copy."""
+        """Whether this process records it, or did; False for copies."""
         return self._software is None
 
     @property
@@ -242,7 +243,7 @@ class Session(Shown):
 
     @property
     def coarse_spans(self) -> tuple[Span, ...]:
-        """The `spans` that are not of a step or of a call of ``generate``, of which there are few."""
+        """The `spans` except those within trainings and calls of ``generate``; they are few."""
         with self.lock:
             return tuple(self._spans.coarse.values())
 
@@ -253,7 +254,7 @@ class Session(Shown):
             return self._spans.open
 
     def open_within(self, span_id: int) -> tuple[Span, ...]:
-        """Return the open spans within an open span, innermost first, without those left for later."""
+        """Return the open spans that were opened within an open span, innermost first."""
         with self.lock:
             return self._spans.within(span_id)
 
@@ -270,11 +271,11 @@ class Session(Shown):
         return self.highs_in(span_id).get(key, NOT_AVAILABLE)
 
     def highs_in(self, span_id: int) -> dict[str, float]:
-        """Return the highest sample of each series within an open span so far, as far as there is one."""
+        """Return the highest sample within an open span so far, of each series that has one."""
         with self.lock:
             highest = self._spans.highs.since(span_id)
             if highest and self.lock is UNWRITTEN:
-                # Read back: what came since is in the samples alone.
+                # Read from a file: the highs have only the span's `before`, the samples all later values.
                 start = self._spans.get(span_id)
                 since = self.timeline.between(0.0 if start is None else start.start, math.inf).high
                 highest = highest_of([highest, *since.tolist()])
@@ -287,7 +288,7 @@ class Session(Shown):
             return self._phases.within(root)
 
     def folded_steps(self, most: int, after: float = -math.inf) -> Table:
-        """Return the steps that ended after some second, folded to about `most` rows, as a copy."""
+        """Return a copy of the steps that ended after `after` seconds, folded to about `most` rows."""
         with self.lock:
             return self.steps.folded(most, after)
 
@@ -310,33 +311,33 @@ class Session(Shown):
     def latest(self, key: str) -> float:
         """Return the newest value of a series, such as ``"cuda:0/allocated"``, in bytes.
 
-        NaN if it is not available, also if it may still come: before CUDA is initialised a GPU has nothing
-        allocated, and the driver may not have named its devices yet.
+        NaN if it is not available, or not yet: before CUDA is initialised a GPU has nothing allocated, and
+        the driver may not have named its devices yet.
 
         Raises
         ------
         OptionError
-            If there cannot be such a series; the message says what there is.
+            If the session cannot have such a series; the message lists those that it has.
         """
         self._check(key)
         return self.value(self.last_sample, key)
 
     def peak(self, key: str = "") -> float:
-        """Return the highest value of a series over the whole session in bytes, as well as it is known.
+        """Return the highest known value of a series over the whole session in bytes.
 
-        That is the highest of the spans' and the steps' peaks, which are the allocator's own if it keeps
-        them, and the samples.
+        It is the highest of the samples and of the peaks of spans and steps, which are the allocator's own
+        counters where it has them.
 
         Parameters
         ----------
         key : str, optional
             Such as ``cuda:0/allocated``. By default the memory allocated on the GPU where that was highest;
-            where no GPU was used, the host's.
+            without a used GPU, the host's.
 
         Raises
         ------
         OptionError
-            If there cannot be such a series, as for `latest`; the message says what there is.
+            If the session cannot have such a series; the message lists those that it has.
         """
         if not key:
             of = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
@@ -353,8 +354,8 @@ class Session(Shown):
         return Size(max((each for each in peaks if not math.isnan(each)), default=NOT_AVAILABLE))
 
     def _check(self, key: str) -> None:
-        """Raise `OptionError` for the key of a series that there is not, unless it may still come."""
-        # If a fault of ours came before anything was read, any series might have come.
+        """Raise `OptionError` for the key of a series that the session neither has nor may get."""
+        # If a fault of ours ended the session before the first reading, the key may well be right.
         if key in self._index or (self.broken_off and not self.devices):
             return
         device, _, metric = key.partition("/")
@@ -378,13 +379,13 @@ class Session(Shown):
     def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.
 
-        A column has the key of its series, except ``peak``, which is ``cpu/resident_peak`` of the host, and
-        ``cuda:0/allocator_peak`` of a GPU: that is the counter, and not the peak of anything watched.
+        A column has the key of its series, except ``peak``, which is ``cpu/resident_peak`` of the host and
+        ``cuda:0/allocator_peak`` of a GPU: a counter of the process, not the peak of a span.
 
         Parameters
         ----------
         fold : {"high", "low"}
-            Which extreme of a row to take if a row is more than one sample.
+            The extreme to take of a row that stands for several samples.
         """
         if fold not in {"high", "low"}:
             raise ValueError(f"fold must be 'high' or 'low', not {fold!r}")
@@ -411,14 +412,14 @@ class Session(Shown):
             ``.csv`` or ``.parquet``: a table. Ending in ``.perfetto.json`` or ``.trace.json``: a trace for
             ui.perfetto.dev or chrome://tracing.
         table : {"samples", "steps", "spans"}, optional
-            Which table: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
+            The table to write: that of `to_pandas`, that of ``steps.to_pandas``, or a row for each span.
         resolution : float, optional
-            Seconds between two points of a trace's curves; each is the highest sample from there on.
+            Seconds between two points of a trace's curves; each is the highest sample up to the next point.
 
         Raises
         ------
         OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
+            If the file exists, its name has another ending, or it cannot be written.
         """
         written: Path = resolve("hfmem_widget.recording.api:save")(self, path, table, resolution)
         return written
@@ -434,12 +435,12 @@ class Session(Shown):
         path : path-like
             Ending in ``.html``.
         static : bool, optional
-            With the still chart alone: some 100 kB instead of up to 1.5 MB, and without JavaScript.
+            With only the still chart: some 100 kB instead of up to 1.5 MB, and without JavaScript.
 
         Raises
         ------
         OptionError
-            If something is there already, the ending is another one, or the file cannot be written.
+            If the file exists, its name has another ending, or it cannot be written.
         """
         written: Path = resolve("hfmem_widget.features.report.page:report")(
             self, path, static=static
@@ -472,7 +473,7 @@ class Session(Shown):
         return anatomy
 
     def kv_cache(self) -> KVCache | None:
-        """Return the KV cache of the call of ``generate`` that rose highest; None where there was none."""
+        """Return the KV cache of the call of ``generate`` with the highest peak; None without one."""
         kv_cache: KVCache | None = resolve("hfmem_widget.analysis.kv_cache:kv_cache")(self)
         return kv_cache
 

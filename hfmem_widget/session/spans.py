@@ -27,9 +27,9 @@ Row = Sequence[float]
 class Highs(dict[Key, list[Row]]):
     """The highest value of each column of rows, since each key was opened.
 
-    Each key, in order of opening, has the rows that came until the next was opened, so that a row costs the
-    same however many are open. The highs of a key are its own and those of all keys opened later; a closed
-    key leaves its own to the key before it.
+    Each key has only the rows that came before the next key was opened, so the cost of a row does not depend
+    on the number of open keys. The highs since a key was opened are those of its own rows and of all later
+    keys' rows. A closed key's rows go to the key before it.
     """
 
     def newest(self) -> Key | None:
@@ -41,7 +41,7 @@ class Highs(dict[Key, list[Row]]):
         self[key] = [row]
 
     def note(self, *rows: Row) -> None:
-        """Add rows; they may be longer than those before, and NaN is never a high."""
+        """Add rows, which may be longer than earlier ones; NaN is never a high."""
         for rows_of_newest in reversed(self.values()):
             _add(rows_of_newest, *rows)
             break
@@ -61,7 +61,7 @@ class Highs(dict[Key, list[Row]]):
 
     def close(self, key: Key) -> list[float]:
         """Close a key and return the highest values since it was opened."""
-        if key == self.newest():  # as nearly always
+        if key == self.newest():  # nearly always true
             highs = highest_of(self.pop(key))
             if self:
                 self.note(highs)
@@ -86,7 +86,7 @@ def _add(rows: list[Row], *new: Row) -> None:
 
 def highest_of(rows: Sequence[Row]) -> list[float]:
     """Return the highest value of each column, `NOTHING` for none; rows may be of different lengths."""
-    # Begins with no value: `max` keeps a NaN that comes first, and no other.
+    # `NOTHING` comes first: `max` returns a NaN only if it is the first argument.
     widths = set(map(len, rows))
     if len(widths) == 1:
         return list(map(max, repeat(NOTHING, widths.pop()), *rows))
@@ -108,13 +108,13 @@ class SpanTuple(tuple[Span, ...], Shown):
     _shown_by = "hfmem_widget.view.card:spans_bundle"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001  (IPython's)
-        # IPython knows how to print tuples, and asks nothing else for their text.
+        # IPython has a printer for tuples, and would not ask for the text of the bundle.
         del cycle
         printer.text(self._repr_mimebundle_()["text/plain"])
 
 
 def outermost(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans without a parent: what was watched."""
+    """Return the spans without a parent, such as cells."""
     return [span for span in spans if span.parent is None]
 
 
@@ -128,9 +128,10 @@ def inside(spans: Iterable[Span], root: int) -> tuple[Span, ...]:
 
 
 class Spans(Growing):
-    """Spans in order of opening, by id; `highs` has the highest samples since each open span began, by id.
+    """Spans by id, in order of opening.
 
-    The highs of an open span begin with its `before`. `coarse` has those whose kind is not in `FINE_KINDS`.
+    `highs` has the highest samples of each open span by its id, beginning with the span's `before`. `coarse`
+    has the spans whose kind is not in `FINE_KINDS`.
     """
 
     _compared = ("_by_id",)
@@ -168,7 +169,7 @@ class Spans(Growing):
         return inside(self.open, span_id)[:0:-1]
 
     def add(self, span: Span) -> None:
-        """Add a span, or replace the one with its id; the highs of one that has not ended are kept."""
+        """Add a span, or replace the one with the same id; highs are kept for spans that have not ended."""
         self._by_id[span.id] = span
         if span.kind not in FINE_KINDS:
             self.coarse[span.id] = span
@@ -183,7 +184,7 @@ class Spans(Growing):
             return
         closed = [at for at, span in self._by_id.items() if span.stop is not None]
         fine = [at for at in closed if at not in self.coarse]
-        # An eighth at once: the search takes time in proportion to all spans.
+        # An eighth is dropped at once, since the search takes time in proportion to all spans.
         for at in (fine or closed)[: max(1, len(closed) // 8)]:
             del self._by_id[at]
             self.coarse.pop(at, None)
@@ -213,7 +214,7 @@ class Phases(Growing):
             phase = phases[key] = Phase(*key)
             while len(self._by_root) > MOST_ROOTS:
                 del self._by_root[next(iter(self._by_root))]
-        size = size_of(span.counts)  # very short steps, and passes of models, come in groups
+        size = size_of(span.counts)  # very short steps and forward passes share spans
         phase.count += size
         phase.seconds += span.duration
         phase.steps += (

@@ -77,7 +77,7 @@ class Band:
 
     name: str
     sizes: tuple[int, ...]  # at each moment
-    highest: int  # the most at any event, also between the moments
+    highest: int  # over all events, also between the moments
     source: str = ""
 
 
@@ -85,7 +85,7 @@ class Band:
 class OverTime:
     """The allocated bytes of a device over time, as a stack of bands."""
 
-    moments: tuple[float, ...]  # seconds, as the peak's; or numbers of events
+    moments: tuple[float, ...]  # seconds since the session began; without times, numbers of events
     is_timed: bool  # whether the events have times
     allocated: tuple[int, ...]  # at each moment, as requested; the sum of the bands
     bands: Mapping[By, tuple[Band, ...]]  # from the bottom to the top
@@ -110,12 +110,12 @@ class LivePeak:
     time: float = NOT_AVAILABLE
     entries: int = 0  # number of recorded events
     wrapped: bool = False  # whether older events were overwritten
-    since: float = 0.0  # from when on the record has every event
+    since: float = 0.0  # the time from which the record has every event
     allocated: float = NOT_AVAILABLE
     requested: float = NOT_AVAILABLE
     """The allocator's own peaks in whole blocks and as requested; NaN if it keeps none."""
     over_time: OverTime | None = None
-    """None without recorded events, and in a recording that was read from a file."""
+    """None without recorded events, and in a session read from a file."""
     span_id: int | None = None  # of its outermost span, if it belongs to one
 
     @property
@@ -189,11 +189,11 @@ class StackRecording:
     """The source of the stacks, and the cost of recording them, in seconds."""
 
     way: Literal["allocator", "operators"]
-    """The CUDA allocator's own history, or a look at each operator's tensors."""
+    """By the CUDA allocator's own history, or by the tensors of each operator."""
     began: float = 0.0  # since the session began
     seconds: float = NOT_AVAILABLE
     """Cost of recording: an estimate for the allocator, a lower bound for operators; NaN if unknown."""
-    snapshot: float = 0.0  # cost of reading the record, after the end
+    snapshot: float = 0.0  # cost of reading the record after the end
     notes: tuple[str, ...] = ()
 
 
@@ -239,7 +239,7 @@ class Snapshot(Shown):
         return resolve("hfmem_widget.features.stacks.snapshot:explained")(self)
 
     def report(self, path: str | os.PathLike[str], *, static: bool = True) -> Path:  # noqa: ARG002
-        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if it cannot.
+        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if that fails.
 
         The page has no script, whatever `static` says.
         """
@@ -249,12 +249,12 @@ class Snapshot(Shown):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Stacks(Shown):
-    """What was live at the peak of each device, by where it was allocated.
+    """The live memory at the peak of each device, by the place of its allocation.
 
     Attributes
     ----------
     peaks : tuple of LivePeak
-        The one with the most bytes first.
+        The peak with the most bytes first.
     recording : StackRecording
     pickled : bytes
         The snapshot as `save` writes it, compressed by zlib; empty if it was not kept.
@@ -316,8 +316,8 @@ class Stacks(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the snapshot to a new file, as pytorch.org/memory_viz reads it, and return its path.
 
-        Only its owner can read the file, which has paths and names of your code. It is a pickle: open none
-        that somebody else made.
+        Only its owner can read the file, which has paths and names of your code. It is a pickle: do not open
+        one that somebody else made.
 
         Parameters
         ----------

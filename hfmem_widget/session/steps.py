@@ -34,13 +34,13 @@ class DeviceSteps:
     """The allocated memory of one device in a group of steps, in bytes; NaN if unknown."""
 
     peak: float  # the highest of a step
-    certainty: Certainty  # how that is known
+    certainty: Certainty  # of `peak`
     lowest: float  # the lowest peak of a step
     worst: int  # the number of the step with the highest peak; 0 if several share it
-    worst_tokens: float  # those of that step's largest batch, padding included
-    after: float  # after the last step
+    worst_tokens: float  # tokens of that step's largest batch, padding included
+    after: float  # allocated after the last step
     phases: Mapping[str, float]
-    """The highest peak of each of `PHASES`, of the steps on which they were measured."""
+    """The highest peak of each of `PHASES` over the steps on which it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StepGroup:
     last: int
     start: float  # seconds since the session began
     stop: float
-    samples: float  # the sum over the steps, as are the tokens; NaN if unknown
+    samples: float  # sum over the steps, like tokens; NaN if unknown
     longest: float  # the longest sequence in tokens
     tokens: float  # with padding
     content_tokens: float  # without
@@ -63,7 +63,7 @@ FIGURES = tuple(each.name for each in fields(StepGroup))[:-1]
 PER_DEVICE = (*[each.name for each in fields(DeviceSteps)][:-1], *PHASES)
 
 IN_A_FRAME = {"peak": "peak_allocated", **{phase: f"{phase}_phase_peak" for phase in PHASES}}
-"""Columns of a data frame with other names than in `PER_DEVICE`, because series have those."""
+"""Columns of `PER_DEVICE` that are renamed in a data frame, because series have the same names."""
 
 _PARENT, _FIRST, _LAST, _START, _STOP, _SAMPLES, _LONGEST, _TOKENS, _CONTENT = range(len(FIGURES))
 _PEAK, _CERTAINTY, _LOWEST, _WORST, _WORST_TOKENS, _AFTER, *_ = range(len(PER_DEVICE))
@@ -156,7 +156,7 @@ class Steps(GrowingTable):
         return self._rows
 
     def __iter__(self) -> Iterator[StepGroup]:
-        # The names before the figures: another thread may add a device, and then its columns are there.
+        # Devices are read before the table: another thread may add one, and a table can have more columns.
         devices = self.devices
         return iter([group_of(row, devices) for row in self.table.tolist()])
 
@@ -204,7 +204,7 @@ class Steps(GrowingTable):
             self._enter(table)
 
     def _enter(self, block: Table) -> None:
-        # Rows go to the newest group as long as it has room, and then to new ones.
+        # Rows are merged into the newest group as long as it has room, and then begin new groups.
         table = block
         while len(table):
             newest = int(self._rows > 0)
@@ -227,11 +227,11 @@ class Steps(GrowingTable):
                 self._make_room()
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
-        """Return a copy of the groups that ended after some second, folded to about `most` rows."""
+        """Return a copy of the groups that ended after `after` seconds, folded to about `most` rows."""
         table = self.table[self.table[:, _STOP] > after].copy()
         if len(table) <= most:
             return table
-        # Not the newest: it may still grow, and its reader then replaces it.
+        # The newest group is not folded: it may still grow, and its reader then replaces the last row.
         places, size = _places(table[:-1]), 2
         while (begins := places % size == 0).sum() >= most and size < len(table):
             size *= 2
@@ -241,8 +241,8 @@ class Steps(GrowingTable):
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame, one row a group, one column for each of `columns`.
 
-        A peak is ``cuda:0/peak_allocated``, and that of a phase ``cuda:0/forward_phase_peak``: ``peak`` and
-        ``forward`` are the names of series, which have other figures.
+        The column of a peak is ``cuda:0/peak_allocated``, that of a phase's ``cuda:0/forward_phase_peak``:
+        series have the names ``peak`` and ``forward``, and other figures.
         """
         frame = data_frame(self.table.copy(), self.columns)
         frame = frame.astype(dict.fromkeys(("parent", "first", "last"), int))
@@ -261,7 +261,7 @@ class Steps(GrowingTable):
         if self._rows:
             sizes[0] = self._in_last
         for at, (size, parent) in enumerate(zip(sizes, parents, strict=True)):
-            # What is added may be a group already.
+            # A row to add may already be a group of several steps.
             if not at or parent != parents[at - 1] or filled[-1] + size > self._size:
                 begins.append(at)
                 filled.append(size)
@@ -271,20 +271,20 @@ class Steps(GrowingTable):
 
     def _make_room(self) -> None:
         table = self._table[: self._rows]
-        folded = merged(table, np.flatnonzero(_places(table) % 2 == 0))  # two by two
-        if len(folded) == self._rows:  # every step in a run of its own: the oldest go
+        folded = merged(table, np.flatnonzero(_places(table) % 2 == 0))  # pairs of neighbours
+        if len(folded) == self._rows:  # each row is of another training: drop the oldest
             folded = folded[self._rows // 2 :]
         else:
             self._size *= 2
         self._rows = len(folded)
         self._table[: self._rows] = folded
-        self._in_last = self._size  # nothing is added to a row that was folded just now
+        self._in_last = self._size  # a row that was just folded takes no more steps
 
     def _widen(self, devices: Iterable[str]) -> None:
         new = tuple(device for device in devices if device not in self.devices)
         self._settle()
         unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
-        # The names once there are columns for them: there may be no memory for these.
+        # The columns come first: where there is no memory for them, the names stay as they were.
         self._table = np.concatenate([self._table, unknown], axis=1)
         self.devices += new
 

@@ -14,11 +14,11 @@ from hfmem_widget.session.model import Growing
 from hfmem_widget.text import wrong_value
 
 BLOCK = 64
-"""The most rows that wait: numpy takes as long for one row as for many."""
+"""The most rows that wait to be entered: numpy takes about as long for one row as for many."""
 
 
 class GrowingTable(Growing):
-    """A table that grows; its readers call `_settle` first. A copy, also by `pickle`, grows no further."""
+    """A table that grows; its readers call `_settle` first. A copy, also by `pickle`, does not grow."""
 
     def __init__(self) -> None:
         self._new: list[Sequence[float]] = []
@@ -45,7 +45,7 @@ class GrowingTable(Growing):
     def _settle(self) -> None:
         with self._lock:
             if self._new:
-                # In this order: where there is no memory for more rows, they wait.
+                # Cleared last: rows for which there is no memory yet keep waiting.
                 self._enter(np.array(self._new))
                 self._new.clear()
 
@@ -104,8 +104,8 @@ class Timeline(GrowingTable):
     ) -> Self:
         """Return a timeline of a copy of rows; a sample added to it begins a new row.
 
-        `time` is of each row's first sample, `low` and `high` have the shape ``(rows, width)``. A row has
-        `bucket` samples, and all of them have `samples`, by default as many as fit.
+        `time` is that of each row's first sample; `low` and `high` have the shape ``(rows, width)``. A row
+        has `bucket` samples. `samples` is the number in all rows, by default `bucket` for each.
         """
         timeline = cls(0, capacity)
         timeline._time = np.array(time, dtype=np.float64)
@@ -164,8 +164,8 @@ class Timeline(GrowingTable):
             del self.gaps[shortest]
 
     def widen(self, width: int) -> None:
-        """Make room for series that appeared later; their past is "not available"."""
-        # At once: a reader who enters rows meanwhile would put back the narrower arrays.
+        """Add columns for new series; their past is NaN."""
+        # Under the lock: a reader who enters rows meanwhile would put back the narrower arrays.
         with self._lock:
             self._settle()
             if width > self.width:
@@ -220,7 +220,7 @@ class Timeline(GrowingTable):
         self._filled = len(time) - int(starts[-1])
 
     def _fold(self) -> None:
-        # An odd last row has nothing to merge with and stays as it is.
+        # An odd last row has no partner, and stays as it is.
         rows, starts = slice(self._rows), np.arange(0, self._rows, 2)
         kept = len(starts)
         self._time[:kept] = self._time[starts]

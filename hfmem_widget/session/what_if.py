@@ -29,9 +29,9 @@ class Variant:
     precision: str
     held: Mapping[str, float]  # bytes of the parts that no batch changes
     moments: tuple[Moment, ...]  # the largest is the peak
-    low: float  # the real peak is expected between these shares of it
+    low: float  # the real peak is expected between these two shares of the figure
     high: float
-    off: float  # largest relative difference to a dry run, including those that were not fitted
+    off: float  # largest relative difference to a dry run, also to those left out of the fit
 
     def peak(self, rows: int, length: int) -> float:
         """Return the bytes at the peak."""
@@ -51,11 +51,11 @@ class WhatIf:
 
     batch: int  # its own rows
     length: int  # its own tokens
-    rows: tuple[int, int]  # the least and the most for which it is known
+    rows: tuple[int, int]  # the least and the most for which figures are known
     lengths: tuple[int, int]
-    room: float  # bytes that it may have; NaN if unknown
-    spare: float  # bytes more, which may be free by now
-    margin: float  # times the peak that it may take
+    room: float  # bytes that it may take; NaN if unknown
+    spare: float  # further bytes that may be free by now
+    margin: float  # the factor by which it may exceed its peak
     variants: tuple[Variant, ...]  # its own first
 
     def knows(self, rows: int, length: int) -> bool:
@@ -64,7 +64,7 @@ class WhatIf:
         return few <= rows <= many and short <= length <= long
 
     def fits(self, low: float, high: float) -> bool | None:
-        """Return whether a peak between these fits; None where that is not sure."""
+        """Return whether a peak between these bounds fits; None if that is unsure."""
         if high * self.margin <= self.room:
             return True
         return False if low > self.room + self.spare else None
