@@ -1,1 +1,1 @@
-"""Why memory ran out, and what would help there: from the error's text and what was known at that instant."""
+"""Out-of-memory errors: cause and remedies, from the error's text and the figures of that instant."""

@@ -1,7 +1,7 @@
-"""What to change after an out-of-memory error: only what has a reason in the incident, best first.
+"""Advice after an out-of-memory error, best first. Each has its reason in the incident.
 
-A part, a phase or the request must call for it. If a part would go away, the saving is this run's own figure.
-What is tried by dry runs of the model (`features.fit`) is left out where there were such.
+The reason is a part of memory, a phase or the request. The saving of a part that would go away is this run's
+own figure. If dry runs of the model (`features.fit`) were made, the changes that they try are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hfmem_widget.text import (
 )
 
 MOST = 5
-VARIES_FROM = 1.5  # the longest sequence by the shortest; then no two steps request the same sizes
+VARIES_FROM = 1.5  # longest sequence divided by shortest; then steps request different sizes
 KEPT_FROM = 256 * MIB
 BEFORE_A_LIMIT = frozenset({"another model", "graphs", "leak", "kv cache", "training", "long rows"})
 ENOUGH = (BEFORE_A_LIMIT | {"fragmentation"}) - {"long rows"}
@@ -41,7 +41,7 @@ DOMINATES_FROM = 0.35
 STATES_FROM = 0.2
 WEIGHTS_FROM = 0.45
 
-LONG = 512  # tokens of a sequence from which on a shorter one is worth a thought
+LONG = 512  # tokens of a sequence from which on a shorter one is advised
 BF16_FROM = (8, 0)  # the least compute capability that supports bfloat16
 _FOUR_BITS_OF_SIXTEEN = 0.28  # 4.5 bits a weight, with the scales of a block of 64
 
@@ -49,7 +49,7 @@ _FOUR_BITS_OF_SIXTEEN = 0.28  # 4.5 bits a weight, with the scales of a block of
 def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
     """Return the remedies of the diagnosed cause, then the changes that save most."""
     first = list(remedies(incident, diagnosis.cause))
-    # A remedy of these causes is enough: nothing else need be smaller.
+    # For these causes the remedy is enough, and nothing else has to be smaller.
     is_enough = first and diagnosis.cause in ENOUGH
     more = [] if is_enough else sorted(savings(incident), key=lambda advice: -advice.bytes)
     last = list(_left_behind(incident))
@@ -59,14 +59,14 @@ def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
 
 
 def advice_of(move: Move) -> Advice:
-    """Return a change that a dry run has tried as advice."""
+    """Return the advice to make a change that a dry run has tried."""
     peak = f"{format_bytes(move.peak)}, which {VERDICTS[move.fits]}"
     reason = f"by a dry run of this model, the peak is then {peak}"
     return Advice(f"{move.name[:1].upper()}{move.name[1:]}", reason)
 
 
 def remedies(incident: Incident, cause: Cause) -> Iterator[Advice]:
-    """Yield what a cause calls for, the most useful first."""
+    """Yield the remedies of a cause, the most useful first."""
     if cause == "fragmentation":
         yield from _of_fragmentation(incident)
     elif cause in BEFORE_A_LIMIT:
@@ -154,7 +154,7 @@ def _of_fragmentation(incident: Incident) -> Iterator[Advice]:
 
 def _less_cache(incident: Incident, cache: Cache) -> Advice:
     room = incident.room_for_cache
-    # Blocks that grow leave pieces behind, up to a second cache; temporaries of all rows had all the room.
+    # A growing cache leaves free pieces, up to its own size; the temporaries of all rows took all the room.
     rows = int(cache.rows * room / (2 * cache.whole + room)) if cache.layers > 1 else 0
     size = format_bytes(rows * cache.whole / cache.rows)
     fewer = "Generate for fewer sequences at a time, or set" if cache.rows > 1 else "Set"
@@ -219,7 +219,7 @@ def _left_behind(incident: Incident) -> Iterator[Advice]:
 
 
 def savings(incident: Incident) -> Iterator[Advice]:
-    """Yield what may save memory."""
+    """Yield the changes that may save memory."""
     yield from _of_the_request(incident)
     if evaluating(incident):
         yield from _of_evaluation(incident)
@@ -280,7 +280,7 @@ def _of_evaluation(incident: Incident) -> Iterator[Advice]:
 
 
 def of_states(incident: Incident) -> Iterator[Advice]:
-    """Yield what makes gradients and optimizer states smaller."""
+    """Yield the changes that make gradients and optimizer states smaller."""
     contents, states = incident.contents, incident.part("optimizer")
     missing, names = incident.seen.states, [name.lower() for name in contents.optimizers]
     whole = states + missing

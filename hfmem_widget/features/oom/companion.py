@@ -1,7 +1,7 @@
-"""Why a watched stretch of code ran out of memory: noted when it happens, judged when the code has failed.
+"""Explains why watched code ran out of memory: events are noted as they happen, and judged after a failure.
 
-Nothing of the error is kept, neither its traceback nor a frame nor a tensor: only figures and names. What
-judges it is imported once some code has failed: nearly no cell does.
+Only figures and names of the error are kept, but no traceback, frame or tensor. The modules that judge it are
+imported after the first failure, since nearly all cells succeed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from hfmem_widget.features.oom.incident import Noted, Report
     from hfmem_widget.features.oom.model import Failure
 
-MOST_KEPT = 4  # events of one watch that are kept: the last ones
-MOST_MARKS = 8  # marks of one watch on the chart: the last ones
+MOST_KEPT = 4  # the newest events that a watch keeps
+MOST_MARKS = 8  # the newest marks of a watch on the chart
 
 
 class OutOfMemory(Companion):
-    """Watches one stretch of code for errors about memory, and says why.
+    """Watches one stretch of code for errors about memory, and explains them.
 
     Of nested watches, only the innermost one that is not quiet shows its card.
     """
@@ -63,7 +63,7 @@ class OutOfMemory(Companion):
             recorder.subscribe(self._attach)
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Note what the error says."""
+        """Note the error's figures, if it is about memory."""
         others = begun(OutOfMemory)
         if self in others:
             others.remove(self)
@@ -111,7 +111,7 @@ class OutOfMemory(Companion):
         return NOTHING
 
     def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return the card; in the place of what dry runs have tried stands the best that they found."""
+        """Return the card; the best change that dry runs found replaces the advice that they tried."""
         report, failure = self._report, self._failure
         if report is None or failure is None:
             return NOTHING

@@ -1,6 +1,6 @@
-"""Why memory ran out, in plain words: of the causes that an incident shows, the one that decided.
+"""Why memory ran out, in plain words: the decisive one of the causes that an incident shows.
 
-The names of the functions that ran say what the code was doing.
+The names of the running functions tell what the code was doing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hfmem_widget.features.oom.observer import BACKWARD
 from hfmem_widget.session import HELD
 from hfmem_widget.text import format_bytes, format_count, format_counted
 
-# The least shares of what there is:
-GROWN_FROM = 0.15  # growth that can have filled it
-FRAGMENTED_FROM = 0.1  # free pieces that can be the cause; a few are always there
-HUGE_FROM = 1 / 3  # a request that is the cause whatever else there is
+# The least shares of the memory that this process could use:
+GROWN_FROM = 0.15  # growth that can be the cause
+FRAGMENTED_FROM = 0.1  # free pieces that can be the cause; there are always a few
+HUGE_FROM = 1 / 3  # a request that is the cause whatever else is allocated
 LARGE_FROM = 0.1  # a request that can be the cause at all
-MADE_OF_ACTIVATIONS = 0.35  # of what is allocated, where the batch is what takes it
-LONG_FROM = 2.0  # times the longest sequence of any other step
-OTHERS_FROM = 0.1  # use by other processes that is worth naming
-OFTEN_FREE = 0.2  # free memory beside which only a huge request fails, even if its size is unknown
+MADE_OF_ACTIVATIONS = 0.35  # activations, of the allocated bytes, that make the batch the cause
+LONG_FROM = 2.0  # the longest sequence, as a multiple of the longest in other steps
+OTHERS_FROM = 0.1  # other processes' use that is named
+OFTEN_FREE = 0.2  # free memory with which only a huge request fails, even one of unknown size
 
-# The innermost functions show what requested memory; the wrappers of a module's call lie between them.
+# The number of innermost functions that show what requested memory, with the wrappers of modules' calls.
 NEAR = 14
 
 _FUNCTIONS = {
@@ -38,8 +38,8 @@ _FUNCTIONS = {
     },
     "pinning": {"pin_memory", "_pin_memory_loop", "do_one_step"},
 }  # fmt: skip
-"""A loss over the vocabulary; attention that keeps its scores; an evaluation that puts its predictions
-together; host memory that is pinned for a GPU."""
+"""The functions of a loss over the vocabulary, of attention that keeps its scores, of an evaluation that
+concatenates its predictions, and of pinning host memory for a GPU."""
 
 _EVALUATING = {"evaluation_loop", "prediction_loop", "prediction_step", "evaluate", "predict"}
 _OPTIMIZERS = (
@@ -54,8 +54,8 @@ _CHECKPOINTING = "torch.utils.checkpoint."
 def diagnose(incident: Incident) -> OomDiagnosis:
     """Return why memory ran out.
 
-    The causes are tried in the order in which one makes the others pointless: what would have to change
-    comes before what the allocator met with, for what follows must fit, too.
+    A cause comes before those that are pointless to remove while it lasts: first what the code has to change,
+    then the allocator's difficulties, since later requests must fit, too.
     """
     return (
         _beside_the_gpu(incident)
@@ -76,7 +76,7 @@ def diagnose(incident: Incident) -> OomDiagnosis:
 
 
 def _beside_the_gpu(incident: Incident) -> OomDiagnosis | None:
-    """Return that the GPU was not full, where CUDA's own error does not say what was."""
+    """Return the cause of an error of CUDA itself, which gives no figures, if the GPU was not full."""
     if incident.origin != "cuda runtime":
         return None
     free = f"{format_bytes(incident.free)} of {incident.place} is free" if incident.free > 0 else ""
@@ -125,7 +125,7 @@ def _kv_cache(incident: Incident) -> OomDiagnosis | None:
 
 def _training(incident: Incident) -> OomDiagnosis | None:
     seen, held = incident.seen, sum(incident.part(name) for name in HELD)
-    # Even with nothing else allocated, so a smaller batch does not help.
+    # It would not fit even with nothing else allocated, so a smaller batch does not help.
     if seen.cache or not to_come(incident) > max(0.0, incident.allocated + incident.room - held):
         return None
     parts = [f"{format_bytes(seen.gradients)} of gradients"] if seen.gradients else []
@@ -159,7 +159,7 @@ def _fragmentation(incident: Incident) -> OomDiagnosis | None:
     enough = max(asked, FRAGMENTED_FROM * incident.ceiling)
     if incident.on_the_host or incident.origin != "cuda" or not incident.slack >= enough:
         return None
-    # What follows must fit, too.
+    # The requests that follow must fit, too.
     if largest >= asked or asked + to_come(incident) > incident.room:
         return None
     pieces = f"pieces of up to {format_bytes(largest)}" if largest > 0 else "smaller pieces"
@@ -179,7 +179,7 @@ def _growth(incident: Incident) -> OomDiagnosis | None:
 
 
 def limit(incident: Incident) -> OomDiagnosis | None:
-    """Return that a limit on this process is the cause, if nothing but that is."""
+    """Return the limit on this process as the cause, if the request would fit without it."""
     if incident.on_the_host:
         if not incident.met_a_limit:
             return None
@@ -189,7 +189,7 @@ def limit(incident: Incident) -> OomDiagnosis | None:
         )
         return OomDiagnosis("limit", f"Limit reached: {limits}; {mapped}.")
     is_limited = incident.allowed > 0 or incident.preemptive
-    # Beyond the device, the request would not fit without the limit either.
+    # A request larger than the device would not fit without the limit either.
     if incident.is_beyond or not is_limited or incident.free < incident.asked:
         return None
     limits = (
@@ -205,7 +205,7 @@ def limit(incident: Incident) -> OomDiagnosis | None:
 
 
 def _page_cache(incident: Incident) -> OomDiagnosis | None:
-    """Return that only page cache was left, where CPU and GPU share memory and CUDA does not count it."""
+    """Return page cache as the cause: CUDA counts it as used where CPU and GPU share memory."""
     cache, free = incident.part("page_cache"), incident.free
     if not (cache > 0 and free >= incident.asked > free - cache):
         return None
@@ -218,7 +218,7 @@ def _page_cache(incident: Incident) -> OomDiagnosis | None:
 
 
 def huge(incident: Incident) -> OomDiagnosis | None:
-    """Return that the request itself is the cause, if it is."""
+    """Return the size of the request as the cause; None if another cause is as likely."""
     asked, there_is = incident.asked, incident.ceiling
     if incident.on_the_host and not asked > 0:
         if incident.free < OFTEN_FREE * there_is or not incident.free > 0:
@@ -231,7 +231,7 @@ def huge(incident: Incident) -> OomDiagnosis | None:
         )
     held = sum(incident.part(name) for name in HELD)
     not_held = there_is - held
-    # Beside what others use even a middling request does not fit, nor do all predictions beside themselves.
+    # With other processes on the device, or copies of all predictions, a middling request can fail as well.
     is_another = running(incident, "gathering") or _other_processes(incident) is not None
     enough = not_held if is_another else min(not_held, HUGE_FROM * there_is)
     if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
@@ -307,14 +307,14 @@ def _biggest_part(incident: Incident) -> tuple[str, str] | None:
 
 
 def with_share(size: float, incident: Incident) -> str:
-    """Return a size, and its share of what is allocated if that is known."""
+    """Return a size, and its share of the allocated bytes if they are known."""
     if not incident.allocated > 0:
         return format_bytes(size)
     return f"{format_bytes(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
 
 
 def running(incident: Incident, what: str) -> bool:
-    """Return whether one of `_FUNCTIONS` asked; logits that are requested are a loss."""
+    """Return whether a function of `_FUNCTIONS` made the request; a request for logits is a loss."""
     near = _within_backward(incident)[:NEAR]
     return _ran(near, _FUNCTIONS[what]) or (what == "loss" and is_logits(incident))
 
@@ -346,7 +346,7 @@ def in_backward(incident: Incident) -> bool:
 
 
 def to_come(incident: Incident) -> float:
-    """Return the bytes that the code certainly needed next: gradients and states, or more of a KV cache."""
+    """Return the bytes that the code would need next for certain: gradients and states, or a KV cache."""
     seen, cache = incident.seen, incident.seen.cache
     if cache is not None:
         return cache.whole - cache.held
@@ -361,7 +361,7 @@ def recomputing(incident: Incident) -> bool:
 
 
 def checkpointed(incident: Incident) -> bool:
-    """Return whether activations were being recomputed, or the model's own fields say that they will be."""
+    """Return whether activations were being recomputed, or will be according to the model's own fields."""
     is_recomputing = any(call.startswith(_CHECKPOINTING) for call in incident.calls)
     return incident.model.checkpointing or is_recomputing
 
@@ -371,13 +371,13 @@ def is_logits(incident: Incident) -> bool:
     tokens, vocabulary = incident.batch_tokens, incident.model.vocabulary
     if not (tokens > 0 and vocabulary):
         return False
-    # Requests are rounded up to 2 MiB; the loss looks at one token fewer a sequence.
+    # Requests are rounded up to 2 MiB; the loss drops one token of each sequence.
     sizes = [tokens * vocabulary * width for width in (2, 4)]
     return any(0.97 * size <= incident.asked <= 1.01 * size + 2**21 for size in sizes)
 
 
 def _within_backward(incident: Incident) -> tuple[str, ...]:
-    """Return the functions that ran, without the callers of the backward pass: these requested no memory."""
+    """Return the running functions without the callers of the backward pass, which requested no memory."""
     return tuple(takewhile(BACKWARD.__ne__, incident.calls))
 
 

@@ -1,7 +1,7 @@
 """Errors about memory of PyTorch 2.6 to 2.15 and its libraries, and the figures in their texts.
 
-An error's type or the beginning of its text decides: "out of memory" within a sentence, or in a ValueError,
-means nothing. Sizes are as exact as the text, with two decimals. No error is kept.
+An error is recognised by its type or the beginning of its text, not by "out of memory" within a sentence or
+in a ValueError. Sizes are as exact as the text, which has two decimals. No error is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Origin = Literal[
 ]  # fmt: skip
 """The library or allocator whose request failed."""
 
-MOST_ERRORS: Final = 16  # errors of a chain that are looked at
-MOST_TEXT: Final = 20_000  # characters that are looked at
+MOST_ERRORS: Final = 16  # errors of a chain that are read
+MOST_TEXT: Final = 20_000  # characters that are read
 BESIDE_THE_ALLOCATOR: Final[frozenset[Origin]] = frozenset(
     {"cuda runtime", "cublas", "cudnn", "nccl", "bitsandbytes"}
 )
-"""Libraries that request memory of the driver itself, and cannot use PyTorch's cache."""
+"""Libraries that request memory from the driver, and cannot use PyTorch's cache."""
 
 ON_THE_HOST: Final[frozenset[Origin]] = frozenset({"cpu", "numpy", "python"})
 
@@ -39,7 +39,7 @@ _ABSURD: Final = 2.0**63  # some versions write 2**64 - 1 for an unknown size
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryText:
-    """What an error's text says; bytes, NaN if it does not say."""
+    """The figures of an error's text; bytes, NaN if it has none."""
 
     origin: Origin
     device: str = ""  # such as cuda:1; empty if unknown
@@ -49,10 +49,10 @@ class OutOfMemoryText:
     allowed: float = NOT_AVAILABLE  # what this process may use at most, if a limit is set
     allocated: float = NOT_AVAILABLE  # by PyTorch's tensors
     unallocated: float = NOT_AVAILABLE  # what PyTorch has reserved beyond that
-    in_use: float = NOT_AVAILABLE  # by this process, with what is not PyTorch's
+    in_use: float = NOT_AVAILABLE  # by this process, also outside of PyTorch
     processes: tuple[tuple[int, float], ...] = ()  # other processes by the driver's ids
-    preemptive: bool = False  # whether a limit kept the allocator from even asking the driver
-    is_certain: bool = True  # False if the text may mean something else than memory
+    preemptive: bool = False  # whether a limit stopped the request before it reached the driver
+    is_certain: bool = True  # False if the text has other possible causes than memory
 
 
 _SIZE = r"(\d{1,20}(?:\.\d{0,3})? (?:bytes|[KMGTPE]i?B))"
@@ -64,7 +64,7 @@ _GOES_ON = r" (?:error|exception|while|when|allocating|on|during|at|in)\b"
 
 _BEGINNINGS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "cuda": (
-        # Alone it is what a user's own tests raise, and transformers' and accelerate's.
+        # Without figures it is raised by users' tests, and by those of transformers and accelerate.
         r"(?:CUDA|HIP) out of memory(?:\.|\s*$)",
         r"Allocation was preemptively rejected",
     ),
@@ -97,7 +97,7 @@ _BEGINNINGS: Final[Mapping[Origin, tuple[str, ...]]] = {
     "numpy": (r"Unable to allocate (?:array|.{1,40} for an array) with shape",),
     "no batch size": (r"No executable batch size found, reached zero\.",),
     "other": (
-        # What others write, and tests that play it: a few words before it, and none that it is out of.
+        # Texts of other libraries and of mocks: few words precede it, and no noun follows.
         rf"(?:[\w.:-]{{1,30}} ){{0,3}}[Oo]ut of memory(?:(?! ?[\w'])|{_GOES_ON})",
         r"RESOURCE_EXHAUSTED: ",
         r"FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",
@@ -138,7 +138,7 @@ _UNITS: Final = {
 
 
 def about_memory(error: BaseException | None) -> tuple[BaseException, OutOfMemoryText] | None:
-    """Return which of an error and its causes is about memory, and what it says; the error must not be kept.
+    """Return the error about memory in a chain, and the figures of its text; the error must not be kept.
 
     The type decides for ``torch.OutOfMemoryError`` and ``MemoryError``. A ``RuntimeError`` (all that cuBLAS,
     NCCL and the CPU allocator raise) and an ``OSError`` count by the beginning of their texts.
@@ -170,7 +170,7 @@ def _read(error: BaseException) -> OutOfMemoryText | None:
 
 
 def read_text(text: str) -> OutOfMemoryText | None:
-    """Return what an error's text says of memory; None if it does not begin as such a text does."""
+    """Return the figures of an error's text; None if its beginning is not that of an error about memory."""
     text = text[:MOST_TEXT].strip()
     # A thread or a worker passes the original error's text on with its traceback.
     if _CAUGHT.match(text) and (raised := _RAISED.findall(text)):

@@ -1,4 +1,4 @@
-"""The card below an out-of-memory error: what was requested, what was there, why, and what to change."""
+"""The card below an out-of-memory error: the request, the memory, the cause and the advice."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
 from hfmem_widget.view.what_fits import moves_table
 
-SENTENCE = 500  # characters at most: labels of the user's may stand in it
+SENTENCE = 500  # characters at most, since it may quote the user's labels
 UNRECORDED = "allocated before stacks were recorded"
-LEAST_CACHE = MIB  # less is not worth a figure
-LEAST_SHARE = 0.0005  # of all parts: a smaller one cannot be seen in the bar and is not listed
+LEAST_CACHE = MIB  # a smaller cache is not shown
+LEAST_SHARE = 0.0005  # of all parts; a smaller part is invisible in the bar, and not listed
 
 OF_THE_PROCESS = tuple(LABELS)[: tuple(LABELS).index("cache") + 1]
-"""What counts against a limit on this process: all that PyTorch has reserved."""
+"""The parts that count against a limit on this process: all memory that PyTorch has reserved."""
 
 WHO: dict[Origin, str] = {
     "cuda": "PyTorch's allocator",
@@ -58,7 +58,8 @@ def out_of_memory_bundle(
 ) -> dict[str, str]:
     """Return the card by MIME type.
 
-    The `moves` are what would fit, by dry runs. `earlier` is how many such errors were caught before.
+    The `moves` are the changes that would fit, by dry runs. `earlier` is the number of such errors that the
+    code caught before.
     """
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(
@@ -87,7 +88,7 @@ def out_of_memory_bundle(
 
 
 def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
-    """Return the known figures: what each is, its value, and what stands small below it."""
+    """Return the known figures, each with its name, its value and its small print."""
     total = incident.capacity
     on_the_host = incident.on_the_host
     owner = f"by {incident.host.command}" if incident.met_a_limit else "to this process"
@@ -107,7 +108,7 @@ def figures_of(incident: Incident) -> list[tuple[str, str, str]]:
 def _parts(incident: Incident) -> kit.Fragment:
     parts = parts_of(incident)
     least = LEAST_SHARE * sum(part.bytes for part in parts)
-    # What is free is among the figures.
+    # Free memory is among the figures already.
     seen = [part for part in parts if part.bytes > least and part.name != "free"]
     if not seen:
         return kit.NOTHING
@@ -131,7 +132,7 @@ def _place(incident: Incident) -> kit.Fragment:
 
 
 def where(incident: Incident) -> tuple[str, ...]:
-    """Return what was running, outermost first, as short phrases."""
+    """Return the running code as short phrases, outermost first."""
     spans = (span for span in incident.path if span.kind not in {"cell", "block"})
     phrases = [span.label or span.kind for span in spans]
     if in_backward(incident) and incident.within("backward") is None:
@@ -172,7 +173,7 @@ def _blocks(incident: Incident) -> kit.Fragment:
 
 
 def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.Fragment:
-    """Return what to do as a list, numbered but for `beside_moves`; nothing without advice."""
+    """Return the advice as a list, numbered unless `beside_moves`; nothing without advice."""
     if not advice:
         return kit.NOTHING
     items, lines = [], []
@@ -196,7 +197,7 @@ def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.
 
 
 def parts_of(incident: Incident) -> tuple[Part, ...]:
-    """Return the parts of the device, or those of what this process has mapped if that met a limit."""
+    """Return the parts of the device, or of this process' mapped memory if that met a limit."""
     parts = incident.anatomy.parts if incident.anatomy is not None else ()
     if not (parts and incident.met_a_limit):
         return parts
@@ -206,7 +207,7 @@ def parts_of(incident: Incident) -> tuple[Part, ...]:
 
 
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:
-    """Return what the bar shows: all of the device, or what counts against a limit on this process."""
+    """Return the parts in the bar: those of the device, or those that count against a limit."""
     parts = parts_of(incident)
     if incident.allowed > 0:
         return tuple(part for part in parts if part.name in OF_THE_PROCESS)
@@ -226,7 +227,7 @@ def bar_html(incident: Incident) -> str:
     asked = incident.asked if incident.asked <= there_is else 0.0
     full = max(there_is, total + asked)
     end = 100 * there_is / full
-    # Drawn over the rest, in the colour of text: it is what did not give way.
+    # The line of the capacity is drawn over the parts, in the colour of text.
     over = (
         f'<line x1="{end:.2f}%" x2="{end:.2f}%" y1="0" y2="{_HEIGHT}" stroke="currentColor" '
         f'stroke-width="{2 if end < 99.9 else 0}"/>'

@@ -30,12 +30,12 @@ from hfmem_widget.sources.heap.referents import outwards
 from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import GIB, format_bytes
 
-CONTEXT_UP_TO = 2 * GIB  # what CUDA and its libraries take beyond what PyTorch has reserved
-LIMITED_BELOW = 0.995  # a ceiling above this share of the device is no limit, but rounding
-SAME_WITHIN = 0.01  # requests that differ by less are the same: a text has two decimals
+CONTEXT_UP_TO = 2 * GIB  # the most that CUDA and its libraries take outside of PyTorch's allocator
+LIMITED_BELOW = 0.995  # a ceiling above this share of the device is rounding, not a limit
+SAME_WITHIN = 0.01  # requests that differ by a smaller share are the same: a text has two decimals
 
 MOST_MODULES = 2_000
-"""Modules of a model whose fields are read at most."""
+"""The most modules of a model whose fields are read."""
 
 
 def failure_of(
@@ -68,13 +68,13 @@ def belongs_to(error_text: OutOfMemoryText, event: OomEvent) -> bool:
 def device_of(
     session: Session, error_text: OutOfMemoryText, event: OomEvent | None, span: Span | None = None
 ) -> Device:
-    """Return an error's device, or else the GPU with the highest peak; without a GPU one without a key."""
+    """Return an error's device, or else the GPU with the highest peak; without a GPU, one without a key."""
     devices = {device.key: device for device in session.devices}
     key = error_text.device if event is None else event.device
     if key:
         return devices.get(key, Device(key, ""))
     gpus = [device for device in session.devices if ":" in device.key]
-    if error_text.origin == "no batch size" and not gpus:  # which is tried on the CPU as well
+    if error_text.origin == "no batch size" and not gpus:  # also raised on the CPU
         gpus = list(session.devices)
 
     def highest(device: Device) -> float:
@@ -102,7 +102,7 @@ def incident_of(
     error_text, sample = failure.error_text, sample or failure.sample
     device = device_of(session, error_text, event, span)
     seen = event or OomEvent(device.key, NOT_AVAILABLE, NOT_AVAILABLE, NOT_AVAILABLE)
-    # The allocator's own are of that very instant; a sample is only near to it.
+    # The allocator's own readings are of that very instant, a sample is only near it.
     readings = dict(seen.readings)
     if event is None and not math.isnan(error_text.allocated):
         readings = dict.fromkeys(("allocated", "active", "requested"), error_text.allocated)
@@ -114,7 +114,7 @@ def incident_of(
         key = key_of(device, metric)
         value = session.value(sample, key)
         if metric in HELD and later is not None:
-            # An error makes nothing: what was counted afterwards was there when memory ran out.
+            # An error allocates no such tensors: those counted after it were there when memory ran out.
             counted_later = session.value(later, key)
             value = max(known_of(value, counted_later), known_of(counted_later, value))
         return known_of(readings.get(metric, NOT_AVAILABLE), value)
@@ -186,7 +186,7 @@ def _capacity(
     error_text: OutOfMemoryText, seen: OomEvent, device: Device, driver: float
 ) -> tuple[float, float]:
     """Return the device's capacity for programs, and the limit of this process, NaN without one."""
-    if error_text.origin == "mps":  # whose limit is Apple's own recommendation
+    if error_text.origin == "mps":  # its text has only the limit, which Apple recommends
         return error_text.allowed, NOT_AVAILABLE
     total = known_of(known_of(seen.total, error_text.total), device.total - known_of(driver, 0.0))
     allowed = known_of(error_text.allowed, seen.ceiling)
@@ -210,19 +210,19 @@ def _others(error_text: OutOfMemoryText, used: float, reserved: float, sampled: 
     if foreign:
         return sum(size for _, size in foreign)
     if not math.isnan(sampled):
-        # MPS limits this process alone, whatever others have of the machine.
+        # The limit of MPS is one on this process alone, whatever other processes use.
         return NOT_AVAILABLE if error_text.origin == "mps" else sampled
     if not math.isnan(error_text.in_use):
         return max(0.0, used - error_text.in_use)
     if error_text.processes:
         return 0.0
     beyond = used - reserved
-    # Up to there it may all be this process' own context.
+    # Up to `CONTEXT_UP_TO`, all of it may be this process' own context.
     return beyond if beyond > CONTEXT_UP_TO else NOT_AVAILABLE
 
 
 def _calls_in(error: BaseException) -> tuple[str, ...]:
-    """Return the functions that ran where an error was raised, innermost first, across threads."""
+    """Return the functions that were running when an error was raised, innermost first, across threads."""
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     around = outwards(frames[0].f_back if frames else None)
     return calls_of(chain(reversed(frames), around))
@@ -247,7 +247,7 @@ def _facts_of(models: Iterable[Any]) -> ModelFacts:
 _EVIDENCE = (
     "asked", "free", "total", "allowed", "allocated", "reserved", "largest_free", "others", "room",
 )  # fmt: skip
-"""Figures of an incident in its finding, where they are known."""
+"""The figures of an incident that its finding has, if they are known."""
 
 Noted = tuple[OomEvent, tuple[Span, ...], Sample]
 """An event, and the session's open spans and last sample at that instant."""
@@ -275,10 +275,10 @@ def report_on(
     event, path, sample = next(events, (None, (), failure.sample))
     if event is None:
         path = _raised_in(session, span)
-        # What was read as the error left the span that raised it is the nearest to it.
+        # The sample nearest to the error is that at the end of the span that raised it.
         sample = path[-1].after or failure.sample
     else:
-        # As they ended, since only then is counted what was in them; one of very many may be forgotten.
+        # Spans have their counts only at their end; a span that was dropped since stays as it was.
         ended = {each.id: each for each in session.spans}
         path = tuple(ended.get(each.id, each) for each in path)
     incident = incident_of(session, failure, event, sample, path=path, span=span)
@@ -291,7 +291,7 @@ def report_on(
 
 
 def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
-    """Return the spans that an error went through, outermost first."""
+    """Return the spans that an error ended, outermost first."""
     by_id = {span.id: span for span in session.spans}
     raised = [
         each for each in by_id.values() if each.outcome == root.outcome and each.id >= root.id
@@ -307,7 +307,7 @@ def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
 def finding_of(
     incident: Incident, diagnosis: OomDiagnosis, advice: Sequence[Advice], span: Span
 ) -> Finding:
-    """Return an error as a finding of the span that it ended."""
+    """Return the finding of an error, for the span that it ended."""
     figures = {name: getattr(incident, name) for name in _EVIDENCE} | {"total": incident.capacity}
     finite = {name: int(value) for name, value in figures.items() if math.isfinite(value)}
     return Finding(
@@ -328,7 +328,7 @@ def finding_of(
 
 
 def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
-    """Return errors that the code itself caught as a finding of its span."""
+    """Return the finding of errors that the code itself caught, for its span."""
     errors = "An out-of-memory error was" if count == 1 else f"{count} out-of-memory errors were"
     which = "it" if count == 1 else "the last one"
     return Finding(
@@ -347,7 +347,7 @@ def caught_finding(last: OomEvent, count: int, span: Span) -> Finding:
 
 
 def headline(incident: Incident) -> str:
-    """Return what ran out and what was requested, without a full stop."""
+    """Return the device that ran out of memory and the request, as a sentence without a full stop."""
     asked = f"{format_bytes(incident.asked)} requested" if incident.asked > 0 else ""
     free = f"{format_bytes(incident.free)} free" if incident.free >= 0 else ""
     if incident.limit > 0 and not incident.free < incident.asked:

@@ -24,7 +24,7 @@ Cause = Literal[
 ]  # fmt: skip
 
 DRIVER_KEEPS = 0.02
-"""The most that the driver keeps for itself, as a share of what a device has for programs."""
+"""The most that the driver keeps for itself, as a share of a device's memory for programs."""
 
 NAMES: dict[Cause, str] = {
     "another model": "another model",
@@ -55,11 +55,11 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostLimit:
-    """The limit on what this process may map, and what it has mapped, in bytes; NaN if there is none."""
+    """The limit on this process' mapped memory, and its mapped memory, in bytes; NaN without a limit."""
 
     limit: float = NOT_AVAILABLE
     used: float = NOT_AVAILABLE
-    command: str = "ulimit -v"  # which sets it
+    command: str = "ulimit -v"  # that sets the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class Cache:
     rows: int
     length: int  # requested tokens of each row, prompt included
     held: float
-    whole: float  # its size at that length
-    layers: int = 0  # layers with a part of it already
+    whole: float  # its size at `length`
+    layers: int = 0  # layers that have a part of it so far
 
 
 @dataclass(frozen=True, slots=True)
 class OtherModels:
-    """Models of the same classes as those in use, that nothing uses."""
+    """Unused models of the same classes as those in use."""
 
     what: str  # in words
     at: str  # the names that hold them
@@ -86,7 +86,7 @@ class OtherModels:
 class Seen:
     """Observations on the device while the error was alive; bytes."""
 
-    freed: int = 0  # by `%memholders --free errors`: nothing but errors holds it
+    freed: int = 0  # by `%memholders --free errors`: held by errors only
     kept: Holder | None = None  # the name that holds most through the graphs of several tensors
     other: OtherModels | None = None
     gradients: int = 0  # missing gradients of the weights in use
@@ -97,11 +97,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The error that ended the code, as it was at that moment."""
+    """The error that ended the code, with the state of that moment."""
 
     error_text: OutOfMemoryText
-    sample: Sample  # the session's last one
-    calls: tuple[str, ...] = ()  # the functions that ran, innermost first
+    sample: Sample  # the session's last sample
+    calls: tuple[str, ...] = ()  # the running functions, innermost first
     model: ModelFacts = field(default_factory=ModelFacts)
     host: HostLimit = field(default_factory=HostLimit)
     seen: Seen = field(default_factory=Seen)
@@ -113,28 +113,28 @@ class Incident:
 
     device: Device
     origin: Origin  # the library or allocator whose request failed
-    asked: float = NOT_AVAILABLE  # in one piece
+    asked: float = NOT_AVAILABLE  # requested in one piece
     total: float = NOT_AVAILABLE  # of the device
     free: float = NOT_AVAILABLE  # on the device
     allowed: float = NOT_AVAILABLE  # the limit of this process; NaN without one
-    allocated: float = NOT_AVAILABLE  # by PyTorch's allocator, as is `reserved`
+    allocated: float = NOT_AVAILABLE  # by PyTorch's allocator, like `reserved`
     reserved: float = NOT_AVAILABLE
     others: float = NOT_AVAILABLE  # used by other processes
-    processes: tuple[tuple[int, float], ...] = ()  # those whose ids are known, with their bytes
-    preemptive: bool = False  # whether a limit kept the allocator from even asking the driver
+    processes: tuple[tuple[int, float], ...] = ()  # other processes with known ids, and their bytes
+    preemptive: bool = False  # whether a limit stopped the request before it reached the driver
     blocks: Blocks | None = None
     anatomy: Anatomy | None = None
     path: tuple[Span, ...] = ()  # the open spans, outermost first
-    calls: tuple[str, ...] = ()  # the functions that ran, innermost first
+    calls: tuple[str, ...] = ()  # the running functions, innermost first
     contents: Contents = field(default_factory=Contents)
     model: ModelFacts = field(default_factory=ModelFacts)
     host: HostLimit = field(default_factory=HostLimit)
     capability: tuple[int, ...] = ()
     autocast: bool | None = None
-    growth: Finding | None = None  # the leak that was found on the device
+    growth: Finding | None = None  # the finding of a leak on the device
     grown: float = 0.0  # allocated since the innermost evaluation began; 0 outside of one
     lengths: tuple[float, ...] = ()  # the steps' shortest and longest sequence, if known
-    usual: tuple[float, ...] = ()  # the same of the other steps alone
+    usual: tuple[float, ...] = ()  # the same without the step of the error
     seen: Seen = field(default_factory=Seen)
 
     @property
@@ -154,14 +154,14 @@ class Incident:
 
     @property
     def ceiling(self) -> float:
-        """Bytes that this process could use if it were alone."""
+        """Bytes that this process could use if it had the device to itself."""
         return known_of(self.allowed, self.total)
 
     @property
     def capacity(self) -> float:
-        """The device's capacity as on all cards: with the driver's reserve."""
+        """The device's capacity including the driver's reserve, as all other views show it."""
         kept = self.device.total - self.total
-        # More is not the driver's: this process has a share of the device, such as an instance of MIG.
+        # A larger difference means that this process has a share of the device, such as a MIG instance.
         is_a_share = kept > DRIVER_KEEPS * self.total
         return self.total if is_a_share else known_of(self.device.total, self.total)
 
@@ -172,9 +172,10 @@ class Incident:
 
     @property
     def met_a_limit(self) -> bool:
-        """Whether the request failed because of a limit on what this process may map.
+        """Whether the request failed because of a limit on this process' mapped memory.
 
-        Nothing else refuses a request that the machine has room for; less may be mapped by now.
+        Nothing else refuses a request for which the machine has room. The mapped memory was read later, and
+        may be less.
         """
         if not self.on_the_host or self.is_beyond or math.isnan(self.host.limit):
             return False
@@ -204,16 +205,16 @@ class Incident:
     def room(self) -> float:
         """Bytes that this process could still get, in any pieces; NaN if unknown."""
         left = known_of(self.allowed - self.reserved, self.free)
-        if self.on_the_host:  # of whose heap the free pieces serve small requests
+        if self.on_the_host:  # the free pieces of its heap serve only small requests
             limited = min(self.host.limit - self.host.used, self.asked)
             return max(0.0, limited if self.met_a_limit else self.free)
         return self.slack + max(0.0, min(self.free, left))
 
     @property
     def room_for_cache(self) -> float:
-        """Bytes available to the KV cache, its present size included: temporaries make way for it."""
+        """Bytes available to the KV cache, including its present size and the room of temporaries."""
         held = self.seen.cache.held if self.seen.cache else 0.0
-        # A part of the cache that was not counted yet is among the activations.
+        # The activations include the part of the cache that was not counted yet.
         temporary = self.part("activations") - max(0.0, held - self.part("kv_cache"))
         return self.room + held + max(0.0, temporary)
 
@@ -228,7 +229,7 @@ class Incident:
         return known_of(self.anatomy.bytes(name), 0.0) if self.anatomy is not None else 0.0
 
     def count(self, name: str) -> float:
-        """Return the count of a name such as ``tokens`` in the innermost open span with one; else NaN."""
+        """Return the count ``tokens``, or another, of the innermost open span that has it; else NaN."""
         counts = (span.counts[name] for span in reversed(self.path) if name in span.counts)
         return next(counts, NOT_AVAILABLE)
 
@@ -239,7 +240,7 @@ class Incident:
 
     @property
     def batch_samples(self) -> float:
-        """Samples of such a batch."""
+        """Samples of the largest batch."""
         samples, tokens = self.count("samples"), self.count("tokens")
         if tokens > 0 and samples > 0:
             return round(samples * self.batch_tokens / tokens)
@@ -252,7 +253,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class OomDiagnosis:
-    """Why memory ran out: the cause, and a sentence with its figures; a guess unless `is_sure`."""
+    """The cause of an out-of-memory error, and a sentence with its figures; a guess unless `is_sure`."""
 
     cause: Cause
     sentence: str
@@ -266,13 +267,13 @@ class OomDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One thing to change."""
+    """A change to make."""
 
     action: str  # with its setting
     reason: str  # why it applies here
     saving: str = ""  # its expected saving in words; empty if unknown
-    bytes: float = 0.0  # roughly the same in bytes, as the order
-    is_tried: bool = False  # whether dry runs try it, if there are any: their figures replace these
+    bytes: float = 0.0  # about the same saving in bytes, which orders the advice
+    is_tried: bool = False  # whether dry runs try it; their figures then replace it
 
     @property
     def because(self) -> str:

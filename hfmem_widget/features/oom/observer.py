@@ -29,19 +29,19 @@ from hfmem_widget.sources import open_allocators
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.heap.referents import outwards
 
-MOST_BLOCKS: Final = 100_000  # with more, they are not summed up
+MOST_BLOCKS: Final = 100_000  # a device with more blocks gets no summary of them
 MOST_BIGGEST: Final = 5
-MOST_CALLS: Final = 100  # running functions that are noted
-SNAPSHOT_SHARE: Final = 0.05  # of the time, for summing up the blocks if events follow each other
+MOST_CALLS: Final = 100  # the most running functions that are noted
+SNAPSHOT_SHARE: Final = 0.05  # the share of time for summaries if events follow each other
 SMALL_SEGMENT: Final = 2 * 2**20  # the size of the segments in the pool of small requests
 
 BACKWARD: Final = "torch.autograd.graph._engine_run_backward"
 """The function in which a thread waits while autograd runs its backward pass."""
 
-_AUTOGRADS: Final = "pt_autograd"  # how torch names autograd's threads, and those that they start
+_AUTOGRADS: Final = "pt_autograd"  # torch's name for autograd's threads and those that they start
 _NAME_OF_THREAD: Final = Path("/proc/thread-self/comm")
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<built-in")
-# Typed or generated code has a name in angle brackets; C++ has a library's, or none.
+# Typed or generated code has a file name in angle brackets; C++ has that of a library, or none.
 _PYTHON: Final = re.compile(r"<.*|.*\.py", re.DOTALL)
 _CELL: Final = ("ipykernel_", "<ipython-input-")
 
@@ -60,12 +60,12 @@ class Blocks:
     """A summary of a caching allocator's blocks; bytes."""
 
     count: int = 0
-    # Of the free blocks that could have served the request: the largest, and all together.
+    # The largest of the free blocks that could have served the request, and their sum:
     largest_free: float = NOT_AVAILABLE
     free: float = NOT_AVAILABLE
     private_free: float = 0.0  # in private pools (CUDA graphs, a MemPool), which serve nobody else
-    expandable: bool = False  # whether any segment is
-    biggest: tuple[LiveBlocks, ...] = ()  # those with the most bytes together
+    expandable: bool = False  # whether any segment is expandable
+    biggest: tuple[LiveBlocks, ...] = ()  # the groups with the most bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class OomEvent:
     # The allocator's own counters: allocated, reserved, active, requested.
     readings: Mapping[str, float] = field(default_factory=dict)
     blocks: Blocks | None = None  # None if there were too many, or the allocator does not list them
-    # The functions that were running on the thread that asked, innermost first. On an autograd thread they
-    # are followed by those of the one thread that waits for it.
+    # The running functions of the requesting thread, innermost first. Those of an autograd thread are
+    # followed by those of the thread that waits for it, if there is just one.
     calls: tuple[str, ...] = ()
     capability: tuple[int, ...] = ()  # the device's compute capability; empty if unknown
-    autocast: bool | None = None  # None on an autograd thread, where it says nothing
+    autocast: bool | None = None  # None on an autograd thread, where it is unknown
 
 
 Listener = Callable[[OomEvent], None]
@@ -101,16 +101,16 @@ class OomObserver:
         self._clock = clock
         self._listeners: list[Listener] = []
         self.settled = False
-        """True once it is attached, or once it is known that it cannot be."""
-        self._look_again_at: dict[int, float] = {}  # by device: several may run out at once
+        """True once it has attached to an allocator, or has tried to."""
+        self._look_again_at: dict[int, float] = {}  # by device, since several may run out at once
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(event)` for each event, on the thread that asked for memory; it must be quick."""
+        """Call `listener(event)` for each event, on the requesting thread; it must be quick."""
         self._listeners.append(listener)
         self.attach()
 
     def leave(self, listener: Listener) -> None:
-        """Call it no longer; harmless if it was not called."""
+        """Remove a listener; harmless if it is not registered."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
@@ -138,7 +138,7 @@ class OomObserver:
             return
         try:
             with interrupts_deferred():
-                # The running functions do not include this one; below it there may be no Python at all.
+                # The frame that called this function; autograd's own threads may have none.
                 frame = sys._getframe().f_back  # noqa: SLF001  (inspect.currentframe is the same)
                 event = self._event(device, asked, ceiling, free, frame)
                 for listener in listeners:
@@ -150,7 +150,7 @@ class OomObserver:
         self, device: int, asked: int, ceiling: int, free: int, frame: FrameType | None
     ) -> OomEvent:
         began = self._clock()
-        # Past the ledger of peaks, which may be in the middle of something on this very thread.
+        # Read from the allocator directly: the ledger of peaks may be busy on this very thread.
         stats = self._allocator.stats(device)
         is_autograds = _is_autograds_thread()
         waiting = outwards(_waiting_for_autograd() if is_autograds else None)
@@ -159,7 +159,7 @@ class OomObserver:
         counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
         count = sum(int(each.get("current", 0)) for each in counts)
         if began >= self._look_again_at.get(device, 0.0) and count <= MOST_BLOCKS:
-            with suppress(SourceUnavailable):  # the blocks come only with the whole history
+            with suppress(SourceUnavailable):  # blocks are listed only with the whole history
                 blocks = summed_up(self._allocator.snapshot(quick=True), device, asked)
         ended = self._clock()
         self._look_again_at[device] = ended + (ended - began) / SNAPSHOT_SHARE
@@ -184,7 +184,7 @@ class OomObserver:
 
 
 OBSERVER: Final = OomObserver()
-"""The observer of this process: it stays attached."""
+"""The observer of this process, which stays attached."""
 
 
 def calls_of(frames: Iterable[FrameType]) -> tuple[str, ...]:
@@ -204,11 +204,11 @@ def _is_autograds_thread() -> bool:
 
 
 def _waiting_for_autograd() -> FrameType | None:
-    """Return the frame in which a thread waits for autograd; None if several do: any may be the one."""
+    """Return the frame in which a thread waits for autograd; None if several threads do."""
     innermost = sys._current_frames()  # noqa: SLF001  (there is no public way)
-    # This very frame would be a ring: it and all the others would stay until a collection.
+    # This function's own frame would make a reference cycle, and keep all frames until a collection.
     innermost.pop(threading.get_ident(), None)
-    # It need not be the innermost one: the waiting thread runs the graph's CPU operators, and its hooks.
+    # All frames of a thread are searched, since the waiting thread runs CPU operators and hooks meanwhile.
     waiting = [
         frame
         for inner in innermost.values()

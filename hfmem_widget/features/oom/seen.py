@@ -1,4 +1,4 @@
-"""Observations while an error is alive: the holders of memory, and the memory that the code needed next.
+"""Observations while an error is alive: the holders of memory, and the memory needed next.
 
 Only texts and figures are kept.
 """
@@ -25,7 +25,7 @@ from hfmem_widget.sources.storages import growth_of, is_cache, storages_in, stor
 from hfmem_widget.text import format_count, plain
 from hfmem_widget.view.front_end import running_shell
 
-MOST_SECONDS = 1.5  # nobody waits for the result of a cell that failed
+MOST_SECONDS = 1.5  # of a scan; the user waits for the error
 MOST_NAMED = 3
 
 STATES = {
@@ -33,15 +33,15 @@ STATES = {
     **dict.fromkeys(("adagrad", "rmsprop", "lion"), 1),
     "sgd": 0,
 }
-"""By an optimizer's name, its number of states as large as the weight for each weight."""
+"""By an optimizer's name, the number of states that it has for each weight, each as large as the weight."""
 
-_ONE_MORE = ("amsgrad", "momentum", "centered")  # settings with which there is one state more
-# Lists in what a model returns:
+_ONE_MORE = ("amsgrad", "momentum", "centered")  # settings that each add one state
+# Lists in a model's output:
 _OF_ONE_OUTPUT = re.compile(r"hidden_states|attentions|past_key_values")
 
 
 def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> Seen:
-    """Return the observations on a device while `error` is alive; `optimizers` are known ones."""
+    """Return the observations on a device while `error` is alive; `optimizers` are those known so far."""
     cause, _ = about_memory(error) or (error, None)
     named: list[tuple[str, Any]] = []
     with tensors.unnoticed():
@@ -60,7 +60,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
         )
         stepping = list({id(optimizer): optimizer for optimizer in used_by}.values())
         ungraded = [each for each in used.values() if tensors.gradient_of(each) is None]
-        # What `%memholders --free errors` frees: nothing but errors reaches it.
+        # `%memholders --free errors` frees the rows that are held by errors only.
         freed = (row.bytes for row in rows if all(map(OF_AN_ERROR.match, (row.path, *row.also))))
         return Seen(
             freed=0 if held.bound else sum(freed),
@@ -74,7 +74,7 @@ def seen_in(error: BaseException, device: str, optimizers: Sequence[Any]) -> See
 
 
 def _running(error: BaseException, cause: BaseException) -> list[Any]:
-    """Return the variables of the functions that ran, and the globals that these read."""
+    """Return the variables of the running functions, and the globals that these read."""
     users = {"__main__", *roots.user_modules()}
     catching = error.__traceback__ and error.__traceback__.tb_frame
     callers = ((frame, frame.f_lasti) for frame in outwards(catching and catching.f_back))
@@ -86,7 +86,7 @@ def _running(error: BaseException, cause: BaseException) -> list[Any]:
 
 def _roots(error: BaseException) -> list[roots.Root]:
     shell, catching = running_shell(), error.__traceback__ and error.__traceback__.tb_frame
-    # The frames that handle the error, within the function that catches it, hold it only for a moment.
+    # Frames called by the catching function only handle the error, and hold it for a moment.
     stack = [id(frame) for frame in outwards(sys._getframe())]  # noqa: SLF001
     inner = stack[: stack.index(id(catching))] if id(catching) in stack else []
     kept_roots = [root for root in roots.kernel_roots(shell) if id(root.value) not in inner]
@@ -129,7 +129,7 @@ def _globals_read(ran: Iterable[tuple[FrameType, int]], users: Collection[str]) 
 
 
 def _is_kept(row: Holder) -> bool:
-    """Return whether a row is several tensors with their graphs, and not the output of one forward pass."""
+    """Return whether a row has several tensors with their graphs that are not one forward pass' output."""
     is_graphs = row.graphs > 1 and 2 * row.graph_bytes >= row.bytes
     return is_graphs and row.pattern.endswith("[*]") and not _OF_ONE_OUTPUT.search(row.pattern)
 
@@ -146,7 +146,7 @@ def _groups(subject: Any) -> Any:
 
 
 def _weights_of(subject: Any) -> Iterator[Any]:
-    """Yield the weights of a model, or those that an optimizer steps."""
+    """Yield the weights of a model, or those that an optimizer updates."""
     for group in _groups(subject):
         yield from group["params"]
     for _, module in tensors.modules_in(subject):
@@ -167,10 +167,10 @@ def _bytes(tensors_held: Iterable[Any], device: str) -> int:
 def _other_models(
     models: list[Any], used: Iterable[int], running: list[Any], named: list[Any], device: str
 ) -> OtherModels | None:
-    """Return the models of the same classes as those in use that nothing uses."""
+    """Return the unused models of the same classes as those in use."""
     inner = {id(module) for model in models for path, module in tensors.modules_in(model) if path}
     classes = {type(model) for model in models if id(model) not in inner}
-    # Attributes of an object whose method runs are in use as well, such as a Trainer's reference model.
+    # Attributes of an object with a running method are in use as well, such as a Trainer's reference model.
     objects = {id(each) for each in running if type(each) not in CONTAINERS}
     users = {name for name, value in list(main_variables().items()) if id(value) in objects}
     optimizers = [(path, one) for path, one in named if _groups(one)]
@@ -229,7 +229,7 @@ def _cache(error: BaseException, device: str) -> Cache | None:
         length = growth.limit or lengths[-1]
         whole = growth.token_bytes * length
         whole += growth.window_bytes * min(length, growth.window or length)
-        # In a prefill that has not come to the last layer, the others will be like those it has.
+        # In a prefill, the layers still to come will be as large as those so far.
         whole *= len(layers) / len(filled)
         held = float(sum(size for _, _, size, _ in storages))
         sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole), len(filled)))
