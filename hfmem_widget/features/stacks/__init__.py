@@ -1,1 +1,1 @@
-"""What was live at the peak, by where it was allocated."""
+"""Live memory at the peak, by the place of its allocation."""

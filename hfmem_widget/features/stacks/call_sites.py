@@ -1,4 +1,4 @@
-"""Where an allocation came from, by the frames of its stack: line, module, operator."""
+"""The source of an allocation by the frames of its stack: line, module and operator."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ Frame = Mapping[str, Any]
 SOURCE_LENGTH = 72
 
 READ_AS = "read as"
-"""Key of a frame from another machine: the same library's file here, if any. No other file is opened."""
+"""The key with which a frame from another machine has the local file of the same library; empty if there is
+none. No other file is opened."""
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
 _LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
 _OURS = str(Path(__file__).resolve().parents[2])
 _TORCH = re.compile(r"[/\\](site|dist)-packages[/\\]torch[/\\]")
-# By default torch's own snapshots have the frames of C++, too, around those of Python.
+# By default torch's own snapshots also have frames of C++, around those of Python.
 _COMPILED = re.compile(r"\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|hxx|inc|so[.\d]*)$|^\?*$")
 _OPTIMIZERS = re.compile(
     r"[/\\](torch[/\\]optim|bitsandbytes[/\\]optim)[/\\]|[/\\]optimization\.py$"
@@ -51,9 +52,9 @@ _BACKWARD_FILES = re.compile(
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
-    """Return where a block with a stack was allocated, as a site without bytes; None is unknown.
+    """Return the place where a stack allocates, as a site without bytes; the stack None is unknown.
 
-    `cells` has the numbers of the notebook's cells by the file names under which they were compiled.
+    `cells` has the numbers of the notebook's cells by the file names of their compiled code.
     """
     if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
@@ -68,7 +69,7 @@ def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
 
 
 def _line(frames: Frames, cells: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return the innermost line of the user's code, or else of a library but torch; its text and function."""
+    """Return name, text and function of the innermost line of the user, or else of a library but torch."""
     own = (frame for frame in frames if _is_users(frame["filename"]))
     others = (frame for frame in frames if not _is_torch(frame["filename"]))
     frame = next(chain(own, others), None)
@@ -97,7 +98,7 @@ def _name_of_line(frame: Frame, cells: Mapping[str, int]) -> str:
 
 
 def _module(frames: Frames) -> tuple[str, str]:
-    """Return the module whose forward ran, or else what ran, and the `Site.kind`."""
+    """Return the module whose forward ran, or else the optimizer or a placeholder, and the `Site.kind`."""
     in_backward = next((at for at, frame in enumerate(frames) if _is_backward(frame)), None)
     for frame in frames:
         if _last_name(frame) == "step" and _OPTIMIZERS.search(frame["filename"]):
@@ -120,7 +121,7 @@ def _module(frames: Frames) -> tuple[str, str]:
 
 
 def _operator(frames: Frames, cells: Mapping[str, int]) -> str:
-    """Return the innermost call: an operator if one was recorded, or else a line or function of Python."""
+    """Return the innermost call: the recorded operator, or else a line or function of Python."""
     innermost = frames[0]
     if innermost["filename"] == OPERATOR:
         return plain(innermost["name"])
@@ -142,10 +143,10 @@ def qualified(frame: Frame) -> str:
 
 @lru_cache(maxsize=64)
 def _scopes(filename: str) -> tuple[tuple[int, int, str], ...]:
-    """Return first line, last line and qualified name of a file's functions, outer ones first."""
+    """Return the first line, last line and qualified name of a file's functions, outer ones first."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not (this version's) Python
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python of this version
         return ()
     return tuple(_functions_in(tree.body, ""))
 
@@ -172,14 +173,14 @@ def _is_users(filename: str) -> bool:
 def _is_torch(filename: str) -> bool:
     if _TORCH.search(filename) or filename == OPERATOR or _COMPILED.search(filename):
         return True
-    # Built in place, it lies among the user's own files.
+    # A torch that was built in place is outside of site-packages.
     root = getattr(sys.modules.get("torch"), "__file__", None)
     return root is not None and filename.startswith(str(Path(root).parent) + os.sep)
 
 
 def _is_backward(frame: Frame) -> bool:
     if "autograd::Engine::" in frame["name"]:
-        return True  # in its thread there is no Python
+        return True  # the engine's thread runs no Python
     is_named = _last_name(frame) in {"backward", "_engine_run_backward", "apply"}
     return is_named and bool(_BACKWARD_FILES.search(frame["filename"]))
 

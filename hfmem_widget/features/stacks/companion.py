@@ -1,4 +1,4 @@
-"""Stacks on request: what was live at the peak, and where it was allocated."""
+"""Records stacks on request, for the live memory at the peak and the places of its allocation."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 
 
 class StacksCompanion(Companion):
-    """Records while the code runs, and reports what was live at the peak.
+    """Records while the code runs, and reports the live memory at the peak.
 
-    Operators of the watching thread are followed until a device is up whose allocator keeps a history.
+    The operators of the watching thread are followed until a device with a history of allocations is up.
     """
 
     def __init__(self, options: WatchOptions) -> None:
@@ -49,14 +49,14 @@ class StacksCompanion(Companion):
         histories = [(each, each.history(self._tracker.pause)) for each in open_allocators()]
         self._histories = [history for _, history in histories if history is not None]
         self._allocators = [each for each, history in histories if history is not None]
-        # A tick may come too late: torch and CUDA often come up in one line.
+        # A tick may be too late: one line often imports torch and initialises CUDA.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None
         self._has_collected = False
         self._stacks: Stacks | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
-        """Begin to record what can be recorded already, and wait for the rest."""
+        """Begin to record on the devices that are up, and wait for the others."""
         if self._with_cuda:
             self._look()
             self._when_imported.begin()
@@ -66,7 +66,7 @@ class StacksCompanion(Companion):
             self._tracker.begin()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Follow no more operators; after an error, have the stacks ready for the card that explains it."""
+        """Stop following operators; after an error, prepare the stacks for the card that explains it."""
         recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
         self._tracked = self._tracker.end()
@@ -76,7 +76,7 @@ class StacksCompanion(Companion):
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Return the table and the picture; if nothing was recorded, only a note."""
-        # What the session has may be of an earlier cell.
+        # The session's stacks may be of an earlier cell.
         if not self._has_collected:
             self._collect(session)
         if self._stacks is None:
@@ -85,7 +85,7 @@ class StacksCompanion(Companion):
         session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle
 
-        # The session may have several cells.
+        # Times on the card count from the start of this cell, not of the session.
         recording = replace(stacks.recording, began=max(0.0, stacks.recording.began - span.start))
         peaks = tuple(_since(peak, span.start) for peak in stacks.peaks)
         return stacks_bundle(replace(stacks, peaks=peaks, recording=recording))
@@ -154,7 +154,7 @@ def _of_operators(tracked: Tracked, session: Session) -> Stacks:
 def _live_peak(
     snapshot: Snapshot, device: int, key: str, session: Session, *, began: float | None
 ) -> LivePeak:
-    """Return a device's peak; `began` is None if older events had to make room."""
+    """Return a device's peak; `began` is None if older events were overwritten."""
     history = replay(snapshot, device)
     peak = live_peak(history, key)
     if history.times and history.times[0] is not None:
@@ -181,7 +181,7 @@ def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
 
 
 def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
-    """Return the snapshot as a session keeps it, compressed, or a sentence if it is too big for that."""
+    """Return the compressed snapshot for the session, or a sentence if it is too large to keep."""
     kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
     if len(kept) <= MOST_KEPT:
         return kept, ()

@@ -1,9 +1,9 @@
-"""The tensors that a thread's operators make and free on the CPU, in the form of the allocator's history.
+"""The tensors that a thread's operators allocate and free on the CPU, in the form of the allocator's history.
 
-A `TorchDispatchMode` sees every operator below autograd, also those of a backward pass, which the CPU runs on
+A `TorchDispatchMode` sees every operator below autograd, also those of a backward pass: on the CPU it runs on
 the thread that started it. A storage counts as allocated when an operator first returns it, and as freed when
-it is destroyed. An argument's storage that no operator has returned existed before. Temporaries inside an
-operator are not seen.
+it is destroyed. The storage of an argument that no operator has returned existed before. Temporaries inside
+an operator are not seen.
 """
 
 # ruff: noqa: SLF001  (frames, storages' identities, modes and their stack are offered there only)
@@ -43,28 +43,28 @@ _HOME = "torch.autograd.profiler"
 MOST_EVENTS = 400_000
 DEEPEST = 64  # the innermost Python frames of a stack
 ALLOC, FREE_REQUESTED, FREE_COMPLETED = range(len(ACTIONS))
-_LIFTED = "aten::lift_fresh"  # how `torch.tensor` brings in tensors that were made out of sight
+_LIFTED = "aten::lift_fresh"  # by which `torch.tensor` hands over a tensor made elsewhere
 
 
 class EventRing:
-    """Keeps the newest events; the oldest make room.
+    """Keeps the newest `most` events.
 
-    They are packed: tuples would have Python's garbage collector run far more often than the user's code
-    does, and an interrupt that comes while it collects can get lost.
+    They are packed as bytes: so many tuples would make Python's garbage collector run far more often, and an
+    interrupt during a collection can get lost.
     """
 
     def __init__(self, most: int) -> None:
-        self.seen = 0  # how many there were
+        self.seen = 0  # number of events so far
         self._most = most
         self._packed = bytearray()
-        # The numbers of operators with the stacks that led to them, in their order.
+        # The numbers of the places: operators with their stacks, in order.
         self._places: dict[tuple[str, Stack], int] = {("", ()): NOWHERE}
 
     def __len__(self) -> int:
         return min(self.seen, self._most)
 
     def place(self, operator: str, stack: Stack) -> int:
-        """Return the number of an operator and a stack, the same for equal ones."""
+        """Return the number of an operator with a stack; equal places have one number."""
         return self._places.setdefault((operator, stack), len(self._places))
 
     def add(self, action: int, address: int, size: int, time: float, place: int = NOWHERE) -> None:
@@ -76,11 +76,11 @@ class EventRing:
         self.seen += 1
 
     def snapshot(self, live: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
-        """Return what is kept as `torch.cuda.memory._snapshot` returns a device's.
+        """Return the kept events in the form of `torch.cuda.memory._snapshot`, of one device.
 
-        `live` are the blocks after it: address, bytes and place of each, which is a segment of its own.
+        `live` has the address, bytes and place of each block after them; each becomes a segment of its own.
         """
-        # One list for all that share a stack, as the allocator's snapshot has it.
+        # Events with the same stack share one list, as in the allocator's snapshot.
         frames = [_frames(operator, stack) for operator, stack in self._places]
         trace = []
         for number in range(self.seen - len(self), self.seen):
@@ -114,9 +114,9 @@ def _segment(address: int, size: int, frames: list[dict[str, Any]]) -> dict[str,
 
 
 def mode_class(torch: Any) -> Any:
-    """Return the mode: a class of torch's, which exists only once torch does.
+    """Return the class of the mode, which is derived from torch's own and exists only once torch does.
 
-    It has the values `seen` that an operator takes and makes.
+    A mode calls `seen` with the arguments and with the results of each operator.
     """
     base: Any = torch.utils._python_dispatch.TorchDispatchMode
 
@@ -141,30 +141,30 @@ def mode_class(torch: Any) -> Any:
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            # To have it skipped, torch would import all of its compiler, which takes seconds, and go through
-            # it at every operator. What is compiled is not traced into this, as a test holds.
+            # If True, torch would import its whole compiler, which takes seconds, and go through it at every
+            # operator. Compiled code does not trace into this function, as a test holds.
             return False
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            # What the user compiles stays compiled.
+            # The user's compiled code stays compiled.
             return True
 
     return FollowOperators
 
 
 def _without_our_frame(error: BaseException) -> None:
-    """Remove this mode's frame, and that of torch's call of an operator, from an error's traceback."""
+    """Remove the frames of this mode and of torch's call of the operator from an error's traceback."""
     ours = error.__traceback__
     inside = ours.tb_next if ours is not None else None
     if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
         inside = inside.tb_next
-    # Raised again by a bare `raise`, it goes on from here without this frame.
+    # A bare `raise` continues with this traceback, without this frame.
     error.__traceback__ = inside
 
 
 def remove(mode: Any) -> int:
-    """Remove our mode from the thread's stack; return the number of modes below it, or -1 without it."""
+    """Remove our mode from the thread's stack; return the number of modes below it, or -1 if it is absent."""
     depth = next((at for at, other in enumerate(_modes()) if other is mode), -1)
     if depth >= 0:
         _without_those_above(depth + 1, lambda: mode.__exit__(None, None, None))
@@ -187,28 +187,28 @@ def _modes() -> list[Any]:
 
 
 class _Storage(weakref.ref[Any]):
-    """A live storage, by the address of its C++ object, which no other has meanwhile."""
+    """A live storage, by the address of its C++ object, which is unique while it lives."""
 
     __slots__ = ("address", "place", "size")
 
     address: int
     size: int
-    place: int  # in the events: the operator that made it, and the stack
+    place: int  # the number in the events of its operator with the stack
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What an `OperatorTracker` recorded."""
+    """The record of an `OperatorTracker`."""
 
-    snapshot: dict[str, Any]  # as `torch.cuda.memory._snapshot` returns it, of one device
+    snapshot: dict[str, Any]  # in the form of `torch.cuda.memory._snapshot`, of one device
     seconds: float
-    """A lower bound of this thread's CPU time for it: torch's own overhead of the mode is not included."""
-    wrapped: bool  # whether the oldest events had to make room
-    aside: float = 0.0  # seconds for which nothing was followed, because torch's profiler ran
+    """CPU time of recording on this thread; a lower bound, without torch's own overhead of the mode."""
+    wrapped: bool  # whether the oldest events were overwritten
+    aside: float = 0.0  # seconds without a record, while torch's profiler ran
 
 
 class OperatorTracker:
-    """Follows the storages that the calling thread's operators make; `most` events of them are kept."""
+    """Follows the storages that the calling thread's operators allocate; keeps the newest `most` events."""
 
     def __init__(self, *, most: int = MOST_EVENTS) -> None:
         self._mode: Any = None
@@ -223,7 +223,7 @@ class OperatorTracker:
         self._aside = 0.0
 
     def begin(self) -> bool:
-        """Follow the calling thread's operators; False if torch is not there."""
+        """Follow the calling thread's operators; return False if torch is not imported."""
         torch: Any = sys.modules.get("torch")
         if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
             return False
@@ -238,11 +238,11 @@ class OperatorTracker:
         return True
 
     def pause(self) -> None:
-        """Record nothing from now on; on any thread. The mode stays until `end`."""
+        """Stop recording, from any thread; the mode stays until `end`."""
         self._following = False
 
     def end(self) -> Tracked | None:
-        """Stop recording, and return the record; None if there is none."""
+        """Remove the mode, and return the record; None if none was begun."""
         mode, self._mode = self._mode, None
         if mode is None:
             return None
@@ -268,7 +268,7 @@ class OperatorTracker:
         return tracked
 
     def stand_aside(self) -> None:
-        """Remove the mode while torch's profiler runs, which would count each operator twice."""
+        """Remove the mode while torch's profiler runs, which would otherwise count each operator twice."""
         if threading.get_ident() == self._thread and self._left_at is None:
             self._depth = remove(self._mode)
             self._left_at = time.perf_counter() if self._depth >= 0 else None
@@ -281,9 +281,9 @@ class OperatorTracker:
             _without_those_above(self._depth, self._mode.__enter__)
 
     def seen(self, func: Any, values: Any, made_by: str) -> str:
-        """Note new storages among an operator's arguments, or its results if `made_by` has its name.
+        """Note new storages among an operator's arguments, or among its results if `made_by` is its name.
 
-        Return the operator's name, which is empty if nothing is recorded.
+        Return the operator's name; empty if nothing is recorded.
         """
         if not self._following:
             return ""
@@ -295,7 +295,7 @@ class OperatorTracker:
             if made_by or name != _LIFTED:
                 self._look(values, made_by)
         except RecursionError:
-            pass  # the user's own frames leave no room for ours here
+            pass  # the user's frames have used up the stack
         except Exception as error:
             if raised_by_handler(error):
                 raise
@@ -323,10 +323,10 @@ class OperatorTracker:
             if is_known or storage.device.type != "cpu" or not size:
                 return
         except (RuntimeError, NotImplementedError, AttributeError):
-            return  # sparse, fake, functional: a tensor without a storage of its own
-        if tracked is not None:  # resized: its bytes lie elsewhere now
+            return  # a tensor without a storage of its own: sparse, fake or functional
+        if tracked is not None:  # it was resized, and has other bytes now
             self._free(tracked)
-        # No Python of ours may run where a storage goes: an interrupt that came there would be lost.
+        # The callback is not Python code: an interrupt in one that runs as a storage is destroyed is lost.
         noted = self._live[address] = _Storage(storage, self._gone.append)
         noted.address, noted.size, noted.place = address, size, NOWHERE
         if made_by:
@@ -346,7 +346,7 @@ class OperatorTracker:
                 self._events.add(FREE_COMPLETED, storage.address, storage.size, now)
 
     def _stack(self) -> Stack:
-        """Return the Python frames that lead here, innermost first, without IPython's."""
+        """Return the Python frames of the call, innermost first, without IPython's and ours."""
         frames: list[tuple[CodeType, int]] = []
         frame: Any = sys._getframe(1)
         while frame is not None and len(frames) < DEEPEST:
@@ -370,8 +370,8 @@ PLACES = (
     Place(_HOME, "", "_run_on_profiler_start", partial(_calling_back, OperatorTracker.stand_aside)),
     Place(_HOME, "", "_run_on_profiler_stop", partial(_calling_back, OperatorTracker.come_back)),
 )
-"""What torch calls, by its names there, before a profiler of any kind begins and after it has ended, on its
-thread, since version 2.1. It is surrounded while operators are followed."""
+"""The functions that torch (since 2.1) calls before a profiler of any kind begins and after it has ended, on
+its thread. They are surrounded while operators are followed."""
 
 
 def _name_of(func: Any) -> str:

@@ -1,4 +1,4 @@
-"""What was live at the peak: a picture and tables, in HTML that needs no script, and plain text."""
+"""The live memory at the peak as a picture and tables, in HTML that needs no script and in plain text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SAVE = 'session.stacks.save("peak.pickle")'
 
 
 def stacks_bundle(stacks: Stacks) -> dict[str, str]:
-    """Return what was live at the peak of each device by MIME type; devices without an event are left out."""
+    """Return the live memory at each device's peak by MIME type, without devices that have no events."""
     shown = [peak for peak in stacks.peaks if peak.bytes or peak.entries]
     if not shown:
         nothing = "No allocation was recorded"
@@ -79,7 +79,7 @@ def stacks_bundle(stacks: Stacks) -> dict[str, str]:
 
 
 def peaks_shown(peaks: Sequence[LivePeak], *, scripted: bool = False) -> list[kit.Fragment]:
-    """Return the pictures and tables of each device; with what a script needs to answer clicks, if wanted."""
+    """Return the pictures and tables of each device; if `scripted`, with the data for a script's clicks."""
     return [_peak(peak, is_first=peak is peaks[0], scripted=scripted) for peak in peaks]
 
 
@@ -96,13 +96,13 @@ def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
         about = "about" if recording.way == "allocator" else "at least"
         cost = f", which slowed the cell down by {about} {format_duration(recording.seconds)}"
     took = f"; reading the record took {format_duration(recording.snapshot)} afterwards"
-    took = "" if math.isnan(recording.snapshot) else took  # read back
+    took = "" if math.isnan(recording.snapshot) else took  # unknown in a session from a file
     sentences.append(f"{events} recorded{kept}{cost}{took}.")
     return [*sentences, *recording.notes]
 
 
 def _how_to_keep(stacks: Stacks) -> kit.Fragment:
-    """Return what belongs to the HTML alone: plain text has no link."""
+    """Return a note on saving the snapshot, in HTML only, since it has a link."""
     if not stacks.pickled:
         return kit.NOTHING
     viewer = f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a>'
@@ -153,7 +153,7 @@ def _table(peak: LivePeak, by: By, head: str, chart: str, *, is_open: bool) -> k
         size, share = sum(row.bytes for row in others), sum(row.share for row in others)
         name = f"everything else ({format_count(len(others))})"
         rows.append(TableRow((name, _size(size), format_share(share)), is_quiet=True))
-    # How the sum comes to the allocator's own peak.
+    # The steps from the sum to the allocator's own peak.
     sums: dict[str, float] = {f"live {peak.moment}": peak.bytes}
     if peak.rounding >= 0:
         sums["rounded up to whole blocks by the allocator"] = peak.rounding
@@ -197,13 +197,13 @@ def _row(row: Row, colour: str, highest: int) -> TableRow:
 
 
 def _size(size: float) -> str:
-    """Return bytes as text; a few do not read as none."""
+    """Return bytes as text; a few bytes are not rounded to zero."""
     return f"{format_count(size)} B" if 0 < size < FEW else format_bytes(size)
 
 
 HEIGHT = 170  # pixels
-COLUMNS = 150  # a slope is at most as wide as one
-HEADROOM = 1.16  # above the peak, for its words
+COLUMNS = 150  # of the chart; a slope is at most one column wide
+HEADROOM = 1.16  # height of the chart by the peak, for the peak's words
 BAND_LENGTH = 52  # characters of a band's name below the chart
 
 
@@ -218,12 +218,12 @@ def colours_of(over_time: OverTime, by: By) -> Mapping[str, str]:
 
 
 def chart_html(over_time: OverTime, by: By, title: str) -> str:
-    """Return the bands with axes and a legend; empty where nothing changed."""
+    """Return the bands with axes and a legend; empty if nothing changed."""
     peak = max(over_time.allocated)
     if not peak or len(over_time.moments) < 2:
         return ""
     frame, curves = _frame(over_time, peak), [*_curves(over_time, by)]
-    tipped = [replace(curve, is_key=False) for curve in curves]  # those of a legend have no tips
+    tipped = [replace(curve, is_key=False) for curve in curves]  # curves with a key have no tips
     at = over_time.moments[over_time.allocated.index(peak)]
     words = f"{format_bytes(peak)} at the peak"
     share = frame.share(at)
@@ -240,7 +240,7 @@ def chart_html(over_time: OverTime, by: By, title: str) -> str:
 
 
 def moments_data(over_time: OverTime, by: By) -> str:
-    """Return what each band held at each moment, for a script: Base64 of the gzip of JSON."""
+    """Return the bytes of each band at each moment for a script, as Base64 of gzipped JSON."""
     colours = colours_of(over_time, by)
     bands = [
         [
@@ -264,7 +264,7 @@ def _frame(over_time: OverTime, peak: int) -> Frame:
 
 
 def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
-    """Yield the upper edges of the bands, the highest first: each is drawn over those above it."""
+    """Yield the upper edges of the bands, the highest first, since lower ones are drawn over it."""
     bands, colours = over_time.bands[by], colours_of(over_time, by)
     edges = np.cumsum(np.array([band.sizes for band in bands], dtype=np.int64), axis=0)
     for band, edge in zip(reversed(bands), reversed(edges.tolist()), strict=True):
@@ -276,7 +276,7 @@ def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
 
 
 def _drawn(points: list[tuple[float, int]]) -> Iterator[tuple[float, float]]:
-    """Yield what follows the first point: a height stays until the next moment, or slopes to it if near."""
+    """Yield the points after the first one: steps to the next moment's height, or slopes if it is near."""
     near = (points[-1][0] - points[0][0]) / COLUMNS
     for (since, before), (at, after) in pairwise(points):
         if before != after and at - since > near:

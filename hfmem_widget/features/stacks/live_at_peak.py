@@ -1,10 +1,10 @@
-"""The blocks of a recorded history of allocations: what was live at its highest moment, and over time.
+"""The live blocks of a recorded history of allocations, at its highest moment and over time.
 
-The history is a ring: its oldest events may be overwritten. A block that is freed in it or live at its end,
-but not allocated in it, existed before. What the ring retains is exact.
+The history is a ring whose oldest events may be overwritten; it is exact for the events that it has. A block
+that it frees, or that is live at its end, but that it does not allocate existed before.
 
-A block is freed in two steps: its tensor is destroyed (``free_requested``: no longer *allocated*), and then
-no stream uses it (``free_completed``: no longer *active*, nor *requested* as the allocator counts it).
+A block is freed in two steps: first its tensor is destroyed (``free_requested``: no longer *allocated*), then
+its last stream is done (``free_completed``: no longer *active*, nor *requested* in the allocator's counters).
 Usually both come together.
 """
 
@@ -36,26 +36,26 @@ class Blocks:
 
     sizes: Ints  # bytes, as requested
     stacks: Ints  # the positions of their stacks in `frames`
-    born: Ints  # the moment of its allocation; 0 for blocks from before the history
-    gone: Ints  # the moment of its release; after the last moment for blocks that stayed
-    frames: Sequence[Frames | None]  # each stack once; the first is None: unknown
+    born: Ints  # the moments of their allocation; 0 for blocks from before the history
+    gone: Ints  # the moments of their release; after the last moment for blocks that stayed
+    frames: Sequence[Frames | None]  # each stack once; the first is None, for an unknown one
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A device's history and its highest moment; bytes, and microseconds since the epoch."""
 
-    bytes: int  # allocated then, as requested
-    active: int  # the most that was active at any moment, which may be another
-    live: Ints  # the rows of `table` that were allocated then
-    time_us: int | None  # of that moment; None if unknown, or if it was at the beginning
+    bytes: int  # allocated at the highest moment, as requested
+    active: int  # the highest active bytes, which may be of another moment
+    live: Ints  # the rows of `table` that were allocated at the highest moment
+    time_us: int | None  # of the highest moment; None if unknown, or if it was the beginning
     allocated: Ints  # bytes at every moment, from before the first event to after the last
     table: Blocks
     times: Sequence[int | None]  # of the events that are retained
 
 
 def replay(snapshot: Snapshot, device: int) -> Replay:
-    """Return what was live on one device at the highest moment of a `torch.cuda.memory._snapshot`."""
+    """Return one device's history in a `torch.cuda.memory._snapshot`, and its highest moment."""
     traces = snapshot.get("device_traces", ())
     events = events_of(traces[device]) if device < len(traces) else ()
     segments = snapshot.get("segments", ())
@@ -79,7 +79,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
 
 
 class _Stacks:
-    """Each stack once: a snapshot has each frame once, but may have as many lists of them as blocks."""
+    """Each stack once: a snapshot has one object for equal frames, but may have a list of them per block."""
 
     def __init__(self) -> None:
         self.frames: list[Frames | None] = [None]
@@ -115,7 +115,7 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     for at, (action, address, size, _, stack) in enumerate(events, 1):
         if action == "alloc":
             row = live.pop(address, None)
-            if row is not None:  # that it went was not recorded
+            if row is not None:  # its release was not recorded
                 gone[row] = at
             live[address] = len(sizes)
             add(size, stack, at, never)
@@ -126,7 +126,7 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
             else:
                 gone[row] = at
     for block in at_the_end:
-        # A block that is still there keeps its stack, even where its event has made room for others.
+        # A live block has its stack even if its event was overwritten.
         if block.state == "allocated" and block.address not in live:
             add(block.requested, block.frames or None, 0, never)
     of_sizes, of_stacks, births, ends = (
@@ -148,12 +148,12 @@ def _most_active(events: Sequence[Event], at_the_end: int) -> int:
 
 
 MOST_MOMENTS = 480
-MOST_BANDS = 12  # with the rest as one, and with what was there before
+MOST_BANDS = 12  # including that of earlier memory and that of the rest
 OTHERS = "others"
 
 
 def live_peak(history: Replay, device: str) -> LivePeak:
-    """Return what was live at a device's peak, and what held it over time; seconds since the first event."""
+    """Return the live memory at a device's peak and over time; seconds since the first event."""
     cells, at = cells_of(running_shell()), history.time_us
     first = next(iter(history.times), None)
     places = [place_of(frames, cells) for frames in history.table.frames]
@@ -171,10 +171,10 @@ def live_peak(history: Replay, device: str) -> LivePeak:
 def over_time(
     history: Replay, places: Sequence[Site], most_moments: int = MOST_MOMENTS
 ) -> OverTime:
-    """Return the allocated bytes of a history by what held them; `places` are those of its stacks.
+    """Return the allocated bytes of a history by place of allocation; `places` are those of its stacks.
 
-    The bands add up to the byte. Of more moments than asked for, the highest, lowest, first and last of equal
-    stretches of time remain. Seconds are since the first event.
+    The bands add up to the byte. If there are more moments than `most_moments`, the highest, lowest, first
+    and last of each of equal stretches of time remain. Seconds are since the first event.
     """
     times, is_timed = _times(history)
     moments = _chosen(history.allocated, times, most_moments)
@@ -188,7 +188,7 @@ def over_time(
 
 
 def _times(history: Replay) -> tuple[Ints, bool]:
-    """Return the microseconds of each moment since the first event, and True; without times its number."""
+    """Return the moments in microseconds since the first event, and True; or their numbers, and False."""
     known = [time for time in history.times if time is not None]
     if not known or len(known) < len(history.times) or max(known) <= min(known):
         return np.arange(len(history.allocated)), False
@@ -213,7 +213,7 @@ def _chosen(allocated: Ints, times: Ints, most: int) -> Ints:
 def _bands(
     table: Blocks, places: Sequence[Site], by: By, moments: Ints, allocated: Ints
 ) -> tuple[Band, ...]:
-    """Return the bands from the bottom to the top: those from before, the largest, and the rest."""
+    """Return the bands from the bottom to the top: earlier memory, the largest places, and the rest."""
     names: dict[str, int] = {BEFORE: 0}
     group_of_place = [names.setdefault(getattr(place, by), len(names)) for place in places]
     groups = np.array(group_of_place, dtype=np.int64)[table.stacks]
@@ -247,17 +247,17 @@ def _highest(table: Blocks, groups: Ints, count: int) -> Ints:
     edges = np.concatenate((table.born, table.gone))
     changes = np.concatenate((table.sizes, -table.sizes))
     both = np.concatenate((groups, groups))
-    # At one moment what is freed goes first: only what was held together counts.
+    # Releases sort before allocations of the same moment: such blocks were not held at once.
     order = np.lexsort((changes, edges, both))
     both, sums = both[order], np.cumsum(changes[order])
-    # Each group ends at zero, since every block is gone behind the last moment.
+    # Each group's sums end at zero, since every block is gone after the last moment.
     highest = np.zeros(count, dtype=np.int64)
     np.maximum.at(highest, both, sums)
     return highest
 
 
 def sites_of(history: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
-    """Return what was live at the peak by the places of its stacks, biggest first."""
+    """Return the live memory at the peak by place of allocation, largest first."""
     sizes: dict[Site, list[int]] = defaultdict(list)
     for row in history.live.tolist():
         sizes[places[history.table.stacks[row]]].append(int(history.table.sizes[row]))

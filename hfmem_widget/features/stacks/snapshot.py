@@ -1,4 +1,4 @@
-"""A snapshot of torch's allocator in a file: read as data alone, and shown as what held the memory."""
+"""A snapshot of torch's allocator in a file: read as mere data, and shown by the places that held memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ NOT_TORCHS = "it is not a snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Return a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
+    """Read a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
 
-    Nothing of it is run, and no file is opened that it names.
+    None of its code is run, and none of the files that it names is opened.
     """
     try:
         return _read(path)
@@ -60,15 +60,15 @@ def _read(path: Path) -> Snapshot:
 
 def _live_peak(snapshot: Mapping[str, Any], device: int) -> LivePeak:
     history = replay(snapshot, device)
-    # A block keeps its stack, also where the event that had it is gone.
+    # A block from before the history with a stack was recorded: its event was overwritten.
     is_cut = bool(history.times) and bool(history.table.stacks[history.table.born == 0].any())
     return replace(live_peak(history, f"cuda:{device}"), wrapped=is_cut)
 
 
 def _checked(snapshot: Mapping[str, Any], size: int) -> Mapping[str, Any]:
-    """Return what is shown of a snapshot, whose figures and frames can be; raise `ValueError` else.
+    """Return the shown parts of a snapshot; raise `ValueError` if its figures or frames are impossible.
 
-    By references a file could list more than there is room for in one of its size.
+    References would let a small file list more entries than it has bytes; `size` is that of the file.
     """
     segments, traces = _list(snapshot["segments"]), _list(snapshot.get("device_traces", []))
     listed = [_list(each["blocks"]) for each in segments] + [_list(trace) for trace in traces]
@@ -115,7 +115,7 @@ def _are_amounts(*amounts: Any, bits: int = 52) -> bool:
 
 
 def _look(frame: dict[str, Any]) -> None:
-    """Check a frame, and say where its library's file lies here, if it does."""
+    """Check a frame, and add the local file of the same library, if there is one."""
     name = frame["filename"]
     _need(isinstance(name, str) and isinstance(frame["name"], str) and _are_amounts(frame["line"]))
     _, is_library, tail = name.rpartition("-packages/")
@@ -125,7 +125,7 @@ def _look(frame: dict[str, Any]) -> None:
 
 
 def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
-    """Return what held each device's memory, over time and at the peak, and how it lay, by MIME type."""
+    """Return each device's memory over time, at the peak and by segments, by MIME type."""
     peaks = [peak for peak in snapshot.stacks.peaks if peak.bytes or peak.entries]
     lay = snapshot.memory_map._repr_mimebundle_()
     heading = kit.headed(
@@ -153,7 +153,7 @@ def _lead(peaks: Sequence[LivePeak]) -> str:
 
 
 def history_text(peak: LivePeak) -> str:
-    """Return how long the history of a device is, such as ``433 events over 2.4 s``."""
+    """Return the length of a device's history, such as ``433 events over 2.4 s``."""
     over_time = peak.over_time
     lasted = over_time.moments[-1] if over_time is not None and over_time.is_timed else 0.0
     over = f" over {format_duration(lasted)}" if lasted else ""
@@ -162,7 +162,7 @@ def history_text(peak: LivePeak) -> str:
 
 
 def explained(snapshot: Snapshot) -> Explanation:
-    """Return where the memory is: at the peak of the history, or else when the snapshot was taken."""
+    """Return where the memory was at the peak of the history, or else when the snapshot was taken."""
     peaks = snapshot.stacks.peaks
     lay = snapshot.memory_map.fragmentation(peaks[0].device if peaks else "")
     free, reserved = sum(place.free for place in lay.places), format_bytes(lay.reserved)
