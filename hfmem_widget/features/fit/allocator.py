@@ -1,10 +1,9 @@
-"""A dry run's tensors, replayed on a model of an allocator: the bytes that a device would have to give.
+"""A dry run's tensors, replayed on a model of an allocator: the bytes that they would take on a device.
 
-A step is replayed after another one, as in a training, so that it reuses freed blocks, not always tightly.
-A GPU's allocator gives a request a whole block, which is not always cut to its size: the bytes that count as
-allocated depend on what was freed before. The rules are those of `DeviceCachingAllocator` in
-c10/cuda/CUDACachingAllocator.cpp (torch 2.11), with the sizes of c10/core/AllocatorConfig.h, for one stream
-with default settings, where the device has room.
+A step is replayed after an earlier one, as in a training, and reuses its freed blocks, which may be larger
+than the requests: a GPU's allocator does not always cut a block to size, and counts all of it as allocated.
+The rules are those of `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp (torch 2.11), with the
+sizes of c10/core/AllocatorConfig.h, for one stream with default settings and enough room on the device.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-ROUNDED_TO: Final = 512  # all requests; the least that is cut off a block of the small pool
-SMALL: Final = 1 << 20  # the largest request to that pool; in the other, more than this is cut off
+# Bytes:
+ROUNDED_TO: Final = 512  # requests are multiples of this; also the least rest cut off a small block
+SMALL: Final = 1 << 20  # the largest small request; a rest that is cut off a large block is larger
 SMALL_SEGMENT: Final = 2 << 20
 LARGE_SEGMENT: Final = 20 << 20
-OWN_SEGMENT: Final = 10 << 20  # requests from here on get a segment of their own,
-MULTIPLE: Final = 2 << 20  # which is a multiple of this
+OWN_SEGMENT: Final = 10 << 20  # the least request that gets a segment of its own
+MULTIPLE: Final = 2 << 20  # an own segment is a multiple of this
 
 
 def round_up(size: int, multiple: int) -> int:
-    """Return the next multiple that is not below a size."""
+    """Return the least multiple that is not below a size."""
     return -(-size // multiple) * multiple
 
 
@@ -44,7 +44,7 @@ class ReplayBlock:
 
 
 class CachingAllocator:
-    """A GPU's: it cuts blocks from segments, and keeps the segments until its limit is reached.
+    """A GPU's allocator, which cuts blocks from segments, and keeps segments until its limit is reached.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ class CachingAllocator:
         self._limit = limit  # bytes that may be reserved
         self.allocated = self.reserved = self.most = 0
         self._end = 0
-        # Of the large pool and the small one, by size and address.
+        # The free blocks of the large and of the small pool, by size and address.
         self._free: tuple[list[tuple[int, int]], ...] = [], []
         self._by_address: dict[int, ReplayBlock] = {}
 
     def allocate(self, size: int) -> ReplayBlock:
-        """Return the block for a request: the smallest free one, or a part of it, or of a new segment."""
+        """Return a block for a request, from the smallest sufficient free block or a new segment."""
         size = round_up(max(1, size), ROUNDED_TO)
         is_small = size <= SMALL
         free = self._free[is_small]
@@ -108,14 +108,14 @@ class CachingAllocator:
         if self.reserved + whole > self._limit:
             for _, address in [*self._free[0], *self._free[1]]:
                 block = self._by_address[address]
-                if block.before is None and block.after is None:  # nothing of its segment is in use
+                if block.before is None and block.after is None:  # its whole segment is free
                     self._remove_free(block)
                     self.reserved -= block.size
         self.reserved += whole
         self.most = max(self.most, self.reserved)
         if self.reserved > self._limit:
             raise MemoryError
-        # Later segments lie above: it only matters where free blocks are of one size.
+        # Later segments have higher addresses, which decide between free blocks of the same size.
         block = ReplayBlock(self._end, whole, size <= SMALL)
         self._end += whole
         return block
@@ -133,10 +133,10 @@ class CachingAllocator:
 class Moment(Enum):
     """The kind of an event of a dry run."""
 
-    MADE = auto()  # a storage
-    GONE = auto()
-    BESIDES = auto()  # an operation took bytes while it ran
-    MARKED = auto()  # a storage is counted separately from here on
+    MADE = auto()  # a storage was allocated
+    GONE = auto()  # a storage was freed
+    BESIDES = auto()  # an operation took bytes only while it ran
+    MARKED = auto()  # a storage counts as marked from here on
     RESTARTED = auto()  # a new peak begins
 
 
@@ -145,7 +145,7 @@ Event = tuple[Moment, int, int]
 
 
 class Heap:
-    """A host's allocator: every request gets its own bytes."""
+    """A host's allocator, which gives each request a block of exactly its size."""
 
     def __init__(self) -> None:
         self.allocated = self.reserved = 0
@@ -175,7 +175,7 @@ def allocate_all(allocator: Allocator, sizes: Iterable[int]) -> int:
 
 
 class ReplayPeak(NamedTuple):
-    """The highest bytes that were allocated, and the marked ones among them."""
+    """The highest allocated bytes, and the marked bytes at that moment."""
 
     bytes: int
     marked: int
@@ -188,14 +188,14 @@ def has_growing_segments() -> bool:
 
 
 class Replay(NamedTuple):
-    """Two steps of a training as requests to an allocator."""
+    """Two equal steps of a training as requests to an allocator."""
 
     held: tuple[int, ...]  # bytes of each tensor before the first step
-    events: tuple[Event, ...]  # of each step
+    events: tuple[Event, ...]  # of one step
     states: tuple[int, ...]  # bytes of each optimizer state that the first step leaves
 
     def needs(self, room: float) -> int:
-        """Return the bytes reserved where `room` may be; more than `room` where memory runs out."""
+        """Return the highest reserved bytes with a limit of `room`; more than `room` if memory runs out."""
         allocator = CachingAllocator(room)
         with suppress(MemoryError):
             allocate_all(allocator, self.held)
@@ -204,7 +204,7 @@ class Replay(NamedTuple):
 
 
 class Played(NamedTuple):
-    """The peaks between restarts, above what was allocated before, and the blocks left at the end."""
+    """The peaks between restarts, above the bytes allocated before, and the blocks left at the end."""
 
     peaks: tuple[ReplayPeak, ...]
     left: tuple[ReplayBlock, ...]
@@ -248,9 +248,9 @@ def play(events: Iterable[Event], allocator: Allocator) -> Played:
 def play_twice(
     events: Sequence[Event], states: Iterable[int], allocator: Allocator
 ) -> tuple[int, Played]:
-    """Replay a step after another one; return the bytes of the states, and the second step.
+    """Replay a step twice; return the bytes of the states, and the second replay.
 
-    The states are made at the end of the first step, which leaves nothing else but free blocks.
+    The states are allocated at the end of the first step, whose other blocks are free for the second.
     """
     first = play(events, allocator)
     of_states = allocate_all(allocator, states)

@@ -1,4 +1,4 @@
-"""Whether a model fits here, and with how large a batch."""
+"""`fit`: whether a model fits the devices here, and with how large a batch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from hfmem_widget.text import plain
 
 @partial(lists_options, declared=Setting, keywords=SettingKeywords)
 def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
-    """Forecast the memory of a model, and whether it fits the devices that are here. Nothing is loaded.
+    """Forecast the memory of a model, and whether it fits this machine's devices. Nothing is loaded.
 
     Parameters
     ----------
     model : torch.nn.Module, transformers.PreTrainedConfig, Session, str or PathLike
-        A model, its configuration, a folder or JSON file that has one, or the name of one in the local cache.
-        Of other modules, weights, gradients and optimizer states are forecast, but no activations. Of a
-        session, the training that it watched, whose model must still exist, and the changes that make it fit;
-        of a recording, or a session opened from one, the same without the model.
+        A model, its configuration, a folder or JSON file with a configuration, or the name of a model in the
+        local cache. The forecast of other modules has weights, gradients and optimizer states, but no
+        activations. A session stands for the training that it watched, whose model must still exist; the
+        result has the changes that make it fit. A recording does the same without the model.
     **choices
         Options of a `Setting`.
 
@@ -75,7 +75,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     setting = replace(setting, device="cuda" if gpus or setting.quantized else "cpu")
     subject = uncompiled(subject)
 
-    @cache  # several devices may have as much room
+    @cache  # several devices may try the same sizes
     def forecast_at(batch: int, length: int) -> Forecast:
         return predict(subject, replace(setting, batch=batch, length=length), partial=True)
 
@@ -85,7 +85,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
     held = _held(subject)
     verdicts = []
     for device in gpus or here:
-        # The forecast counts cuBLAS' workspaces, which are part of the context elsewhere.
+        # The forecast counts cuBLAS' workspaces, which the room counts with the context.
         room = replace(device, context=max(0.0, device.context - forecast.bytes("libraries")))
         share = room.available * (1 - setting.headroom) + held[room.device]
         fits = None if math.isnan(room.available) else forecast.total <= share
@@ -93,7 +93,7 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         rows = tokens = None
         if fits is not None and not is_lower:
             rows = largest_batch(lambda rows: forecast_at(rows, length), share, known)
-        has_length = forecast.setting.length == length  # images have none, and then it is 1
+        has_length = forecast.setting.length == length  # rows of images have none: it is then 1
         if setting.longest and rows is not None and has_length:
             tokens = most_that_fit(
                 lambda tokens: forecast_at(batch, tokens).total,
@@ -125,7 +125,7 @@ def _opened(model: Any) -> Any:
 
 
 def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
-    """Return a configuration, what is on disk in words, and the setting with the weights' precision."""
+    """Return a configuration, a text on its files, and the setting with the precision of the weights."""
     config, folder = read_config(name)
     if folder is None:
         return config, "", setting
@@ -135,14 +135,14 @@ def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
 
 
 def _on_one_line(text: str) -> None:
-    """Replace the progress line on stderr, if that can be written to."""
+    """Replace the progress line on stderr, if stderr can be written."""
     with suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(f"\r{text:40}" if text else f"\r{text:40}\r")
         sys.stderr.flush()
 
 
 def _held(model: Any) -> Counter[str]:
-    """Return the bytes of a model's tensors by device: they have their room already."""
+    """Return the bytes of a model's tensors by device, which are allocated already."""
     from hfmem_widget.features.fit.on_meta import storages
 
     held: Counter[str] = Counter()

@@ -159,7 +159,7 @@ def _opened(func: Any) -> Any:
 
 
 def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a result that depends on values: those of a tensor, or numbers for the meta device."""
+    """Return a result that depends on values, by those of a tensor, or by assumed ones on the meta device."""
     name = func.__name__
     if name in {"tensor", "as_tensor"}:
         is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
@@ -242,7 +242,7 @@ def _multiplied_out(
 def _kernel(
     device: str, query: Any, value: Any, mask: Any, dropout_p: float, *, grouped: bool
 ) -> str:
-    """Return the kernel that PyTorch chooses; empty where every one needs the scores.
+    """Return the name of the kernel that PyTorch chooses; empty if only a kernel with scores can run.
 
     As in transformers/sdp_utils_cpp.h and transformers/cuda/sdp_utils.cpp of PyTorch.
     """

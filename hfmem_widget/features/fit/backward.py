@@ -65,7 +65,7 @@ def run_backward(
 class _Walk:
     def __init__(self, accumulated: Accumulated) -> None:
         self._accumulated = accumulated
-        self._awaited: dict[Any, int] = {}  # nodes that each node has to wait for
+        self._awaited: dict[Any, int] = {}  # the number of nodes for which each node waits
         self._grads: dict[Any, dict[int, torch.Tensor]] = {}
         self._holders: Counter[int] = Counter()  # nodes that await a tensor, by its identity
         self._roots: list[Any] = []

@@ -1,6 +1,6 @@
-"""Forecasts compared with measured peaks: forecasts from before a training, or of its live model.
+"""Compares forecasts with measured peaks: those from before a training, and those of its live model.
 
-Where the two differ, further forecasts are scaled: each constant part by itself, all others by one factor.
+If they differ, later forecasts are scaled: each constant part by its own factor, all others by one factor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hfmem_widget.session.steps import StepGroup
 from hfmem_widget.text import format_bytes, number, plain
 
 LEAST_OF_OTHERS = 0.005
-"""The share of a forecast above which memory of something else makes the two incomparable."""
+"""The share of a forecast above which other allocated memory makes forecast and peak incomparable."""
 
 HOW_TO_RECORD = (
     "a Trainer records it by itself, and a loop of yours with "
@@ -29,10 +29,10 @@ HOW_TO_RECORD = (
 )
 
 CONSTANT: Final = ("weights", "buffers", "optimizer")
-CERTAIN: Final = ("gradients", "libraries")  # follow from the weights, and from the device
+CERTAIN: Final = ("gradients", "libraries")  # known from the weights and from the device
 
 TOLERANCE: Final = 0.02
-"""The share by which a measured peak may differ from a forecast without scaling."""
+"""The share up to which a measured peak may differ from a forecast that is not scaled."""
 
 
 class Forecasts(list[Forecast]):
@@ -53,7 +53,7 @@ def remember(forecast: Forecast) -> None:
 
 
 def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
-    """Return a forecast and the exact peak of a step of its model and size, as text; empty without a step."""
+    """Return a sentence with a forecast and the exact peak of a step of its size; empty without one."""
     setting, step = forecast.setting, measured_step(session, span, forecast, session.devices)
     if step is None:
         return ""
@@ -75,9 +75,9 @@ def _off(peak: float, forecast: Forecast) -> str:
 def measured_step(
     session: Session, span: Span, forecast: Forecast, devices: Sequence[Device]
 ) -> tuple[float, float] | None:
-    """Return the highest exact peak of a step of a forecast's model and size, in bytes, and its number.
+    """Return the highest exact peak in bytes, and its step, of the steps of a forecast's model and size.
 
-    A first step has no optimizer states yet.
+    A first step does not count: it has no optimizer states yet.
     """
     setting, contents = forecast.setting, session.contents
     is_whole = setting.training and not forecast.left_out
@@ -98,14 +98,14 @@ def measured_step(
 class Calibration:
     """The factor for each part of a training's forecasts, and a sentence about it.
 
-    "made" is the factor for all that a step itself allocates, of which only the sum is known.
+    "made" is the factor for all memory that a step itself allocates: only its sum was measured.
     """
 
     text: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, forecast: Forecast, ran: Forecast) -> Forecast:
-        """Return a scaled forecast, except the parts whose size was another when the training `ran`."""
+        """Return a scaled forecast, except the parts that had another size in the training that `ran`."""
         if not self.scales:
             return forecast
         setting, was = forecast.setting, ran.setting
@@ -125,7 +125,7 @@ class Calibration:
             total=total,
             peaks={name: round(times * size) for name, size in forecast.peaks.items()},
             reserved=round(times * forecast.reserved),
-            replay=None,  # its requests are those of the dry run
+            replay=None,  # its requests have the sizes of the dry run
         )
 
     def _scaled(self, part: ForecastPart) -> ForecastPart:
@@ -140,7 +140,7 @@ UNCALIBRATED: Final = Calibration()
 def calibration_of(session: Session, root: Span, device: Device, forecast: Forecast) -> Calibration:
     """Return the factors between a training's forecast and the exact peak of a step of its size.
 
-    Nothing is scaled where they agree, or where no such step or none of its parts was measured.
+    There are none if the two agree, or if such a step or its parts were not measured.
     """
     measured = measured_step(session, root, forecast, [device])
     if measured is None or abs(measured[0] / forecast.total - 1) <= TOLERANCE:
@@ -179,9 +179,9 @@ def failed_spans(session: Session, root: Span) -> list[Span]:
 
 
 def others_of(session: Session, span: Span, device: Device) -> float:
-    """Return the bytes allocated at a span's beginning for anything but models and their optimizers.
+    """Return the bytes that were allocated at a span's beginning besides models and their optimizers.
 
-    If the models were unknown by then, as in a function of a script, return the least since they are known.
+    If the models were still unknown, as in a function of a script, return the least since they are known.
     """
 
     def value(sample: Sample, name: str) -> float:
@@ -209,9 +209,9 @@ def _is_of(step: StepGroup, device: Device, forecast: Forecast) -> bool:
 
 
 def live_model(session: Session) -> tuple[Any, Any]:
-    """Return the largest model that a session's watch has trained, and its newest optimizer.
+    """Return the largest model that was trained in a session, and its newest optimizer.
 
-    Raise OptionError where they no longer exist.
+    Raise OptionError if they no longer exist.
     """
     from hfmem_widget.monitor.shared import shared_monitor
 
@@ -239,7 +239,7 @@ def live_model(session: Session) -> tuple[Any, Any]:
 def others_that_ran(session: Session, model: Any) -> str:
     """Return the classes of other models that ran while a session watched one; empty without others."""
     ran = (*(each() for each in session.trained), *(each.model() for each in session.evaluated))
-    subjects = [each for each in ran if hasattr(each, "modules")]  # not optimizers
+    subjects = [each for each in ran if hasattr(each, "modules")]  # models, without optimizers
     own = _weights(model)
     others = [each for each in subjects if (has := _weights(each)) and not has & own]
     within = {id(part) for each in others for part in [*each.modules()][1:]}
@@ -255,9 +255,9 @@ def _weights(subject: Any) -> set[int]:
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:
-    """Return the shape of the largest batch of the worst step on a device, from second `since` on.
+    """Return the shape of the largest batch of the worst step on a device that began after `since` seconds.
 
-    Only steps with known batches count: those of a loop that share a window have none.
+    Only steps with known batches count: a loop's short steps that share a span have none.
     """
     groups = [group for group in session.steps if device in group.devices and group.start >= since]
     if not groups:
@@ -271,7 +271,7 @@ def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, flo
 
 
 def batches_of(session: Session) -> float:
-    """Return the batches of a step, by the counts of steps and substeps."""
+    """Return the number of batches in a step, by the counts of steps and substeps."""
     for root in session.spans:
         phases = {phase.kind: phase for phase in session.phases(root.id)}
         if "step" in phases and "substep" in phases:

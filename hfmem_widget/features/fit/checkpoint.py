@@ -25,7 +25,7 @@ TYPES: Final = {
     "I8": "int8",
     "U8": "uint8",
 }
-"""PyTorch's names of safetensors' types; other types keep theirs."""
+"""PyTorch's names of safetensors' types; other types keep their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def read_config(name: str) -> tuple[Any, Path | None]:
 
 
 def _path_of(name: str) -> Path | None:
-    """Return the file or folder of this name; None for a name in the cache."""
+    """Return the file or folder of a name; None if it may be one in the cache."""
     path = Path(name).expanduser()
     if path.is_dir() and not (path / "config.json").is_file():
         raise OptionError(f"the folder {plain(name)!r} has no config.json")
@@ -108,7 +108,7 @@ def _is_cached(name: str) -> bool:
 
     try:
         return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except (OSError, ValueError):  # a name that no model can have
+    except (OSError, ValueError):  # not a valid name of a model
         return False
 
 

@@ -106,7 +106,7 @@ def training_step(
         batches += live.hold(given.values())
         outputs = model(**given)
         del given
-        # Without one, the user's loss may reach parameters that the first result does not.
+        # Without a loss of its own, the user's may reach parameters that the first result does not.
         has_loss = _own_loss(outputs) is not None
         mode.leave_autocast()
         if autocast is not None:
@@ -220,7 +220,7 @@ def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:
 
 
 def _caches_in(outputs: Any) -> dict[str, Any]:
-    # Not looked up by name: transformers warns of renamed attributes only once, and the user shall see it.
+    # Not looked up by name: transformers warns of a renamed attribute once, and that is for the user.
     named = outputs.items() if isinstance(outputs, Mapping) else ()
     return {name: each for name, each in named if name in _CACHES and each is not None}
 
@@ -258,7 +258,7 @@ def generation_options(model: Any) -> dict[str, Any]:
 def undisturbed() -> Iterator[None]:
     """Keep the user's random numbers as they are, and messages about the dry run out of their log."""
     logger = logging.getLogger("transformers")
-    # If two ran at a time, the last to end would restore the other's replacements.
+    # One at a time: of two dry runs, the last to end would restore the other's replacements.
     with _one_at_a_time:
         level, is_capturing = logger.level, torch.cuda.is_current_stream_capturing
         autocast = torch.autocast

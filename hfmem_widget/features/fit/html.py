@@ -81,7 +81,7 @@ def _facts(forecast: Forecast) -> list[str]:
         "training" if setting.training else "inference",
         f"batch {size_text(setting.batch, setting.length)}"
         if forecast.moment
-        else "",  # else nothing depends on the batch
+        else "",  # otherwise no part depends on the batch
         f"{setting.accumulation} batches per step" if setting.accumulation > 1 else "",
         plain(setting.precision),
         plain(setting.quantized),

@@ -15,7 +15,7 @@ from hfmem_widget.session import Move, WhatIf
 from hfmem_widget.text import format_count
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
-"""Whether a figure is exact, the most, about right, or the least."""
+"""Whether a figure is exact, an upper bound, an estimate, or a lower bound."""
 
 LABELS: Final = {**OF_ANATOMIES, "gathered": "parameters put together"}
 """The names of parts, as an anatomy has them."""
@@ -23,7 +23,7 @@ LABELS: Final = {**OF_ANATOMIES, "gathered": "parameters put together"}
 MEASURED: Final = (0.97, 1.015)
 """The lowest and highest measured peaks, as shares of estimates; docs/measured/memfit.md."""
 
-MOST_ROWS: Final = 1 << 20  # the largest batch that is looked for
+MOST_ROWS: Final = 1 << 20  # the largest batch that is tried
 
 
 def size_text(rows: int, length: int) -> str:

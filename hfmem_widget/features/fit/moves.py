@@ -1,4 +1,4 @@
-"""What would fit: changes to a watched training, each with the peak that a dry run of its model gives."""
+"""Changes that make a watched training fit, each with the peak in a dry run of its model."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from hfmem_widget.text import (
 
 SECONDS_AFTER_AN_ERROR: Final = 6.0
 SECONDS_IF_ASKED: Final = 30.0
-"""Within which dry runs are begun; one takes 0.5 to 2 s."""
+"""The time in which dry runs may begin; one takes 0.5 to 2 s."""
 
 RANK: Final = 16
-"""Of the LoRA adapters that are tried."""
+"""The rank of the LoRA adapters that are tried."""
 
 LEAST_LENGTH: Final = 32
 """The shortest rows that are tried, in tokens."""
 
 LEAST_LEFT: Final = 256 * MIB
-"""The least that this process must still be allowed to map: with less, PyTorch may crash in a dry run."""
+"""Bytes that this process must still be allowed to map: with fewer, PyTorch may crash in a dry run."""
 
 FOR_THE_LARGEST: Final = 0.5
 """The share of the remaining time for the largest batch and length with each change."""
@@ -71,22 +71,22 @@ FOR_THE_LARGEST: Final = 0.5
 OF_THE_TRAINING: Final = frozenset(
     {"training", "long rows", "fragmentation", "full", "limit", "huge", "others", "machine"}
 )
-"""The causes of an out-of-memory error that a training which takes less removes."""
+"""The causes of an out-of-memory error that a smaller training removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A change to a training: its name, the options that it sets in the user's code and in a `Setting`."""
+    """A change to a training: its name, and the options to set in the user's code and in a `Setting`."""
 
     name: str
     changes: Mapping[str, str]
     setting: Mapping[str, Any]
-    cost: str = ""  # empty where the loss stays the same
+    cost: str = ""  # its side effects; empty if the loss stays the same
     target: Any = "arguments"  # as in a `Change`
 
 
 class DryRuns:
-    """The forecasts of a training with changes, each made once; none is begun after `until` (monotonic s)."""
+    """The forecasts of a changed training, each made once; none begins after `until` (monotonic seconds)."""
 
     def __init__(self, training: Training, until: float) -> None:
         self._training, self._until = training, until
@@ -94,7 +94,7 @@ class DryRuns:
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
-        """Spend a share of the remaining time at most; an interrupt ends these and all later dry runs."""
+        """Limit a block to a share of the remaining time; an interrupt ends all dry runs, also later ones."""
         until, now = self._until, time.monotonic()
         self._until = now + share * max(0.0, until - now)
         try:
@@ -105,7 +105,7 @@ class DryRuns:
         self._until = until
 
     def __call__(self, setting: Setting) -> Forecast:
-        """Return the forecast of a setting; raise TimeoutError where it would have to be begun too late."""
+        """Return the forecast of a setting; raise TimeoutError if its dry run would begin too late."""
         if setting not in self._known:
             if time.monotonic() > self._until:
                 raise TimeoutError
@@ -292,11 +292,11 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     with suppress(TimeoutError):
         for options in _ways(training, dry, found):
             changed = {name: value for each in options for name, value in each.setting.items()}
-            with suppress(OptionError):  # peft, for example, does not know the architecture
+            with suppress(OptionError):  # for example, if peft does not know the architecture
                 setting = replace(training.setting, **changed)
                 forecast = dry(setting)
                 saves = forecast.total < training.forecast.total
-                # A saving that the figures do not show is not worth listing.
+                # A saving that is lost in rounding is not listed.
                 if saves and format_bytes(forecast.total) != now and not forecast.left_out:
                     found[_move(training, options, forecast)] = setting
     fitting = [move for move in found if move.fits is not False]
@@ -304,7 +304,7 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
     with dry.within(FOR_THE_LARGEST):
         for at, setting in enumerate([found[move] for move in moves]):
-            # Not for a size that the change itself sets.
+            # A size that the change itself sets stays.
             if setting.batch == training.setting.batch:
                 rows = largest(training, dry, setting, "batch")
                 moves[at] = replace(moves[at], largest_batch=rows)
@@ -317,9 +317,9 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
 def largest(
     training: Training, dry: DryRuns, setting: Setting, name: Literal["batch", "length"]
 ) -> int | None:
-    """Return the largest batch or length of a setting that is sure to fit; None where that is unknown.
+    """Return the largest batch or length of a setting that is sure to fit; None if unknown.
 
-    A dry run of that size was made. The next size is too large by the bytes of each row or token so far.
+    A dry run of that size was made; the next size is too large if each row or token takes as much as so far.
     """
     forecast, size, most = dry(setting), getattr(setting, name), MOST_TOKENS
     has_tokens = training.seen is None or training.seen.length > 0
@@ -376,7 +376,7 @@ def _ways(
 ) -> Iterator[tuple[Option, ...]]:
     """Yield the changes to try, alone and in pairs, depending on which moves were `found` to fit."""
     setting = training.setting
-    # Where weights and states alone do not fit, fewer activations do not help.
+    # If weights and states alone do not fit, fewer activations do not help.
     can_help = training.held <= training.room + training.spare
     can_checkpoint = getattr(training.model, "supports_gradient_checkpointing", False)
     checkpointing = None
@@ -424,8 +424,8 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         return replace(setting, batch=batch, accumulation=accumulation)
 
     now, held = dry(setting), training.held
-    # The largest that is sure to fit; if none is, the largest that would fit if the spare were free. Above
-    # weights and states, a step takes about as much for each row.
+    # First the largest batch that is sure to fit; if there is none, the largest that fits with the spare
+    # bytes. A step takes about as many bytes for each row above weights and states.
     for spare in (0.0, training.spare):
         left = (training.room + spare) / margin_on(training.device) - held
         share = left / max(1.0, now.total - held)

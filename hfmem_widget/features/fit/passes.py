@@ -1,6 +1,6 @@
-"""Changes with which an evaluation or a generation fits, by dry runs of its passes.
+"""Changes that make an evaluation or a generation fit, by dry runs of its passes.
 
-The bytes allocated at its beginning were measured; only what its passes take above that is forecast.
+The bytes allocated at its beginning were measured; only those above them are forecast.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ EVALUATING: Final = frozenset({"evaluate", "predict"})
 PASSES: Final = GENERATING | EVALUATING
 
 LEAST_SIZE: Final = 1 / 8
-"""The least share of the new tokens, beams or source tokens that is worth advising."""
+"""The least share of the new tokens, beams or source tokens that is advised."""
 
 OF_BEAMS: Final = 7
-"""64-bit numbers that beam search keeps for each token of each beam: tokens, and the beams they belong to."""
+"""64-bit numbers that beam search keeps for each token of each beam: tokens, and indices of beams."""
 
 OF_TOKENS: Final = 4
-"""The same without beams: tokens and masks."""
+"""64-bit numbers for each token without beams: tokens and masks."""
 
 Need = tuple[float, float]
-"""The bytes that passes take above what was allocated before them: the peak of a dry run, and at most."""
+"""The bytes of passes above those allocated before them: the peak of a dry run, and the most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Passes:
     ghost: Any  # a copy of the model on the meta device
     base: float  # bytes that were allocated at its beginning
     room: float  # bytes that this process may have on the device
-    spare: float  # bytes that something else had, which may be free by now
+    spare: float  # bytes that something else held, and that may be free by now
     precision: str
-    until: float  # second of a monotonic clock after which no dry run is begun
-    rows: int  # of a batch as it was asked for
+    until: float  # seconds of a monotonic clock after which no dry run begins
+    rows: int  # of a batch as the user's code passed it
     sequences: int  # generated from each row
     whole: int  # tokens of a row at the end of a generation; 0 of an evaluation
     answer: int  # tokens that the decoder of an encoder-decoder begins with
@@ -83,9 +83,9 @@ class Passes:
     is_reshaped: bool  # whether `generate` changes the scores of the model
     is_of_trainer: bool
     keeps: bool  # whether predictions stay on the device until the end
-    kept_rows: int  # of all predictions; 0 where unknown
+    kept_rows: int  # of all predictions; 0 if unknown
     target: Literal["arguments", "evaluation"]
-    """What takes a change: the training's arguments, or those of an existing Trainer."""
+    """The arguments to change: those of the training, or those of an existing Trainer."""
     known: dict[tuple[int, ...], Inference] = field(default_factory=dict)
 
     def kept(self, rows: int) -> tuple[int, int]:
@@ -96,9 +96,9 @@ class Passes:
         return predictions, size * rows // self.seen.rows if predictions else 0
 
     def evaluation(self, rows: int, *, keeping: bool = False) -> Need:
-        """Return the need of a batch, or of two where the second reuses freed blocks of the first.
+        """Return the need of a batch, or of two if the second reuses freed blocks of the first.
 
-        With `keeping`, return the need of all batches: the kept predictions are copied with each.
+        With `keeping`, return the need of all batches, each of which copies the kept predictions.
         """
         run = self._run(rows, self.seen.length)
         peak, is_on_gpu, copied = run.peak + sum(self._libraries()), ":" in self.device.key, 0
@@ -107,13 +107,13 @@ class Passes:
             batches, rest = divmod(self.kept_rows, rows)
             if self.kept_rows > rows:
                 copied = (2 * predictions + labels) * self.kept_rows // rows
-            # The newest is still in a variable; from the third batch on, the kept ones are its copy.
+            # A variable still has the newest predictions; from the third batch on, the kept ones have a copy.
             before, more = (
                 max(0, count - 1 + (count > 2)) * (predictions + labels)
                 for count in (batches, batches + 1)
             )
             peak = max(peak + before, peak * rest // rows + more if rest else 0, copied)
-        most = MEASURED[1] * peak + copied * is_on_gpu  # pieces that copies leave behind
+        most = MEASURED[1] * peak + copied * is_on_gpu  # copies leave free pieces behind
         if self._libraries() and not has_growing_segments():
             replay = Replay(self._libraries(), run.events, ())
             most = max(most, replay.needs(self.room - self.base))
@@ -133,8 +133,8 @@ class Passes:
             last = self._run(count, whole - 1, is_last=True)
         head = self.ghost.get_output_embeddings()
         logits = 4 * count * (0 if head is None else int(head.weight.shape[0]))
-        # While the next token is computed, the scores of the last one are kept: twice where they are changed
-        # or drawn from. Choosing takes as much once more. Beams reorder the cache, one tensor at a time.
+        # The scores of the last token stay while the next is computed, in two copies if they are changed or
+        # drawn from. Choosing takes another copy. Beams reorder the cache, one tensor at a time.
         is_plain = sequences == 1 and not self.is_sampled and not self.is_reshaped
         kept = logits if is_plain else 2 * logits
         choosing = last.left + kept + logits
@@ -147,7 +147,7 @@ class Passes:
         return peak, MEASURED[1] * peak + gaps
 
     def _libraries(self) -> tuple[int, ...]:
-        """Return the bytes of cuBLAS' workspace, taken with the first product; it may exist already."""
+        """Return the bytes of cuBLAS' workspace, which the first matrix product takes unless it exists."""
         return (of_cublas()[0],) if ":" in self.device.key else ()
 
     def _run(
@@ -180,9 +180,9 @@ class Passes:
 def moves_of_passes(
     session: Session, root: Span, error: Finding, *, seconds: float = SECONDS_AFTER_AN_ERROR
 ) -> list[Move]:
-    """Return the changes with which an evaluation or a generation fits, best first; empty where unknown.
+    """Return the changes that make an evaluation or a generation fit, best first; empty if unknown.
 
-    No dry run is begun after `seconds`.
+    No dry run begins after `seconds`.
     """
     with suppress(OptionError, KeyboardInterrupt):
         if passes := _passes_of(session, root, error, time.monotonic() + seconds):

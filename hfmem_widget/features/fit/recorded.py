@@ -34,7 +34,7 @@ MOST_OF_CONFIG: Final = 64 * 1024
 
 MOST_NAMES: Final = 2048  # of trained weights
 LONGEST_NAME: Final = 64  # characters of a value of a configuration
-LARGEST: Final = 2**53  # number in a configuration
+LARGEST: Final = 2**53  # the largest number in a configuration
 
 LEFT_OUT: Final = frozenset(
     {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
@@ -45,7 +45,7 @@ CANNOT: Final = "What would fit cannot be worked out: "
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A trained model, and all else that its dry runs need."""
+    """A trained model, and all other data that its dry runs need."""
 
     model: Any
     optimizer: Any
@@ -56,9 +56,9 @@ class Subject:
 
 
 def margin_on(device: Device) -> float:
-    """Return the factor by which malloc may map more for tensors than they take; 1 on a GPU.
+    """Return the most that malloc may map for tensors, as a multiple of their bytes; 1 on a GPU.
 
-    Counted as a limit counts it, 1.4 to 1.9 times was seen.
+    Factors of 1.4 to 1.9 were measured, counted as a limit on mapped memory counts.
     """
     return 1.0 if ":" in device.key else 2.0
 
@@ -73,16 +73,16 @@ class Training:
     setting: Setting
     forecast: Forecast
     loss: Literal["loop", "model", "own", "smoothed"]
-    """Who combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
+    """The code that combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
     room: float
     """Bytes that it may have on the device, including those that it has; NaN if unknown."""
     spare: float = 0.0
-    """Bytes that something else had when it began, which may be free by now."""
+    """Bytes that something else held when it began, and that may be free by now."""
     seen: SeenBatch | None = None
     """Its largest batch."""
     calibration: Calibration = UNCALIBRATED
     others: str = ""
-    """The classes of other models that ran meanwhile; no forecast counts their bytes within a step."""
+    """The classes of other models that ran meanwhile; forecasts leave out their bytes within a step."""
 
     @property
     def held(self) -> float:
@@ -90,7 +90,7 @@ class Training:
         return sum(self.forecast.full(name) for name in HELD)
 
     def most(self, forecast: Forecast, spare: float = 0.0) -> float:
-        """Return the bytes that it needs at most, with the gaps that an allocator leaves between blocks."""
+        """Return the most bytes that it may need, with the gaps between an allocator's blocks."""
         most, room = forecast.interval[1] * margin_on(self.device), self.room + spare
         if forecast.replay is None or most > room or has_growing_segments():
             return most
@@ -102,9 +102,9 @@ class Training:
 
 
 def live(session: Session) -> Subject:
-    """Return the model that a session's watch has trained, or raise OptionError."""
+    """Return the model that was trained in a session, or raise OptionError."""
     live, optimizer = live_model(session)
-    from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
+    from hfmem_widget.features.fit.backward import is_checkpointed  # needs torch
     from hfmem_widget.features.fit.on_meta import uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
@@ -123,7 +123,7 @@ def has_ranks() -> bool:
 
 
 def recipe_of_live(session: Session) -> dict[str, Any]:
-    """Return a live training as plain data for dry runs elsewhere, or why there can be none ("refused")."""
+    """Return a live training as plain data for dry runs elsewhere, or the reason for none, as "refused"."""
     if has_ranks():
         return {"refused": "a training on several ranks is not supported yet"}
     try:

@@ -1,6 +1,6 @@
 """The options of a forecast, declared once for the magic, its manual and `fit()`.
 
-And one sentence for an error in the files and code of others.
+`errors_as` turns exceptions from other code into one sentence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _count(name: str) -> Callable[[object], int]:
 
 
 def _precision(given: object) -> str:
-    """Return one of `PRECISIONS`, also if written with a hyphen; empty for that of the weights."""
+    """Return one of `PRECISIONS`, which may be written with a hyphen; empty for that of the weights."""
     precision = "" if given is None else plain(given).replace("-", " ")
     if precision not in {"", *PRECISIONS}:
         allowed = ", ".join(PRECISIONS).replace("pure ", "pure-")
@@ -44,7 +44,7 @@ def _names(given: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _lora(given: Any) -> Lora | None:
-    """Return the rank and the layers of 16, (16, ["q_proj"]) or ``16,q_proj,v_proj``."""
+    """Return the rank and the layers in a value such as 16, (16, ["q_proj"]) or ``16,q_proj,v_proj``."""
     if given is None or given == "":
         return None
     parts = given.partition(",")[::2] if isinstance(given, str) else given
@@ -57,7 +57,7 @@ def _lora(given: Any) -> Lora | None:
 
 
 def headroom_of(given: object) -> float:
-    """Return a share of free memory to leave unused, or raise OptionError."""
+    """Return the share of free memory to leave unused, or raise OptionError."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < 1:
         raise wrong_value(given, "headroom", "a share from 0 to below 1")
     return float(given)
@@ -65,7 +65,7 @@ def headroom_of(given: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Setting(Options):
-    """How the model will be run; `device`, "cuda" or "cpu", decides which kernels run.
+    """How a model will be run; `device`, "cuda" or "cpu", decides on the kernels.
 
     In a forecast, `precision` is never empty.
     """
@@ -155,7 +155,7 @@ class Setting(Options):
 
 
 class SettingKeywords(TypedDict, total=False):
-    """The options of a `Setting` as keyword arguments, in every form in which one may be given."""
+    """The options of a `Setting` as keyword arguments, with the types of every accepted form."""
 
     training: bool
     batch: int
@@ -177,14 +177,14 @@ class SettingKeywords(TypedDict, total=False):
 
 @contextmanager
 def errors_as(sentence: str) -> Iterator[None]:
-    """Turn an exception of the block into an OptionError: the sentence, and the first one of the exception.
+    """Turn an exception in the block into an OptionError: `sentence`, then the exception's first sentence.
 
-    `sentence` has no full stop, and its text from outside is `plain` already.
+    `sentence` has no full stop; text from outside in it is `plain` already.
     """
     try:
         yield
     except OptionError:
         raise
     except Exception as error:
-        first, _, _ = plain(error, 200).partition(". ")  # further sentences are advice for others
+        first, _, _ = plain(error, 200).partition(". ")  # later sentences are for developers
         raise OptionError(f"{sentence}: {type(error).__name__}: {first.rstrip('.!')}") from error
