@@ -230,9 +230,9 @@ class Recorder:
             self._account_step(span, self._phase_peaks.pop(span.id, {}))
             return
         root, around = self._around(span.id, span.parent)
-        alike = [other for other in around if other.kind == span.kind]
+        same_kind = [other for other in around if other.kind == span.kind]
         # The seconds of a span within one of its kind (for blocks: of its name) would count twice.
-        if not any(span.kind != "block" or other.label == span.label for other in alike):
+        if not any(span.kind != "block" or other.label == span.label for other in same_kind):
             self._phases.add(root, span)
         step = next((other.id for other in around if other.kind == "step"), None)
         if step is not None and (span.kind in PHASES or span.kind == "substep"):

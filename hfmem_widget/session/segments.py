@@ -295,16 +295,16 @@ def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tupl
     """Return the segments of `torch.cuda.memory_snapshot`, of devices of a kind."""
     return tuple(
         Segment(
-            device=f"{kind}:{each['device']}",
-            address=each["address"],
-            size=each["total_size"],
-            kind="small" if each["segment_type"] == "small" else "large",
-            blocks=blocks_of(each),
-            stream=each.get("stream", 0),
-            pool=tuple(each.get("segment_pool_id", NO_POOL)),
-            expandable=bool(each.get("is_expandable", False)),
+            device=f"{kind}:{segment['device']}",
+            address=segment["address"],
+            size=segment["total_size"],
+            kind="small" if segment["segment_type"] == "small" else "large",
+            blocks=blocks_of(segment),
+            stream=segment.get("stream", 0),
+            pool=tuple(segment.get("segment_pool_id", NO_POOL)),
+            expandable=bool(segment.get("is_expandable", False)),
         )
-        for each in listed
+        for segment in listed
     )
 
 
@@ -323,7 +323,7 @@ def blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
 
 def events_of(trace: Sequence[Event | Mapping[str, Any]]) -> Sequence[Event]:
     """Return the events of a device's trace, as torch lists them or already read."""
-    return [each if isinstance(each, Event) else event_of(each) for each in trace]
+    return [event if isinstance(event, Event) else event_of(event) for event in trace]
 
 
 def event_of(listed: Mapping[str, Any]) -> Event:

@@ -340,18 +340,18 @@ class Session(Shown):
             If the session cannot have such a series; the message lists those that it has.
         """
         if not key:
-            of = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
-            of_gpus = [peak for device, peak in of.items() if ":" in device and peak > 0]
-            known = of_gpus or [peak for peak in of.values() if not math.isnan(peak)]
+            peaks = {each.key: self.peak(f"{each.key}/allocated") for each in self.devices}
+            gpus = [peak for device, peak in peaks.items() if ":" in device and peak > 0]
+            known = gpus or [peak for peak in peaks.values() if not math.isnan(peak)]
             return max(known, default=Size(NOT_AVAILABLE))
         self._check(key)
         with self.lock:
             index = self._index.get(key)
-            peaks = [span.peaks[key].value for span in self._spans if key in span.peaks]
+            highs = [span.peaks[key].value for span in self._spans if key in span.peaks]
             if index is not None:
-                peaks.extend(self.timeline.high[:, index].tolist())
-            peaks.extend(self.steps.peaks_of(key))
-        return Size(max((each for each in peaks if not math.isnan(each)), default=NOT_AVAILABLE))
+                highs.extend(self.timeline.high[:, index].tolist())
+            highs.extend(self.steps.peaks_of(key))
+        return Size(max((high for high in highs if not math.isnan(high)), default=NOT_AVAILABLE))
 
     def _check(self, key: str) -> None:
         """Raise `OptionError` for the key of a series that the session neither has nor may get."""
@@ -368,13 +368,13 @@ class Session(Shown):
         if may_come and (device in devices or (self.running and DEVICE_KEY.fullmatch(device))):
             return
         if device in devices:
-            what, there = f"{plain(metric)!r} of {device}", metrics
+            missing, present = f"{plain(metric)!r} of {device}", metrics
         else:
-            what, there = f"device {plain(device)!r}", devices
+            missing, present = f"device {plain(device)!r}", devices
         near = difflib.get_close_matches(plain(key), self._index, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-        available = ", ".join(there) or "read nothing yet"
-        raise OptionError(f"this session has no {what}; it has {available}{hint}")
+        available = ", ".join(present) or "read nothing yet"
+        raise OptionError(f"this session has no {missing}; it has {available}{hint}")
 
     def to_pandas(self, fold: str = "high") -> pd.DataFrame:
         """Return the timeline as a data frame, one column a series, indexed by seconds.

@@ -226,13 +226,13 @@ class Snapshot(Shown):
                 "The snapshot has no history of allocations, so how memory came to this is unknown.",
             )
         begun = ((peak.over_time.allocated[0], peak.device) for peak in peaks if peak.over_time)
-        there, device = max(begun, default=(0, ""))
+        earlier, device = max(begun, default=(0, ""))
         where = f" on {device}" if len(peaks) > 1 else ""
         note = (
-            f"{format_bytes(there)} was there{where} when the history begins: allocated before the "
+            f"{format_bytes(earlier)} was there{where} when the history begins: allocated before the "
             "recording, or newer events took the place of its own. The peak may have been earlier, too."
         )
-        return (note,) if there else ()
+        return (note,) if earlier else ()
 
     def explain(self) -> Any:
         """Return where the memory is, as `Session.explain` does of a session."""

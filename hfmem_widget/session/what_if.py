@@ -39,7 +39,7 @@ class Variant:
 
     def parts(self, rows: int, length: int) -> dict[str, float]:
         """Return the bytes of each part at the peak."""
-        peak = max(self.moments, key=lambda each: each.bytes(rows, length))
+        peak = max(self.moments, key=lambda moment: moment.bytes(rows, length))
         size = peak.bytes(rows, length)
         gradients = min(peak.gradients, size)
         return {**self.held, "gradients": gradients, "activations": size - gradients}

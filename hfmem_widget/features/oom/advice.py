@@ -198,8 +198,8 @@ def _raise_limit(incident: Incident) -> Advice:
 def _in_chunks(incident: Incident) -> Advice:
     if not incident.is_beyond:
         return Advice("Process it in chunks", "a smaller request would have fit")
-    times = incident.asked / incident.total
-    factor = format_count(times) if times >= 10 else f"{times:.1f}"
+    multiple = incident.asked / incident.total
+    factor = format_count(multiple) if multiple >= 10 else f"{multiple:.1f}"
     owner = "the machine's" if incident.on_the_host else "the GPU's"
     return Advice(
         "Check the shape of the tensor, or process it in chunks",
@@ -242,13 +242,13 @@ def _of_the_request(incident: Incident) -> Iterator[Advice]:
         )
     if running(incident, "loss") and not evaluating(incident):
         vocabulary = incident.model.vocabulary
-        of = (
+        values = (
             f"{format_count(vocabulary)} values" if vocabulary else "one value per vocabulary entry"
         )
         yield Advice(
             "Compute the loss without all logits at once: use_liger_kernel=True, or in chunks of the "
             "sequence",
-            f"the request is for the logits: {of} for each token",
+            f"the request is for the logits: {values} for each token",
             f"this request, {asked}, and as much again for its gradient",
             incident.asked,
         )

@@ -121,7 +121,7 @@ class OutOfMemory(Companion):
 
         if session.moves:
             at = session.findings.index(finding_of(*report[:3], span))
-            left = tuple(each for each in report.advice if not each.is_tried)
+            left = tuple(advice for advice in report.advice if not advice.is_tried)
             best = advice_of(session.moves[0])
             session.findings[at] = finding_of(*report[:2], (best, *left), span)
             report = report._replace(advice=left)

@@ -219,31 +219,33 @@ def _page_cache(incident: Incident) -> OomDiagnosis | None:
 
 def huge(incident: Incident) -> OomDiagnosis | None:
     """Return the size of the request as the cause; None if another cause is as likely."""
-    asked, there_is = incident.asked, incident.ceiling
+    asked, ceiling = incident.asked, incident.ceiling
     if incident.on_the_host and not asked > 0:
-        if incident.free < OFTEN_FREE * there_is or not incident.free > 0:
+        if incident.free < OFTEN_FREE * ceiling or not incident.free > 0:
             return None
         return OomDiagnosis(
             "huge",
             "Probably one oversized request: the error does not report its size, and "
-            f"{format_bytes(incident.free)} of {format_bytes(there_is)} was free.",
+            f"{format_bytes(incident.free)} of {format_bytes(ceiling)} was free.",
             is_sure=False,
         )
     held = sum(incident.part(name) for name in HELD)
-    not_held = there_is - held
+    beyond_held = ceiling - held
     # With other processes on the device, or copies of all predictions, a middling request can fail as well.
     is_another = running(incident, "gathering") or _other_processes(incident) is not None
-    enough = not_held if is_another else min(not_held, HUGE_FROM * there_is)
-    if not (asked > enough and asked >= LARGE_FROM * there_is > 0):
+    enough = beyond_held if is_another else min(beyond_held, HUGE_FROM * ceiling)
+    if not (asked > enough and asked >= LARGE_FROM * ceiling > 0):
         return None
     if asked > incident.total:
-        how = f"more than {incident.place} has in total ({format_bytes(incident.capacity)})"
-    elif asked > not_held and held > 0:
-        rest = f"{format_bytes(not_held)} of {incident.place}"
-        how = f"more than the {rest} that the model itself does not hold"
+        relation = f"more than {incident.place} has in total ({format_bytes(incident.capacity)})"
+    elif asked > beyond_held and held > 0:
+        rest = f"{format_bytes(beyond_held)} of {incident.place}"
+        relation = f"more than the {rest} that the model itself does not hold"
     else:
-        how = f"{100 * asked / there_is:.0f} % of {incident.place}"
-    return OomDiagnosis("huge", f"Oversized request: {format_bytes(asked)} in one piece, {how}.")
+        relation = f"{100 * asked / ceiling:.0f} % of {incident.place}"
+    return OomDiagnosis(
+        "huge", f"Oversized request: {format_bytes(asked)} in one piece, {relation}."
+    )
 
 
 def _other_processes(incident: Incident) -> OomDiagnosis | None:
@@ -253,21 +255,19 @@ def _other_processes(incident: Incident) -> OomDiagnosis | None:
     if incident.asked > incident.free + others:
         return None
     subject = "Another process uses" if len(incident.processes) == 1 else "Other processes use"
-    would = " Without that, the request would have fit." if incident.asked > 0 else ""
+    consequence = " Without that, the request would have fit." if incident.asked > 0 else ""
     if incident.device.shared and not incident.processes:
         all_of_it = f"{format_bytes(others)} of the {format_bytes(incident.capacity)}"
-        sentence = f"The rest of the machine uses {all_of_it} that CPU and GPU share.{would}"
+        sentence = f"The rest of the machine uses {all_of_it} that CPU and GPU share.{consequence}"
         return OomDiagnosis("machine", sentence)
-    return OomDiagnosis(
-        "others",
-        f"{subject} {format_bytes(others)} of {incident.place}'s {format_bytes(incident.capacity)}.{would}",
-    )
+    used = f"{format_bytes(others)} of {incident.place}'s {format_bytes(incident.capacity)}"
+    return OomDiagnosis("others", f"{subject} {used}.{consequence}")
 
 
 def _full(incident: Incident) -> OomDiagnosis:
     if incident.on_the_host:
         return OomDiagnosis("full", _full_host(incident))
-    allocated, there_is = incident.allocated, known_of(incident.allowed, incident.capacity)
+    allocated, available = incident.allocated, known_of(incident.allowed, incident.capacity)
     if not allocated >= 0:
         return OomDiagnosis(
             "unknown",
@@ -275,7 +275,7 @@ def _full(incident: Incident) -> OomDiagnosis:
             "it was.",
         )
     sentence = f"Memory is full: PyTorch's tensors take {format_bytes(allocated)}"
-    sentence += f" of {format_bytes(there_is)}" if there_is > 0 else ""
+    sentence += f" of {format_bytes(available)}" if available > 0 else ""
     if biggest := _biggest_part(incident):
         share, label = biggest
         sentence += f", of which {share} is {label}"
@@ -288,8 +288,8 @@ def _full(incident: Incident) -> OomDiagnosis:
 def _full_host(incident: Incident) -> str:
     if not incident.ceiling > 0:
         return "The machine had no memory left for the request."
-    there_is = f"the machine's {format_bytes(incident.ceiling)}"
-    sentence = f"Memory is full: {format_bytes(incident.free)} of {there_is} was free"
+    whole = f"the machine's {format_bytes(incident.ceiling)}"
+    sentence = f"Memory is full: {format_bytes(incident.free)} of {whole} was free"
     if biggest := _biggest_part(incident):
         share, label = biggest
         private = format_bytes(incident.allocated)
@@ -313,10 +313,10 @@ def with_share(size: float, incident: Incident) -> str:
     return f"{format_bytes(size)}, {100 * size / incident.allocated:.0f} % of allocated memory"
 
 
-def running(incident: Incident, what: str) -> bool:
+def running(incident: Incident, kind: str) -> bool:
     """Return whether a function of `_FUNCTIONS` made the request; a request for logits is a loss."""
     near = _within_backward(incident)[:NEAR]
-    return _ran(near, _FUNCTIONS[what]) or (what == "loss" and is_logits(incident))
+    return _ran(near, _FUNCTIONS[kind]) or (kind == "loss" and is_logits(incident))
 
 
 def in_optimizer(incident: Incident) -> bool:

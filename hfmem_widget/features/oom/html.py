@@ -80,7 +80,7 @@ def out_of_memory_bundle(
         _place(incident),
         _blocks(incident),
         kit.block(_LINE, kit.faint("other processes"), listed) if listed else kit.NOTHING,
-        moves_table(moves, [each.sentence() for each in advice]),
+        moves_table(moves, [change.sentence() for change in advice]),
         advice_list(advice, beside_moves=bool(moves)),
         kit.note(f"{errors} did not end the cell." if earlier else ""),
         title=kit.words("out of memory", device, diagnosis.name, between=_DOT).text,
@@ -216,27 +216,27 @@ def drawn_parts(incident: Incident) -> tuple[Part, ...]:
 
 def bar_html(incident: Incident) -> str:
     """Return the bar with its scale; empty if the parts or the capacity are unknown."""
-    parts, there_is = drawn_parts(incident), incident.limit
-    if not there_is > 0:
+    parts, capacity = drawn_parts(incident), incident.limit
+    if not capacity > 0:
         whole = sum(part.bytes for part in incident.anatomy.parts) if incident.anatomy else 0.0
-        there_is = max(whole, incident.capacity if incident.capacity > 0 else 0.0)
-    if not (parts and there_is > 0):
+        capacity = max(whole, incident.capacity if incident.capacity > 0 else 0.0)
+    if not (parts and capacity > 0):
         return ""
     total = sum(part.bytes for part in parts)
     # A larger request would leave no room for the parts.
-    asked = incident.asked if incident.asked <= there_is else 0.0
-    full = max(there_is, total + asked)
-    end = 100 * there_is / full
+    asked = incident.asked if incident.asked <= capacity else 0.0
+    full = max(capacity, total + asked)
+    end = 100 * capacity / full
     # The line of the capacity is drawn over the parts, in the colour of text.
     over = (
         f'<line x1="{end:.2f}%" x2="{end:.2f}%" y1="0" y2="{_HEIGHT}" stroke="currentColor" '
         f'stroke-width="{2 if end < 99.9 else 0}"/>'
     )
     owner = "limit of this process" if incident.limit > 0 else incident.place
-    scale = [f"{owner}: {format_bytes(there_is)}"]
+    scale = [f"{owner}: {format_bytes(capacity)}"]
     if asked:
         line = "limit" if incident.limit > 0 else "capacity"
-        scale.insert(0, f"dashed: the request{f'; line: the {line}' if full > there_is else ''}")
+        scale.insert(0, f"dashed: the request{f'; line: the {line}' if full > capacity else ''}")
         over = (
             f'<rect x="{100 * total / full:.2f}%" y="{_INSET / 2}" width="{100 * asked / full:.2f}%" '
             f'height="{_HEIGHT - _INSET}" fill="none" stroke="{palette.BAD}" stroke-width="{_INSET}" '
@@ -248,7 +248,7 @@ def bar_html(incident: Incident) -> str:
             for part in parts
         ),
         full,
-        f"{owner}: {format_bytes(total)} used of {format_bytes(there_is)}",
+        f"{owner}: {format_bytes(total)} used of {format_bytes(capacity)}",
         height=_HEIGHT,
         over=over,
         style=f";background:{palette.PARTS['free']}",

@@ -122,9 +122,9 @@ def incident_of(
     total, allowed = _capacity(error_text, seen, device, read("driver_reserved"))
     is_shared = device.shared > 0
     whole = known_of(device.total, total) if is_shared else total
-    said_free, left = known_of(seen.free, error_text.free), whole - read("device_used")
+    reported_free, left = known_of(seen.free, error_text.free), whole - read("device_used")
     # Where CPU and GPU share memory, CUDA counts page cache as used.
-    free = known_of(left, said_free) if is_shared else known_of(said_free, left)
+    free = known_of(left, reported_free) if is_shared else known_of(reported_free, left)
     if error_text.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = whole - free
     allocated, reserved = read("allocated"), read("reserved")
@@ -279,8 +279,8 @@ def report_on(
         sample = path[-1].after or failure.sample
     else:
         # Spans have their counts only at their end; a span that was dropped since stays as it was.
-        ended = {each.id: each for each in session.spans}
-        path = tuple(ended.get(each.id, each) for each in path)
+        by_id = {ended.id: ended for ended in session.spans}
+        path = tuple(by_id.get(noted_span.id, noted_span) for noted_span in path)
     incident = incident_of(session, failure, event, sample, path=path, span=span)
     if not incident.capability:
         capability = observer.describe(incident.device.key)[1]
@@ -294,10 +294,12 @@ def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
     """Return the spans that an error ended, outermost first."""
     by_id = {span.id: span for span in session.spans}
     raised = [
-        each for each in by_id.values() if each.outcome == root.outcome and each.id >= root.id
+        failed
+        for failed in by_id.values()
+        if failed.outcome == root.outcome and failed.id >= root.id
     ]
     path: list[Span] = []
-    span = max(raised, key=lambda each: (each.start, each.id), default=None)
+    span = max(raised, key=lambda failed: (failed.start, failed.id), default=None)
     while span is not None:
         path.insert(0, span)
         span = by_id.get(span.parent or 0) if span.id != root.id else None

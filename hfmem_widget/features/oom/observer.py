@@ -157,7 +157,7 @@ class OomObserver:
         calls = calls_of(chain(outwards(frame), waiting))
         blocks = None
         counts = [stats.get(name, {}).get("all", {}) for name in ("active", "inactive_split")]
-        count = sum(int(each.get("current", 0)) for each in counts)
+        count = sum(int(kind.get("current", 0)) for kind in counts)
         if began >= self._look_again_at.get(device, 0.0) and count <= MOST_BLOCKS:
             with suppress(SourceUnavailable):  # blocks are listed only with the whole history
                 blocks = summed_up(self._allocator.snapshot(quick=True), device, asked)

@@ -78,7 +78,7 @@ def _running(error: BaseException, cause: BaseException) -> list[Any]:
     users = {"__main__", *roots.user_modules()}
     catching = error.__traceback__ and error.__traceback__.tb_frame
     callers = ((frame, frame.f_lasti) for frame in outwards(catching and catching.f_back))
-    ran = [each for each in callers if each[0].f_globals.get("__name__") in users]
+    ran = [call for call in callers if call[0].f_globals.get("__name__") in users]
     ran += [*_steps(error.__traceback__), *_steps(cause.__traceback__)]
     variables = [held for frame, _ in ran for _, held in in_frame(frame)]
     return [*variables, *_globals_read(ran, users)]
@@ -151,7 +151,7 @@ def _weights_of(subject: Any) -> Iterator[Any]:
         yield from group["params"]
     for _, module in tensors.modules_in(subject):
         owned = tensors.own_tensors(module)
-        yield from (each for kind, _, each in owned if kind == "weights" and each is not None)
+        yield from (tensor for kind, _, tensor in owned if kind == "weights" and tensor is not None)
 
 
 def _is_trained(weight: Any) -> bool:
@@ -201,11 +201,11 @@ def _states_to_come(optimizer: Any, device: str) -> int:
     """Return the bytes of an optimizer's missing states; 0 for an unknown kind of optimizer."""
     fields, size = fields_of(optimizer), 0
     for group in _groups(optimizer) if type(optimizer).__name__.lower() in STATES else ():
-        each = STATES[type(optimizer).__name__.lower()]
-        each += sum(bool(group.get(setting)) for setting in _ONE_MORE)
+        states_per_weight = STATES[type(optimizer).__name__.lower()]
+        states_per_weight += sum(bool(group.get(setting)) for setting in _ONE_MORE)
         weights = filter(_is_trained, group["params"])
         new = (weight for weight in weights if not dict.get(fields["state"], weight))
-        size += each * _bytes(new, device)
+        size += states_per_weight * _bytes(new, device)
     return size
 
 
@@ -214,9 +214,9 @@ def _cache(error: BaseException, device: str) -> Cache | None:
     variables = list(referents.variables_of(error))
     lengths = [
         length
-        for each in variables
-        if type(each).__name__ == "GenerationConfig"
-        if type(length := fields_of(each).get("max_length")) is int
+        for variable in variables
+        if type(variable).__name__ == "GenerationConfig"
+        if type(length := fields_of(variable).get("max_length")) is int
     ]
     sizes: list[Cache] = []
     for cache in filter(is_cache, variables) if lengths else ():
@@ -233,4 +233,4 @@ def _cache(error: BaseException, device: str) -> Cache | None:
         whole *= len(layers) / len(filled)
         held = float(sum(size for _, _, size, _ in storages))
         sizes.append(Cache(int(filled[0][0]), length, held, max(held, whole), len(filled)))
-    return max(sizes, key=lambda each: each.whole, default=None)
+    return max(sizes, key=lambda cache: cache.whole, default=None)

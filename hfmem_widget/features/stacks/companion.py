@@ -48,7 +48,7 @@ class StacksCompanion(Companion):
         self._tracker = OperatorTracker()
         histories = [(each, each.history(self._tracker.pause)) for each in open_allocators()]
         self._histories = [history for _, history in histories if history is not None]
-        self._allocators = [each for each, history in histories if history is not None]
+        self._allocators = [allocator for allocator, history in histories if history is not None]
         # A tick may be too late: one line often imports torch and initialises CUDA.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None

@@ -164,7 +164,7 @@ def _table(peak: LivePeak, by: By, head: str, chart: str, *, is_open: bool) -> k
     ]
     columns = [Column(), Column(is_bold=True), Column(is_quiet=True)]
     plain_rows = [replace(row, cells=row.cells[:3]) for row in rows]
-    drawn = told = table(columns, plain_rows, names_last=True, fills=True)
+    html_table = text_table = table(columns, plain_rows, names_last=True, fills=True)
     if bands:  # plain text has no heads to tell these figures apart
         gone = (
             Row(band.name, 0, 0, 0.0, "", band.source) for band in bands if band.name in highest
@@ -174,10 +174,10 @@ def _table(peak: LivePeak, by: By, head: str, chart: str, *, is_open: bool) -> k
         ]
         heads = ("", "at the peak", "", "most at any time")
         columns = [Column(head, is_bold=at == 1, is_quiet=at > 1) for at, head in enumerate(heads)]
-        drawn = table(columns, rows, fills=True, scrolls=head)
+        html_table = table(columns, rows, fills=True, scrolls=head)
     return kit.fold(
         kit.Fragment(f"{head} {format_count(len(peaks))}", head),
-        kit.Fragment(chart + drawn.html, told.text),
+        kit.Fragment(chart + html_table.html, text_table.text),
         is_open=is_open,
         style="margin:3px 0",
     )
@@ -190,10 +190,10 @@ def _row(row: Row, colour: str, highest: int) -> TableRow:
         contents.append(kit.code(row.source, NAME_LENGTH, kit.FAINT))
     if row.blocks > 1:
         contents.append(kit.faint(f"\u00d7 {format_count(row.blocks)}", style=kit.SMALL))
-    told = kit.words(*contents, between="  ")
-    told = kit.marked(colour, told) if colour else told
+    label = kit.words(*contents, between="  ")
+    label = kit.marked(colour, label) if colour else label
     most = (kit.Fragment(kit.shown(_size(highest)).html),) if highest else ()
-    return TableRow((told, _size(row.bytes), format_share(row.share), *most))
+    return TableRow((label, _size(row.bytes), format_share(row.share), *most))
 
 
 def _size(size: float) -> str:

@@ -59,7 +59,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     traces = snapshot.get("device_traces", ())
     events = events_of(traces[device]) if device < len(traces) else ()
     segments = snapshot.get("segments", ())
-    own = [blocks_of(each) for each in segments if each.get("device", 0) == device]
+    own = [blocks_of(segment) for segment in segments if segment.get("device", 0) == device]
     table = _table(events, [*chain.from_iterable(own)])
     steps = np.zeros(len(events) + 2, dtype=np.int64)
     np.add.at(steps, table.born, table.sizes)
@@ -261,5 +261,5 @@ def sites_of(history: Replay, places: Sequence[Site]) -> tuple[Site, ...]:
     sizes: dict[Site, list[int]] = defaultdict(list)
     for row in history.live.tolist():
         sizes[places[history.table.stacks[row]]].append(int(history.table.sizes[row]))
-    sites = (replace(place, bytes=sum(of), blocks=len(of)) for place, of in sizes.items())
+    sites = (replace(place, bytes=sum(own), blocks=len(own)) for place, own in sizes.items())
     return tuple(sorted(sites, key=lambda site: -site.bytes))

@@ -127,7 +127,7 @@ def _look(frame: dict[str, Any]) -> None:
 def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
     """Return each device's memory over time, at the peak and by segments, by MIME type."""
     peaks = [peak for peak in snapshot.stacks.peaks if peak.bytes or peak.entries]
-    lay = snapshot.memory_map._repr_mimebundle_()
+    map_bundle = snapshot.memory_map._repr_mimebundle_()
     heading = kit.headed(
         snapshot.name, format_counted(sum(peak.entries for peak in peaks), "event")
     )
@@ -135,7 +135,7 @@ def snapshot_bundle(snapshot: Snapshot) -> dict[str, str]:
     shown = kit.bundle(
         heading, kit.line(_lead(peaks)), *peaks_shown(peaks), *notes, title=snapshot.name
     )
-    return kit.below(shown, lay["text/html"], [lay["text/plain"]])
+    return kit.below(shown, map_bundle["text/html"], [map_bundle["text/plain"]])
 
 
 def _lead(peaks: Sequence[LivePeak]) -> str:
@@ -164,8 +164,8 @@ def history_text(peak: LivePeak) -> str:
 def explained(snapshot: Snapshot) -> Explanation:
     """Return where the memory was at the peak of the history, or else when the snapshot was taken."""
     peaks = snapshot.stacks.peaks
-    lay = snapshot.memory_map.fragmentation(peaks[0].device if peaks else "")
-    free, reserved = sum(place.free for place in lay.places), format_bytes(lay.reserved)
+    segments = snapshot.memory_map.fragmentation(peaks[0].device if peaks else "")
+    free, reserved = sum(pool.free for pool in segments.places), format_bytes(segments.reserved)
     held = f"{reserved} was reserved there when it was taken, {format_bytes(free)} of it free."
     return Explanation(
         label=snapshot.name,
@@ -177,7 +177,7 @@ def explained(snapshot: Snapshot) -> Explanation:
 
 
 def _explained(peak: LivePeak) -> ExplainedDevice:
-    unknown, of = NOT_AVAILABLE, peak.over_time
-    before, after = (of.allocated[0], of.allocated[-1]) if of else (unknown, peak.bytes)
+    unknown, allocated = NOT_AVAILABLE, peak.over_time and peak.over_time.allocated
+    before, after = (allocated[0], allocated[-1]) if allocated else (unknown, peak.bytes)
     known = peak.peak.value, peak.peak.certainty, unknown, before, after
     return ExplainedDevice(peak.device, "", unknown, *known, unknown, ())
