@@ -8,5 +8,5 @@ declare module "plotly.js-basic-dist-min" {
   export default plotly;
 }
 
-/** The first digits of the SHA-256 of chart.js, put in by build.mjs. */
+/** The first digits of the SHA-256 of chart.js, inserted by build.mjs. */
 declare const CHART_HASH: string;

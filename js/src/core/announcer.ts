@@ -1,11 +1,11 @@
 /**
- * What a screen reader says by itself: what became of a run, and what was found in it. No figure that moves is among
- * it, and nothing is said twice, although a page may show a run in its cell and in the panel.
+ * Announcements for screen readers: the outcome of a run, and its findings. Figures that keep changing are left out,
+ * and nothing is announced twice, although a page may show a run both in its cell and in the panel.
  */
 
 import { make, setText } from "./dom.ts";
 
-/** In line, since what a page is styled by may stand in a shadow root. */
+/** An inline style, since the page's style sheet may be inside a shadow root. */
 const HIDDEN =
   "position:absolute;width:1px;height:1px;margin:-1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap";
 const MOST_RUNS = 64;
@@ -13,13 +13,15 @@ const MOST_RUNS = 64;
 const said = new Map<string, Set<string>>();
 let region: HTMLElement | null = null;
 
-/** A place of the page's, for that of a cell goes with the live chart; it must be there before it has something to say. */
+/**
+ * The region belongs to the page, since a cell's own goes with its live chart. It must exist before its first text.
+ */
 export function prepareToAnnounce(): void {
   region ??= make("div", "announcer", { role: "status", style: HIDDEN });
   if (!region.isConnected) document.body.append(region);
 }
 
-/** `key` is what it is about: it is said once, whatever its figures become. */
+/** `key` names the subject, which is announced once, even if its figures change later. */
 export function announce(run: string, key: string, text: string): void {
   const known = said.get(run) ?? new Set();
   if (known.has(key)) return;

@@ -7,7 +7,7 @@ import type { Band } from "./stack.ts";
 import type { Theme } from "./theme.ts";
 
 const TRACE = { type: "scatter", hoverinfo: "skip", connectgaps: false };
-/** Turns a pixel, up to which a line is a line and not a texture. */
+/** Turns per pixel above which a line looks like a texture. */
 const SPARSE = 0.15;
 
 export function areaTraces(scene: Scene, theme: Theme): object[] {
@@ -19,7 +19,7 @@ function lineTraces({ metric, look, values }: Line, scene: Scene, theme: Theme):
   const { fill, ...style } = isStack ? stackStroke(values, scene, theme) : styleOf(look, theme);
   const points = { x: scene.x, y: inUnit(values, scene) };
   const stroke = { ...TRACE, mode: "lines", uid: metric, ...withoutFlats(points), ...style };
-  // From the uppermost down, each over the one before: side by side, their edges would let the page shine through.
+  // From the top down, each area over the one above it: the page would show through between areas side by side.
   if (isStack) return [...[...scene.bands].reverse().map((band) => bandTrace(band, scene, theme)), stroke];
   if (SERIES[look].drawn === "band")
     return [...rangeTraces(values, scene, `${SERIES[look].color}66`), stroke];
@@ -33,7 +33,7 @@ function bandTrace({ part, top }: Band, scene: Scene, theme: Theme): object {
   return { ...areaTrace({ x: scene.x, y: inUnit(top, scene) }, color), uid: `${part}-area` };
 }
 
-/** The area between the lowest and the highest, run by run: what a gap parts is a shape of its own. */
+/** The area between the lowest and the highest rank, in one piece between each two gaps. */
 function rangeTraces(lowest: Float32Array, scene: Scene, fillcolor: string): object[] {
   const highest = scene.lines.find(({ metric }) => metric === "allocated")?.values;
   if (highest === undefined) return [];
@@ -78,7 +78,7 @@ function styleOf(look: LineName, theme: Theme): Style {
   return { line: { color: theme.text, width: 1, dash: "4px,3px" }, opacity: 0.75 };
 }
 
-/** Where it turns at every other pixel, the colours beneath must still read. */
+/** A stroke with many turns is fainter, so that the colours beneath it stay visible. */
 function stackStroke(values: Float32Array, { width }: Scene, theme: Theme): Style {
   const isTurn = (index: number) =>
     (values[index]! - values[index - 1]!) * (values[index + 1]! - values[index]!) < 0;
@@ -92,7 +92,7 @@ interface Points {
   y: Float64Array;
 }
 
-/** Within a level stretch only its ends are drawn: what is held stays level for most of a run. */
+/** Of a level stretch only the two ends are drawn, since memory is level for most of a run. */
 function withoutFlats({ x, y }: Points): Points {
   const isBend = (index: number) => y[index] !== y[index - 1] || y[index] !== y[index + 1];
   const bends = y.reduce((count, _, index) => count + Number(isBend(index)), 0);
@@ -100,7 +100,7 @@ function withoutFlats({ x, y }: Points): Points {
   return { x: x.filter((_, index) => isBend(index)), y: y.filter((_, index) => isBend(index)) };
 }
 
-/** A line breaks at NaN, but Plotly fills straight across; an area must come down to zero there. */
+/** Plotly breaks a line at NaN but fills across it, so an area goes down to zero at each gap. */
 function downToZero({ x, y }: Points): Points {
   if (!y.some(Number.isNaN)) return { x, y };
   const area: { x: number[]; y: number[] } = { x: [], y: [] };

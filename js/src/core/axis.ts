@@ -1,4 +1,4 @@
-/** Axes that fit the data and hold still. */
+/** Axes that fit the data and change seldom. */
 
 import { formatClock, formatTick, grouped } from "./format.ts";
 
@@ -7,7 +7,7 @@ export interface Ticks {
   texts: string[];
 }
 
-/** Steps of an eighth or so: small enough to waste no height, large enough to hold still for a while. */
+/** Steps of about an eighth: small enough to waste no height, large enough to keep an axis unchanged for a while. */
 const MANTISSAS = [1, 1.1, 1.25, 1.4, 1.6, 1.8, 2, 2.25, 2.5, 2.8, 3.2, 3.6, 4, 4.5, 5, 5.6, 6.3, 7, 8, 9];
 const SECONDS = [
   1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 10800, 21600, 43200,
@@ -25,7 +25,7 @@ export function roundUp(least: number, mantissas: number[]): number {
   return (mantissas.find(fits) ?? 10) * power;
 }
 
-/** How many labels a vertical axis of so many pixels is worth: with tops as `niceTop` gives them, 4 to 6 at most. */
+/** The number of labels for a vertical axis of `pixels`: with the tops of `niceTop`, 4 to 6 at most. */
 export function tickCount(pixels: number): number {
   return Math.min(Math.max(2, pixels / 26), 6);
 }
@@ -46,7 +46,9 @@ export function ticksWithin([start, stop]: readonly [number, number], count: num
   return { values: values.slice(from), texts: texts.slice(from) };
 }
 
-/** A range for data from `low` to `high`: from zero, unless they lie far above it and close together. */
+/**
+ * A range for data from `low` to `high`. It begins at zero, unless the data are far above zero and close together.
+ */
 export function fittedRange(low: number, high: number): [number, number] {
   const top = niceTop(high * 1.06);
   if (!(low > 0.7 * high)) return [0, top];
@@ -64,7 +66,7 @@ export function timeTicks([start, stop]: readonly [number, number], count: numbe
   return { values, texts: values.map((value) => formatTick(value, step, stop)) };
 }
 
-/** Ticks as often as `timeTicks` has them, with the time of day, each second once; `clock` takes a tick's place. */
+/** The ticks of `timeTicks` with the time of day, each second once; `clock` turns a tick's place into seconds. */
 export function clockTicks(
   range: readonly [number, number],
   count: number,
@@ -75,7 +77,7 @@ export function clockTicks(
   return { values, texts: texts.map((text, index) => (text === texts[index - 1] ? "" : text)) };
 }
 
-/** The end of a growing axis: it moves on in steps of about a twelfth of what it shows. */
+/** The end of a growing axis, which moves in steps of about a twelfth of its length. */
 export function growingEnd(elapsed: number): number {
   const step = timeStep(elapsed / 12);
   return Math.max(step, 0.001, Math.ceil(elapsed / step - 1e-6) * step);

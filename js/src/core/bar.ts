@@ -4,7 +4,7 @@ import type { Certainty } from "./protocol.ts";
 import type { DeviceGroup } from "./steps.ts";
 
 export const MAX_LANES = 4;
-/** Narrower bars than this are no longer bars; they fold into groups. */
+/** Narrower bars cannot be seen as bars, and are folded into groups. */
 export const LEAST_PIXELS = 4;
 
 export interface Bar {
@@ -20,7 +20,7 @@ export interface Bar {
   peak: number | null;
   certainty: Certainty;
   worst: boolean;
-  /** Of a bar of steps: what they were. */
+  /** Only for a bar of steps. */
   steps?: DeviceGroup;
 }
 

@@ -1,4 +1,4 @@
-/** The slim bar of a device's capacity: what of it is taken by what, and what is free. */
+/** The slim bar of a device's capacity: its uses, and what is free. */
 
 import { SHARE } from "./colors.ts";
 import { make, setAttribute } from "./dom.ts";
@@ -8,7 +8,7 @@ import { labelOf, type Readings } from "./readings.ts";
 import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
 
-/** From left to right. The page's own greys, in headline.css, are for what has no colour here. */
+/** From left to right. Pieces without a colour have the page's own greys, from headline.css. */
 const PIECES: { name: string; color?: string; share?: number }[] = [
   { name: "context", color: SERIES.context.color },
   { name: "allocated", color: SERIES.allocated.color },
@@ -49,7 +49,7 @@ interface Piece {
   bytes: number;
 }
 
-/** What the device is taken by, in the bar's order, and what is free. */
+/** The uses of the device in the bar's order, then what is free. */
 function piecesOf(store: Store, readings: Readings): Piece[] {
   const { device, parts, total } = readings;
   const [allocated, context] = [readings.allocated || 0, readings.context || 0];

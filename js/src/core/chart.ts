@@ -1,4 +1,4 @@
-/** One Plotly figure: drawn a few times a second at most, sized by its container, read by the pointer. */
+/** One Plotly figure: redrawn a few times a second at most, sized by its container, read by the pointer. */
 
 import { type Cloud, composeCloud, hasCloud, pointAt, readPoint } from "./cloud.ts";
 import { toCloudFigure } from "./cloudfigure.ts";
@@ -14,7 +14,7 @@ import type { Store } from "./store.ts";
 import { readTheme, type Theme } from "./theme.ts";
 import { Tip } from "./tip.ts";
 
-/** 2.5 draws a second. */
+/** 2.5 redraws a second. */
 const PAUSE_BETWEEN_DRAWS = 400;
 const CLICK_PIXELS = 4;
 const LEAST_ZOOM_SECONDS = 1e-4;
@@ -27,7 +27,7 @@ export interface ChartEvents {
 
 export class Chart {
   readonly element = make("div", "chart");
-  /** What was drawn last; a cloud is drawn in place of a scene. */
+  /** The scene or the cloud that was drawn last. */
   scene: Scene | null = null;
   cloud: Cloud | null = null;
   draws = 0;
@@ -39,7 +39,7 @@ export class Chart {
   private pressed: { x: number; y: number } | null = null;
   private frozen: number | null = null;
   private inSight = true;
-  /** Whether news came while nobody could see them. */
+  /** Whether data came while the chart was not visible. */
   private isBehind = false;
   private drawnSize = "";
   private readonly sizes = new ResizeObserver(() => {
@@ -58,7 +58,7 @@ export class Chart {
     signal.addEventListener("abort", () => purge(this.plot));
   }
 
-  /** Points of all drawn series together. */
+  /** The points of all drawn series together. */
   get points(): number {
     if (this.cloud !== null) return 2 * this.cloud.points.length;
     const { x, lines, bands } = this.scene ?? { x: [], lines: [], bands: [] };
@@ -69,19 +69,19 @@ export class Chart {
     return this.inSight && document.visibilityState === "visible";
   }
 
-  /** New data: draw when it is time to. */
+  /** New data came: draw after the usual pause. */
   refresh(): void {
     if (this.settings.paused) return;
     if (this.visible) this.pacer.request();
     else this.isBehind = true;
   }
 
-  /** It is seen again, and was drawn before if nothing has changed meanwhile. */
+  /** The chart is visible again: draw if data came meanwhile. */
   private catchUp(): void {
     if (this.isBehind) this.refresh();
   }
 
-  /** A person changed what is shown: draw now. */
+  /** A person changed a setting: draw now. */
   redraw(): void {
     this.frozen = this.settings.paused ? (this.frozen ?? this.now()) : null;
     this.pacer.urge();
@@ -96,7 +96,7 @@ export class Chart {
     return this.frozen ?? Math.max(0, status?.elapsed ?? 0, timeline.last);
   }
 
-  /** Whatever is wrong with a picture is told beside it, and is no error of the page. */
+  /** A fault of the picture is reported beside it, and is not an error of the page. */
   private tryToDraw(): void {
     try {
       this.draw();
@@ -107,7 +107,7 @@ export class Chart {
 
   private draw(): void {
     this.drawnSize = "";
-    // A redraw under a drag would take the selection from under the pointer; the release asks again.
+    // A redraw during a drag would remove the selection under the pointer; the release asks for one.
     if (this.store.schema === null || this.pressed !== null) return;
     const width = Math.floor(this.element.clientWidth) - MARGIN.left - MARGIN.right;
     const height = Math.floor(this.element.clientHeight) - MARGIN.top - MARGIN.bottom;
@@ -156,7 +156,7 @@ export class Chart {
     this.plot.addEventListener("pointermove", (event) => this.read(event), { signal });
     this.plot.addEventListener("pointerleave", () => this.tip.hide(), { signal });
     this.plot.addEventListener("pointerdown", (event) => this.press(event), { signal });
-    // Plotly covers the page while dragging, so the release comes from anywhere, whoever else takes it.
+    // While dragging, Plotly covers the page, so the release is caught anywhere, whoever else handles it.
     const anywhere = { capture: true, signal };
     globalThis.addEventListener("pointerup", (event) => this.release(event), anywhere);
     globalThis.addEventListener("pointercancel", () => this.unpress(), anywhere);
@@ -197,7 +197,7 @@ export class Chart {
   }
 
   private press(event: PointerEvent): void {
-    // The release of another button may go to the browser's own menu and never come.
+    // The browser's own menu may take the release of another button.
     if (event.button !== 0) return;
     this.pressed = this.position(event);
     this.tip.hide();
@@ -227,11 +227,11 @@ export class Chart {
 
   private followPlotly(): void {
     this.plot.on?.("plotly_relayout", (change) => this.followZoom(change));
-    // The second press lands on Plotly's cover, so the plot itself never hears `dblclick`.
+    // The second press hits Plotly's cover, so the plot itself never gets `dblclick`.
     this.plot.on?.("plotly_doubleclick", () => this.events.onZoom(null));
   }
 
-  /** Plotly moved its axis: take the range over, so that the next draw has points for it. */
+  /** Plotly has changed its axis: store the range, so that the next drawing has points for it. */
   private followZoom(change: Record<string, unknown>): void {
     const start = Number(change["xaxis.range[0]"]);
     const stop = Number(change["xaxis.range[1]"]);

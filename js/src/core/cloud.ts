@@ -1,4 +1,4 @@
-/** Peaks of steps by the tokens of their batches, before they are drawn: a point for each row of the step table. */
+/** Peaks of steps by the tokens of their batches, before drawing: one point for each row of the step table. */
 
 import { fittedRange, type Ticks, tickCount, ticksWithin } from "./axis.ts";
 import { formatBytes, formatCount, percentOf, type Unit, unitFor } from "./format.ts";
@@ -9,10 +9,10 @@ import type { StepGroup, StepMemory } from "./steps.ts";
 import type { Store } from "./store.ts";
 import type { TipText } from "./tip.ts";
 
-/** More points than this lie on one another. */
+/** More points than this overlap. */
 const MOST_POINTS = 800;
 const LEAST_CELL_PIXELS = 2;
-/** So many steps must differ in their tokens: through fewer there is no line. */
+/** The least number of steps with different tokens: fewer show no trend. */
 const LEAST_DIFFERENT = 3;
 const TICK_PIXELS = 84;
 const NEAR_PIXELS = 14;
@@ -28,7 +28,7 @@ export interface Cloud {
   height: number;
   lanesHeight: 0;
   points: Point[];
-  /** The one that rose highest, if one stands out; it is among the points too. */
+  /** The point with the highest peak, if it stands out; `points` has it, too. */
   worst: (Point & { text: string; shortText: string }) | null;
   /** Tokens. */
   x: { range: Range; ticks: Ticks };
@@ -37,7 +37,7 @@ export interface Cloud {
   unit: Unit;
 }
 
-/** Whether there is such a picture of a device: enough steps whose tokens are known and differ. */
+/** Whether a device has this picture: enough steps with known and different tokens. */
 export function hasCloud({ steps }: Store, device: string): boolean {
   const different = new Set<number>();
   for (let row = 0; row < steps.length && different.size < LEAST_DIFFERENT; row++) {
@@ -92,7 +92,7 @@ export function pointAt(cloud: Cloud, x: number, y: number): Point | null {
   for (const point of cloud.worst ? [...cloud.points, cloud.worst] : cloud.points) {
     const [left, top] = toPixels(cloud, point.tokens, point.memory.peak);
     const distance = Math.hypot(left - x, top - y);
-    // The worst comes last, and lies on top.
+    // The worst point comes last, and is drawn on top.
     if (distance <= least) [nearest, least] = [point, distance];
   }
   return nearest;
@@ -118,7 +118,7 @@ function worstPoint(all: Point[]): Cloud["worst"] {
   return { tokens: memory.worstTokens, group: worst, memory, text, shortText: `${step} · ${peak}` };
 }
 
-/** Of the points that would lie on one another, one; of very many, fewer. */
+/** One point of each group that would overlap; fewer if there are very many. */
 function thinned(all: Point[], cloud: Omit<Cloud, "points">): Point[] {
   for (let cell = LEAST_CELL_PIXELS; ; cell *= 1.5) {
     const kept = new Map<string, Point>();
@@ -130,7 +130,7 @@ function thinned(all: Point[], cloud: Omit<Cloud, "points">): Point[] {
   }
 }
 
-/** At the very top there is no room for a label. */
+/** A label has no room at the very top. */
 function belowTop({ values, texts }: Ticks, [from, to]: Range): Ticks {
   const fits = (value: number) => value < to - 0.06 * (to - from);
   return { values: values.filter(fits), texts: texts.filter((_, index) => fits(values[index]!)) };

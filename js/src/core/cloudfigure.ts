@@ -59,7 +59,7 @@ export function toCloudFigure(
   };
 }
 
-/** What the horizontal axis is, at its end, where nothing is drawn beneath. */
+/** The title of the horizontal axis, at its end, where nothing is drawn beneath. */
 function tokensWord(theme: Theme): object[] {
   return [
     {
@@ -77,7 +77,7 @@ function tokensWord(theme: Theme): object[] {
   ];
 }
 
-/** Above its point, clear of the grid; shorter where the chart is narrow. */
+/** The label is above its point and clear of the grid; in a narrow chart it is shorter. */
 function worstLabel(cloud: Cloud, theme: Theme, textWidth: (text: string) => number): object[] {
   const { worst, width } = cloud;
   if (worst === null) return [];
@@ -86,7 +86,7 @@ function worstLabel(cloud: Cloud, theme: Theme, textWidth: (text: string) => num
   const size = { width: textWidth(text) + 6, height: LABEL_PIXELS + 3 };
   const lines = cloud.y.ticks.values.map((value) => toPixels(cloud, 0, value * cloud.unit.divisor)[1]);
   const onTop = { left: Math.max(0, Math.min(x - size.width / 2, width - size.width)), top: 0 };
-  // It is the highest of all points: nothing else is in the way.
+  // The worst point is the highest of all, so nothing is in the way.
   const box = placeLabel({ x, y }, size, { width, lines, skyline: () => y }) ?? { ...onTop, ...size };
   const font = { color: theme.text, size: LABEL_PIXELS, weight: 600 };
   return [{ ...boxed(box, { range: cloud.x.range, width }), text: forPlotly(text), font }];

@@ -1,19 +1,19 @@
-/** Okabe and Ito's colours, told apart by everyone; the rest is the page's own. */
+/** Okabe and Ito's colours, which everyone can tell apart; all others are the page's own. */
 
 import { SERIES } from "./series.ts";
 
-/** So much of a part's colour lies on the page's own. */
+/** The opacity of a part's colour on the page's own. */
 export const SHARE = 0.84;
 export const ALLOCATED = SERIES.allocated.color;
 export const OTHER = SERIES.device_used.color;
 export const PEAK = "#D55E00";
-/** White would have 3.9:1 there. */
+/** White text would have a contrast of 3.9:1 on it. */
 export const ON_PEAK = "#000000";
 export const EVALUATION = "#CC79A7";
-/** Their yellow, darkened: on white it would be lost. */
+/** Okabe and Ito's yellow, darkened: it would be invisible on white. */
 export const SAVE = "#B3A125";
 
-/** Bars read as structure, not as data: greys by depth, and a hue for what is done between steps. */
+/** Bars show structure, not data: greys by depth, and a hue for work between steps. */
 const DEPTHS = ["#5F6875", "#7D8794", "#9AA3AD", "#B4BBC3"];
 const KINDS: Record<string, string> = { evaluate: EVALUATION, predict: EVALUATION, save: SAVE, oom: PEAK };
 
@@ -21,7 +21,7 @@ export function spanColor(kind: string, depth: number): string {
   return KINDS[kind] ?? DEPTHS[Math.min(depth, DEPTHS.length - 1)]!;
 }
 
-/** `color` as it looks where so much of it, from 0 to 1, lies on an opaque surface. */
+/** The colour of `color` with an opacity from 0 to 1 on an opaque surface. */
 export function laidOn(surface: string, color: string, share: number): string {
   const under = channels(surface);
   const mixed = channels(color).map((value, index) =>
@@ -30,7 +30,7 @@ export function laidOn(surface: string, color: string, share: number): string {
   return `rgb(${mixed.join(",")})`;
 }
 
-/** Of `#rgb`, `#rrggbb`, `rgb(…)` and `rgba(…)`; what else a page may say is taken for white. */
+/** Reads `#rgb`, `#rrggbb`, `rgb(…)` and `rgba(…)`; any other text counts as white. */
 function channels(color: string): number[] {
   const [, hex] = /^#([\da-f]{3}|[\da-f]{6})$/i.exec(color) ?? [];
   const size = (hex?.length ?? 0) / 3;
@@ -40,12 +40,12 @@ function channels(color: string): number[] {
   return numbers.length === 3 ? numbers.map(Number) : [255, 255, 255];
 }
 
-/** What a label on `color` is written in: black or white, whichever reads better. */
+/** The colour of text on `color`: black or white, whichever is easier to read. */
 export function inkOn(color: string): string {
   return contrast("#ffffff", color) > contrast("#000000", color) ? "#ffffff" : "#000000";
 }
 
-/** The contrast ratio of two opaque colours as WCAG has it, from 1 to 21. */
+/** The contrast ratio of two opaque colours by WCAG, from 1 to 21. */
 export function contrast(first: string, second: string): number {
   const [dark, bright] = [luminance(first), luminance(second)].sort((a, b) => a - b);
   return (bright! + 0.05) / (dark! + 0.05);

@@ -1,4 +1,4 @@
-/** A scene of what is known: ranges, points, bars, gaps, labels. A pure function. */
+/** The scene of a store: ranges, points, bars, gaps and labels. A pure function. */
 
 import { growingEnd, niceTop, tickCount, valueTicks } from "./axis.ts";
 import { type Drawn, decimate } from "./decimate.ts";
@@ -27,13 +27,13 @@ import type { Store } from "./store.ts";
 import { placeWords } from "./words.ts";
 
 const LANE_GAP = 6;
-/** A lower chart has no room for lanes. */
+/** A lower chart has no lanes. */
 const LEAST_HEIGHT_FOR_LANES = 130;
 const CAPACITY_FROM = 0.6;
 const DEVICE_USED_UP_TO = 2;
 const GAP_INTERVALS = 3;
 
-/** What of the last scene holds still in the next. */
+/** The values of the last scene that the next one keeps, so that it does not jump. */
 export interface Hold {
   key: string;
   top: number;
@@ -51,11 +51,11 @@ export interface SceneInput {
 }
 
 const isHaze = (metric: LineName) => SERIES[metric].drawn === "haze";
-/** In order of drawing: what fills the ground lies below the rest. */
+/** In the order of drawing: the haze is below all other lines. */
 const DRAWN = [...LINES].sort((a, b) => Number(isHaze(b)) - Number(isHaze(a)));
 
 export function composeScene(given: SceneInput, hold: Hold): Scene {
-  // Ranks are drawn beside it, over their own time.
+  // The strip of ranks is drawn beside the chart, over its own time.
   const fold = given.store.ranks === null ? foldOf(given.store.spans.values(), given.now) : null;
   const input =
     fold === null ? given : { ...given, store: folded(given.store, fold), now: fold.toAxis(given.now) };
@@ -98,7 +98,7 @@ export function composeScene(given: SceneInput, hold: Hold): Scene {
   return { ...labelled, words: placeWords(labelled, input.textWidth) };
 }
 
-/** Axes hold still while the same thing is looked at in the same way; else they fit afresh. */
+/** Axes stay while the settings stay the same, and are fitted again otherwise. */
 function keepOrRelease(hold: Hold, store: Store, settings: Settings, isRunning: boolean): void {
   const { device, window, zoom, percent, hidden, asked } = settings;
   const key = JSON.stringify([store.run, device, window, zoom, percent, [...hidden, ...asked], isRunning]);
@@ -162,7 +162,7 @@ function valuesOf(lines: Line[], metric: string): Float32Array {
   return lines.find((line) => line.metric === metric)?.values ?? new Float32Array(0);
 }
 
-/** The axis grows in round steps and only when the data leave it too little room. */
+/** The axis grows in round steps, and only if the data leave too little room. */
 function topFor(highest: number, room: number, held: number, total: number | null): number {
   if (held > 0 && highest <= held * room) return held;
   const least = (highest >= 1 ? highest : MIB) / room;
@@ -198,7 +198,7 @@ function withLabel(
 function highestWithin(scene: Pick<Scene, "x" | "lines">, start: number, stop: number): number {
   let highest = 0;
   for (let index = 0; index < scene.x.length; index++) {
-    // One neighbour at each side: lines run through the edges of the stretch.
+    // One neighbour at each side is included, since lines continue beyond the edges.
     if ((scene.x[index + 1] ?? Number.POSITIVE_INFINITY) < start || (scene.x[index - 1] ?? 0) > stop)
       continue;
     for (const line of scene.lines) if (line.values[index]! > highest) highest = line.values[index]!;

@@ -1,4 +1,4 @@
-/** How the run is doing, in one short sentence. */
+/** The state of the run, in one short sentence. */
 
 import { formatClock, formatDuration } from "./format.ts";
 import { PROTOCOL } from "./protocol.ts";
@@ -10,7 +10,7 @@ export interface Condition {
 }
 
 const SILENT_INTERVALS = 10;
-/** Messages come every quarter of a second at best, and every ten seconds once a run is long and unseen. */
+/** Messages come up to four times a second, and every ten seconds if a long run is not visible. */
 const LEAST_SILENCE = 12_000;
 const SILENT_PACES = 3;
 
@@ -28,7 +28,7 @@ export function conditionOf(store: Store, now: number): Condition {
   const silence = now - store.heardAt;
   const last = formatClock(store.heardAt);
   if (store.disconnected) return { kind: "silent", text: `kernel stopped (last update ${last})` };
-  // Nothing is told before the next cell begins.
+  // Between two cells no message comes.
   if (isBetweenCells(store)) return { kind: "running", text: "between cells" };
   const patience = Math.max(
     SILENT_INTERVALS * 1000 * status.interval,
@@ -41,7 +41,7 @@ export function conditionOf(store: Store, now: number): Condition {
   return { kind: "running", text: `running · ${elapsed}` };
 }
 
-/** A watch of all cells, of which none is running. */
+/** Whether the watch is of all cells, and none is running. */
 export function isBetweenCells({ status, spans, ranks }: Store): boolean {
   const isOver = spans.size > 0 && [...spans.values()].every(({ stop }) => stop !== null);
   return isOver && ranks === null && status?.path === undefined;

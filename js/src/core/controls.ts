@@ -1,4 +1,4 @@
-/** The browser's own controls: window, unit, pause. None of them needs Python. */
+/** The chart's own controls: window, unit, pause. None of them needs Python. */
 
 import { button, make, setAttribute } from "./dom.ts";
 import type { Settings } from "./settings.ts";
@@ -10,11 +10,11 @@ const WINDOWS: { seconds: number | null; text: string; title: string }[] = [
   { seconds: 300, text: "5 min", title: "show the last 5 minutes" },
 ];
 
-/** What there is to choose from; what would make no difference is not offered. */
+/** The available choices; a choice that would make no difference is not offered. */
 export interface Offer {
-  /** Seconds that the run has taken so far. */
+  /** The run's duration so far, in seconds. */
   elapsed: number;
-  /** Windows are stretches of time: where something else is drawn there are none. */
+  /** False if the horizontal axis is not time; then there are no windows. */
   isOverTime: boolean;
   hasPercent: boolean;
 }
@@ -59,7 +59,7 @@ export class Controls {
       windows[index]!.hidden = !isChoice || !isOffered[index];
       const isOn = !isZoomed && settings.window === seconds;
       setAttribute(windows[index]!, "aria-pressed", String(isOn));
-      // Narrow pages show one of them.
+      // A narrow page shows only the chosen one.
       windows[index]!.classList.toggle("hfmem-chosen", isOn);
     });
     this.unzoom.hidden = !isZoomed;
@@ -71,7 +71,7 @@ export class Controls {
     name(this.pause, settings.paused ? "resume" : "pause (data keep arriving)");
   }
 
-  /** Picking what is already picked moves on to the next: with one button showing, it reaches all. */
+  /** A click on the chosen window picks the next one: where only one button is visible, it reaches all. */
   private pickWindow(index: number): void {
     const isPicked = this.settings.zoom === null && WINDOWS[index]!.seconds === this.settings.window;
     const offered = WINDOWS.filter((_, place) => !this.windows[place]!.hidden);
@@ -81,7 +81,7 @@ export class Controls {
     this.windows[WINDOWS.indexOf(next)]!.focus({ preventScroll: true });
   }
 
-  /** Returns whether there was a zoom. The button goes, and the focus with it to what is shown now. */
+  /** Returns whether there was a zoom. The button disappears, and the focus moves to the current window. */
   resetZoom(): boolean {
     if (this.settings.zoom === null) return false;
     this.change({ zoom: null });

@@ -1,25 +1,25 @@
-/** What a chart can show of a stretch of the timeline: two points a bin, its low and its high, and the breaks. */
+/** The points of a stretch of the timeline for a chart: the low and the high of each bin, and the breaks. */
 
 import type { Column } from "./extremes.ts";
 import type { Timeline } from "./timeline.ts";
 
-/** All points of all drawn series together. SVG paths of this size redraw in a few tens of milliseconds. */
+/** The most points of all drawn series together. SVG paths of this size redraw in a few tens of milliseconds. */
 export const POINT_BUDGET = 12_000;
 
 export interface Drawn {
   x: Float64Array;
-  /** One array for each column asked for, aligned with `x`; NaN breaks the line. */
+  /** One array for each requested column, aligned with `x`; NaN breaks the line. */
   y: Float32Array[];
 }
 
 /**
- * Decimates the rows within [start, stop] seconds, and their neighbours, so that lines reach the edges.
+ * Decimates the rows within [start, stop] seconds, and one neighbour at each side, so that lines reach the edges.
  *
  * Bins lie on a grid that does not depend on the window, so a growing or sliding chart keeps its shape, and every
- * series shares one `x`. Where rows are few they are drawn as they are.
+ * series shares one `x`. If there are few rows, all of them are drawn.
  *
- * `leads` names, for each column, the one whose low and high it goes with: what stands together in one picture must
- * be of one instant. A column that leads itself has its own. `lines` is how many are drawn of all of them.
+ * `leads` names, for each column, the one whose low and high decide on the rows: columns of one stack must show the
+ * same instants. A column that leads itself has its own. `lines` is the number of all drawn columns.
  */
 export function decimate(
   timeline: Timeline,
@@ -47,7 +47,7 @@ function rowsAsTheyAre(timeline: Timeline, columns: number[], from: number, to: 
   };
 }
 
-/** Bin widths are few: they change only when the window has grown by a quarter or so. */
+/** One of few widths, which change only if the window has grown by about a quarter. */
 function steadyWidth(least: number): number {
   const power = 2 ** Math.floor(Math.log2(least));
   return power * Math.ceil((4 * least) / power - 1e-9) * 0.25;
@@ -75,7 +75,7 @@ class Binning {
       if (gap < gaps.length && gaps[gap]! < end) {
         this.stretch(row, gaps[gap]!);
         this.break(gaps[gap]!);
-        // Breaks within one bin cannot be told apart; the rows between them can still hold a spike.
+        // Breaks within one bin are drawn as one; the rows between them may still have a spike.
         const last = firstAtLeast(gaps, end) - 1;
         if (last > gap) {
           this.stretch(gaps[gap]! + 1, gaps[last]!);
@@ -116,14 +116,14 @@ class Binning {
   }
 }
 
-/** In the order in which they most likely came. */
+/** The low and the high in the order in which they most likely occurred. */
 function lowAndHigh(column: Column, from: number, to: number): [number, number] {
   column.scan(from, to);
   const { low, high } = column;
   return fallsFrom(column.values[from]!, column) ? [high, low] : [low, high];
 }
 
-/** The rows of what `lowAndHigh` tells, in its order; -1 where there is nothing. */
+/** The rows of the values of `lowAndHigh`, in its order; -1 without a value. */
 function rowsOfBoth(column: Column, from: number, to: number): [number, number] {
   const rows: [number, number] = [column.lowest(from, to), column.highest(from, to)];
   return fallsFrom(column.values[from]!, column) ? [rows[1], rows[0]] : rows;

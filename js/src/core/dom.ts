@@ -1,4 +1,4 @@
-/** Elements whose text is only ever text, written only when it changes. */
+/** Elements whose text is never HTML, and is written only if it changes. */
 
 type Attributes = Record<string, string>;
 
@@ -31,7 +31,7 @@ export function setAttribute(node: Element, name: string, value: string): void {
 
 let canvas: CanvasRenderingContext2D | null | undefined;
 
-/** The width of `text` in CSS pixels; an estimate where there is no canvas. */
+/** The width of `text` in CSS pixels; an estimate without a canvas. */
 export function textWidth(text: string, pixels: number, font: string, weight = 400): number {
   canvas ??= document.createElement("canvas").getContext("2d");
   if (!canvas) return 0.6 * pixels * text.length;

@@ -1,8 +1,8 @@
 /**
- * The lowest and highest of any stretch of a growing column, without reading all of it.
+ * The lowest and highest value of any stretch of a growing column, without reading all of it.
  *
- * Two levels of blocks (64 and 4,096 values) are kept up to date as values arrive, so a stretch costs its two
- * ragged ends plus the blocks between them, and an update costs only what is new.
+ * Two levels of blocks (64 and 4,096 values) are kept up to date as values arrive. A stretch costs its two ragged ends
+ * and the blocks between them, an update only the new values.
  */
 
 const FINE_BITS = 6;
@@ -42,7 +42,7 @@ export class Column {
   values = new Float32Array(0);
   private readonly fine = new Blocks(FINE_BITS);
   private readonly coarse = new Blocks(COARSE_BITS);
-  /** The answer of the last `scan`: two numbers without an allocation for each of some thousand calls. */
+  /** The result of the last `scan`: two fields, without an allocation in each of some thousand calls. */
   low = Number.NaN;
   high = Number.NaN;
 
@@ -91,14 +91,14 @@ export class Column {
     }
   }
 
-  /** The first row of [from, to) that holds the stretch's highest value, or -1. */
+  /** The first row of [from, to) that has the stretch's highest value, or -1. */
   highest(from: number, to: number): number {
     this.scan(from, to);
     const { high } = this;
     return this.find(high, from, to, (blocks, block) => blocks.high[block]! < high);
   }
 
-  /** The first row of [from, to) that holds the stretch's lowest value, or -1. */
+  /** The first row of [from, to) that has the stretch's lowest value, or -1. */
   lowest(from: number, to: number): number {
     this.scan(from, to);
     const { low } = this;
@@ -126,7 +126,7 @@ export class Column {
   }
 
   private take(blocks: Blocks, block: number): void {
-    // A block beyond the last value that was ever put has no entry; it holds nothing.
+    // A block beyond the last value has no entry, and is empty.
     if (block >= blocks.low.length) return;
     if (blocks.low[block]! < this.low) this.low = blocks.low[block]!;
     if (blocks.high[block]! > this.high) this.high = blocks.high[block]!;

@@ -1,4 +1,4 @@
-/** A scene as Plotly's traces and layout. Every text that came from outside goes through `forPlotly`. */
+/** A scene as Plotly's traces and layout. Every text from outside goes through `forPlotly`. */
 
 import { areaTraces } from "./areas.ts";
 import { clockTicks, timeTicks } from "./axis.ts";
@@ -80,7 +80,7 @@ function gapTrace(scene: Scene, theme: Theme): object {
   };
 }
 
-/** The point, and a thin line up to its label. An annotation's own arrow would be measured at every draw. */
+/** The point, and a thin line up to its label. Plotly would measure an annotation's own arrow at every draw. */
 function peakTrace(scene: Scene): object {
   const { peak, unit, height, lanesHeight } = scene;
   const labelFoot = peak ? (1 - (peak.box.top + peak.box.height) / (height - lanesHeight)) * scene.top : 0;
@@ -103,7 +103,7 @@ function laneTrace(scene: Scene, textWidth: TextWidth): object {
   const bars = scene.bars.map((bar) => {
     const start = Math.max(bar.start, scene.range[0]);
     const stop = Math.max(Math.min(bar.stop, scene.range[1]), start + 1.5 * perPixel);
-    // A sliver of the page between neighbours, where there is room for it.
+    // Neighbouring bars have a narrow gap, if there is room.
     const seam = (stop - start) / perPixel > 4 ? perPixel : 0;
     const color = bar.worst ? PEAK : spanColor(bar.kind, bar.lane);
     return {
@@ -135,13 +135,13 @@ function laneTrace(scene: Scene, textWidth: TextWidth): object {
   };
 }
 
-/** The label, shortened to the bar's width, or nothing where three letters would not fit. */
+/** The label, shortened to the bar's width; nothing if there is no room for three letters. */
 function fit(bar: Bar, pixels: number, textWidth: TextWidth): string {
   const room = pixels - 8;
   const { label } = bar;
   if (room < 14) return "";
   if (textWidth(label, WORD_PIXELS) <= room) return label;
-  // "steps…" would stand in all of them.
+  // A shortened label of a group would be "steps…" in every bar.
   if (bar.steps !== undefined) return "";
   let length = Math.floor((room / textWidth(label, WORD_PIXELS)) * label.length);
   while (length > 3 && textWidth(`${label.slice(0, length)}…`, WORD_PIXELS) > room) length -= 1;
@@ -161,7 +161,7 @@ function wordLabel({ text, box, isAlarming }: Word, scene: Scene, theme: Theme):
   return {
     ...boxed(box, scene),
     text: forPlotly(text),
-    // What rose above the line may lie behind the word.
+    // Data above the line may be behind the word.
     ...(isAlarming ? { bgcolor: PEAK, borderpad: 1 } : {}),
     font: { color, size: WORD_PIXELS },
   };

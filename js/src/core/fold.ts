@@ -1,16 +1,16 @@
-/** Cells end to end: the pauses between them, shortened. */
+/** Cells end to end, with the pauses between them shortened. */
 
 import { roundUp } from "./axis.ts";
 import type { Span } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
-/** What a longer pause becomes: about this share of all that was watched, and seconds at least. */
+/** The length of a long pause: about this share of all watched time, and at least this number of seconds. */
 const PAUSE_SHARE = 0.02;
 const LEAST_PAUSE = 0.05;
-/** Where pauses take up less than this share of the time, seconds are drawn as they are. */
+/** The share of the time below which pauses are drawn in full. */
 const LEAST_GAIN = 1 / 3;
 
-/** A second since the run began, and where it is drawn: seconds of an axis with short pauses. */
+/** A second since the run began, and its place on an axis with short pauses. */
 interface Knot {
   time: number;
   drawn: number;
@@ -19,18 +19,18 @@ interface Knot {
 export class Fold {
   constructor(private readonly knots: Knot[]) {}
 
-  /** Where a second is drawn. */
+  /** The place of a second on the axis. */
   toAxis(time: number): number {
     return along(this.knots, time, "time", "drawn");
   }
 
-  /** What is drawn there, in seconds since the run began. */
+  /** The second since the run began at a place on the axis. */
   toTime(drawn: number): number {
     return along(this.knots, drawn, "drawn", "time");
   }
 }
 
-/** How a run of several cells is drawn; null where the pauses between them are short. */
+/** The axis of a run of several cells; null if the pauses between them are short. */
 export function foldOf(spans: Iterable<Span>, now: number): Fold | null {
   const cells = [...spans].filter(({ parent }) => parent === null).sort((a, b) => a.start - b.start);
   if (cells.length < 2) return null;
@@ -50,7 +50,7 @@ export function foldOf(spans: Iterable<Span>, now: number): Fold | null {
   return last.time - last.drawn > LEAST_GAIN * last.time ? new Fold(knots) : null;
 }
 
-/** A store as it is drawn: all its times are those of the axis. */
+/** The store with all its times on the axis. */
 export function folded(store: Store, fold: Fold): Store {
   const at = (time: number) => fold.toAxis(time);
   const { timeline, steps, status } = store;
@@ -76,7 +76,7 @@ export function folded(store: Store, fold: Fold): Store {
   });
 }
 
-/** Between two knots in proportion; beyond the last, second by second. */
+/** Interpolates between two knots; after the last, seconds keep their length. */
 function along(knots: Knot[], value: number, from: keyof Knot, to: keyof Knot): number {
   let low = 0;
   let high = knots.length - 1;

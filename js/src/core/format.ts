@@ -1,4 +1,4 @@
-/** Bytes, seconds and labels as people read them; the rules of `text.py`. */
+/** Bytes, seconds and labels as text, by the rules of `text.py`. */
 
 export const MIB = 2 ** 20;
 const LARGER = ["GiB", "TiB", "PiB"];
@@ -34,7 +34,7 @@ export function grouped(text: string): string {
   return text.replace(/\d+/, (whole) => whole.replace(/\B(?=(\d{3})+$)/g, ","));
 }
 
-/** As Python and torch write it: of what lies just between two figures, the even one. */
+/** Rounds a value halfway between two figures to the even one, as Python and torch do. */
 function fixed(value: number, decimals: number): string {
   const text = value.toFixed(decimals);
   const isBetween = /^50*$/.test(value.toFixed(decimals + 30).slice(-30));
@@ -43,19 +43,19 @@ function fixed(value: number, decimals: number): string {
     : text;
 }
 
-/** `unit` is given where all are shown in one, such as percent. */
+/** `unit` is given if all sizes are shown in one, such as percent. */
 export function formatBytes(bytes: number, unit = unitFor(bytes)): string {
   if (!Number.isFinite(bytes)) return "n/a";
   return `${digits(bytes / unit.divisor)} ${unit.name}`;
 }
 
-/** Of anything but bytes: 1,024. */
+/** A count, such as 1,024. */
 export function formatCount(count: number): string {
   if (!Number.isFinite(count)) return "n/a";
   return grouped(String(Number(fixed(count, 0))));
 }
 
-/** With its noun: `1 step`, `6,000 steps`. */
+/** A count with its noun: `1 step`, `6,000 steps`. */
 export function formatCounted(count: number, noun: string): string {
   return `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
@@ -67,7 +67,7 @@ export function formatChange(bytes: number): string {
   return bytes < 0 ? text : `+${text}`;
 }
 
-/** Of a whole: `62 %`, `4.2 %`, `<0.1 %`. */
+/** A share of a whole: `62 %`, `4.2 %`, `<0.1 %`. */
 export function formatShare(share: number): string {
   const percent = 100 * share;
   if (!Number.isFinite(percent)) return "n/a";
@@ -112,8 +112,8 @@ export function formatClock(milliseconds: number): string {
 }
 
 /**
- * Plotly reads a few tags in any text, and, where a page has MathJax, whatever stands between dollars
- * (plotly.js#8051: `\href{javascript:…}` was reachable from titles and annotations).
+ * Text for Plotly, which reads a few tags in any text and, where a page has MathJax, all text between dollars
+ * (plotly.js#8051: `\href{javascript:…}` could be reached from titles and annotations).
  */
 export function forPlotly(text: string): string {
   return text

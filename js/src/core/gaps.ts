@@ -1,4 +1,4 @@
-/** Stretches in which nothing was sampled. */
+/** Stretches without samples. */
 
 import type { Timeline } from "./timeline.ts";
 
@@ -7,7 +7,7 @@ export interface Gap {
   stop: number;
 }
 
-/** More bands than this are not told apart on a chart; the longest are kept. */
+/** More bands than this cannot be told apart on a chart; the longest are kept. */
 const MAX_GAPS = 100;
 
 /** The gaps of [start, stop] that last longer than `least` seconds, from the last reading to the next. */

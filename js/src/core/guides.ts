@@ -1,10 +1,10 @@
-/** Guides as they are drawn: cut to what is looked at, left out where they say nothing. */
+/** Guides for drawing: cut to the visible range, and left out if they are far from the data. */
 
 import type { Finding, Guide } from "./judged.ts";
 import type { Range, Settings } from "./settings.ts";
 import type { Store } from "./store.ts";
 
-/** A level is drawn from this share of it up; below, the axis would be drawn for the level alone. */
+/** The data must reach this share of a level; otherwise the axis would be stretched for the level alone. */
 const NEAR = 0.6;
 
 type Point = [time: number, bytes: number];
@@ -13,18 +13,18 @@ export interface DrawnGuide {
   kind: Guide["kind"];
   label: string;
   ends: [Point, Point];
-  /** Bytes that it may be off at each end, either way. */
+  /** The margin of error in bytes at each end, either way. */
   band: [number, number];
-  /** Whether the data rise above it; only ever of a budget. */
+  /** Whether the data exceed it; only for a budget. */
   isCrossed: boolean;
-  /** When they first did, where that was told and is looked at. */
+  /** The time at which the data first exceeded it, if that is known and visible. */
   crossedAt: number | null;
 }
 
 interface Seen {
   range: Range;
   now: number;
-  /** The most that was allocated in the range. */
+  /** The highest allocated bytes in the range. */
   allocated: number;
 }
 
@@ -34,18 +34,18 @@ export function guidesIn(store: Store, settings: Settings, seen: Seen): DrawnGui
   return guides.flatMap((guide) => drawn(guide, seen, store.findings) ?? []);
 }
 
-/** Where memory ran out, in order of time: the last has a word. */
+/** The moments at which memory ran out, in order of time; only the last has a word. */
 export function marksOf(guides: DrawnGuide[]): DrawnGuide[] {
   const marks = guides.filter(({ kind }) => kind === "oom");
   return marks.sort((one, two) => one.ends[1][0] - two.ends[1][0]);
 }
 
-/** The heights at which there is a level line, in bytes. */
+/** The heights of the level lines, in bytes. */
 export function levelsOf(guides: DrawnGuide[]): number[] {
   return guides.filter(({ kind }) => kind === "budget").map(({ ends }) => ends[1][1]);
 }
 
-/** Where a guide stands at some time, in bytes; NaN where there is none of it. */
+/** The height of a guide at a time, in bytes; NaN outside of it. */
 export function guideAt({ ends: [[start, first], [stop, last]] }: DrawnGuide, time: number): number {
   if (time < start || time > stop || start === stop) return Number.NaN;
   return first + ((time - start) / (stop - start)) * (last - first);
@@ -56,7 +56,7 @@ function drawn(guide: Guide, { range, now, allocated }: Seen, findings: Finding[
   if (kind === "oom") return mark(guide, range);
   const isBudget = kind === "budget";
   const start = Math.max(guide.start, range[0]);
-  // A budget is what the future is measured by, too.
+  // A budget is drawn into the future, too.
   const stop = Math.min(guide.stop ?? (isBudget ? range[1] : now), range[1]);
   if (!(start < stop) || (isBudget && allocated < NEAR * last)) return null;
   const at = ([one, two]: readonly [number, number], time: number) => {

@@ -1,4 +1,4 @@
-/** Guides as Plotly draws them. */
+/** Guides as Plotly's traces and shapes. */
 
 import { PEAK } from "./colors.ts";
 import { marksOf } from "./guides.ts";
@@ -7,7 +7,7 @@ import type { Theme } from "./theme.ts";
 
 const TRACE = { type: "scatter", hoverinfo: "skip" };
 
-/** Trends with their bands, and marks where a budget was crossed or memory ran out. */
+/** Trends with their bands, and marks where a budget was exceeded or memory ran out. */
 export function guideTraces({ guides, unit }: Scene, theme: Theme): object[] {
   const marks = marksOf(guides).map(({ ends }) => ends[1]);
   const ranOut = {
@@ -31,7 +31,7 @@ export function guideTraces({ guides, unit }: Scene, theme: Theme): object[] {
     const line = { ...TRACE, mode: "lines", x: [start, stop], y: inUnit([first, last]) };
     return [
       { ...area, uid: `trend-band-${index}`, fill: "toself", fillcolor: `${PEAK}33` },
-      // So that it stands apart from whatever colour it lies on.
+      // An outline, which keeps the mark apart from the colour beneath.
       { ...line, uid: `trend-casing-${index}`, line: { color: theme.surface, width: 4 }, opacity: 0.8 },
       { ...line, uid: `trend-${index}`, line: { color: PEAK, width: 1.6 } },
     ];

@@ -1,4 +1,4 @@
-/** The figures over the chart, and the slim bar of the device's capacity. */
+/** The figures above the chart, and the slim bar of the device's capacity. */
 
 import { Capacity } from "./capacity.ts";
 import { make, setAttribute, setText } from "./dom.ts";
@@ -38,7 +38,7 @@ export class Headline {
   private readonly reserved = new Figure("reserved");
   private readonly used = new Figure("used");
   private readonly budget = new Figure("budget");
-  /** Of all ranks of a run. */
+  /** Only for all ranks of a run. */
   private readonly median = new Figure("median");
   private readonly lowest = new Figure("lowest");
   private readonly reporting = new Figure("reporting");
@@ -95,7 +95,7 @@ export class Headline {
       "budget",
       budgets.length === 0 ? "" : show(Math.min(...budgets.map(({ last }) => last))),
     );
-    // In the place of figures that the chart has, too: nothing moves when something is found.
+    // A finding takes the place of figures that the chart has, too, so that nothing moves.
     const warnings = warningsOf(store);
     const { lead } = store.status ?? {};
     this.notice.update(warnings.length === 0 && lead !== undefined ? [noteOf(lead)] : warnings);

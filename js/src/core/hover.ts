@@ -1,4 +1,4 @@
-/** What the pointer reads: the value under it, the bar under it, or that nothing was sampled there. */
+/** The text at the pointer: the value or the bar under it, or that nothing was sampled there. */
 
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatClock, formatCount, formatDuration } from "./format.ts";
@@ -12,12 +12,12 @@ import type { Range } from "./settings.ts";
 import type { Store } from "./store.ts";
 import type { TipText } from "./tip.ts";
 
-/** Values under one pixel that differ by less than this share of the axis read as one. */
+/** Values under one pixel that differ by a smaller share of the axis are shown as one. */
 const SPREAD = 0.02;
-/** So near to the pointer is what is marked under it. */
+/** The greatest distance of a mark from the pointer, in pixels. */
 const MARK_PIXELS = 5;
 
-/** The bar at a point of the drawing area, the worst before the group it lies on. */
+/** The bar at a point of the drawing area; the worst step comes before its group. */
 export function barAt(scene: Scene, x: number, y: number): Bar | null {
   if (y >= scene.laneCount * LANE_PIXELS || scene.laneCount === 0) return null;
   const lane = Math.floor(y / LANE_PIXELS);
@@ -89,12 +89,12 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
   return { title: `at ${at}`, rows: all };
 }
 
-/** Seconds since the run began of a place on the axis. */
+/** The second since the run began at a place on the axis. */
 function secondAt({ fold }: Pick<Scene, "fold">, drawn: number): number {
   return fold === null ? drawn : fold.toTime(drawn);
 }
 
-/** From the uppermost down; ranks by their numbers. */
+/** The lines from the top down; single ranks by their numbers. */
 function told({ lines }: Scene): Line[] {
   const singly = SINGLY.flatMap((name) => lines.filter(({ metric }) => metric === name));
   return singly.length > 0 ? singly : [...lines].reverse();
@@ -104,7 +104,7 @@ function readMarks(scene: Scene, x: number): TipText["rows"] {
   const near = marksOf(scene.guides).filter(
     ({ ends: [[time]] }) => Math.abs(timeToPixel(scene, time) - x) <= MARK_PIXELS,
   );
-  // Of several under the pointer, the newest.
+  // The newest of several marks under the pointer.
   return near.slice(-1).map(({ label, ends: [[, bytes]] }) => {
     const [name, asked] = label.split(": ", 2) as [string, string?];
     return [name, asked ?? `at ${formatBytes(bytes)}`];
@@ -120,7 +120,7 @@ function readGuides({ guides }: Scene, time: number): TipText["rows"] {
   });
 }
 
-/** From the uppermost down, where allocated memory was highest under the pointer: parts of one instant. */
+/** The parts from the top down, at the row with the highest allocated memory under the pointer. */
 function readParts(store: Store, device: string, [from, to]: Range): TipText["rows"] {
   const row = store.timeline.columns[store.columnOf(device, "allocated")]!.highest(from, to);
   const parts = partsAt(store, device, row);

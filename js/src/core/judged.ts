@@ -1,6 +1,6 @@
-/** What is judged of a run, as it comes: bounded, and of each entry only what is well formed. */
+/** Findings and guides of a run, decoded from the wire: bounded, without malformed entries. */
 
-/** The gravest first. */
+/** The most severe first. */
 export const SEVERITIES = ["critical", "warn", "info"] as const;
 export type Severity = (typeof SEVERITIES)[number];
 
@@ -9,33 +9,35 @@ export interface Finding {
   kind: string;
   severity: Severity;
   title: string;
-  /** The span that it is about. */
+  /** The id of its span. */
   span: number | null;
-  /** Where and when it was, where that is told. */
+  /** Its device and time, if the message has them. */
   device: string | null;
   time: number | null;
 }
 
 const GUIDES = ["budget", "trend", "oom"] as const;
 
-/** A straight line over a device's chart, or the instant at which it ran out: times in seconds, the rest in bytes. */
+/**
+ * A straight line over a device's chart, or the instant at which memory ran out; times in seconds, heights in bytes.
+ */
 export interface Guide {
   device: string;
   kind: (typeof GUIDES)[number];
   label: string;
   start: number;
-  /** Null where it goes on as long as the run. */
+  /** Null if it continues as long as the run. */
   stop: number | null;
   first: number;
   last: number;
-  /** What it may be off at each end, either way. */
+  /** The margin of error at each end, either way. */
   band: [number, number];
 }
 
 const MOST_FINDINGS = 8;
 const MOST_GUIDES = 30;
 const MOST_LETTERS = 240;
-/** Bytes and seconds beyond this are no reading of anything. */
+/** The largest plausible figure, in bytes or seconds. */
 const MOST_FIGURE = 2 ** 60;
 
 export function decodeFindings(told: unknown): Finding[] {

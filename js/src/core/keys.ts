@@ -1,6 +1,6 @@
 /**
- * Keys within a view. Arrows move within a group of controls, Escape leaves a zoom. What is used here does not reach the
- * page: in a notebook the same keys move from cell to cell.
+ * Keys within a view. Arrows move within a group of controls, Escape resets a zoom. The keys used here do not reach
+ * the page: in a notebook the same keys move from cell to cell.
  */
 
 const GROUPS = "[role='toolbar'], [role='group'] [role='group']";
@@ -18,7 +18,7 @@ export function followKeys(root: HTMLElement, leaveZoom: () => boolean, signal: 
   root.addEventListener("keydown", follow, { signal });
 }
 
-/** What an arrow key, Home or End leads to in the group of the control that has the focus. */
+/** The control to which an arrow key, Home or End moves the focus within a group. */
 function neighbour({ key, target }: KeyboardEvent): HTMLElement | null {
   const group = (target as HTMLElement).closest(GROUPS);
   const all = [...(group?.querySelectorAll<HTMLElement>(CONTROLS) ?? [])].filter(isSeen);

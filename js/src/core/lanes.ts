@@ -1,4 +1,4 @@
-/** What happened as bars in lanes by nesting: which are drawn, and which fold into groups. */
+/** Spans as bars in lanes by nesting, and the bars that fold into groups. */
 
 import { roundUp } from "./axis.ts";
 import { type Bar, type LaneView, LEAST_PIXELS, MAX_LANES } from "./bar.ts";
@@ -7,10 +7,10 @@ import { laySteps } from "./steplane.ts";
 import type { StepTable } from "./steps.ts";
 
 const MAX_BARS = 400;
-/** Fewer neighbours than this never fold. */
+/** Fewer neighbours than this are not folded. */
 const LEAST_TO_FOLD = 6;
 
-/** The bars of what is in view: steps first, so that an evaluation among them lies on top, the worst step last. */
+/** The visible bars: steps first, so that an evaluation among them is drawn on top; the worst step is last. */
 export function layLanes(spans: Iterable<Span>, table: StepTable, view: LaneView): Bar[] {
   const { lanes, below } = assignLanes([...spans]);
   const budget = Math.floor(MAX_BARS / (lanes.length + 1));
@@ -21,11 +21,11 @@ export function layLanes(spans: Iterable<Span>, table: StepTable, view: LaneView
 
 interface Lanes {
   lanes: Span[][];
-  /** The lane of what was made in a span. */
+  /** The lane below the one of a span. */
   below(parent: number): number;
 }
 
-/** Every span goes one lane below its parent; where siblings overlap, further down. */
+/** Every span is one lane below its parent, or further down if siblings overlap. */
 function assignLanes(spans: Span[]): Lanes {
   const shown = withoutBareTrain(spans).sort((a, b) => a.start - b.start || a.id - b.id);
   const laneOf = new Map<number, number>();
@@ -50,7 +50,7 @@ function assignLanes(spans: Span[]): Lanes {
   return { lanes, below };
 }
 
-/** A `train` span around epochs says nothing that the cell's bar and theirs do not. */
+/** A `train` span around epochs adds nothing to the cell's bar and theirs, so it has no lane. */
 function withoutBareTrain(spans: Span[]): Span[] {
   const epochParents = new Set(spans.filter((span) => span.kind === "epoch").map((span) => span.parent));
   return spans.filter((span) => span.kind !== "train" || span.parent === null || !epochParents.has(span.id));
@@ -70,8 +70,8 @@ function barsOf(lane: Span[], index: number, view: LaneView, budget: number): Ba
 }
 
 /**
- * Neighbours that are alike, by a round number that is at least `wanted`; what has not ended stays apart. Groups count
- * from their parent's first child, so that they keep their members while the window slides.
+ * Groups of similar neighbours, whose size is a round number of at least `wanted`; an open span stays single. Groups
+ * count from their parent's first child, so that they keep their members while the window slides.
  */
 export function fold(lane: Span[], wanted: number): Span[][] {
   const size = roundUp(Math.max(1, wanted), [1, 2, 5]);
@@ -110,14 +110,14 @@ function toBar(group: Span[], lane: number, view: LaneView): Bar {
   };
 }
 
-/** Of what is numbered most often; any other word stays as it is. */
+/** The plural of the most frequent numbered labels; another word stays as it is. */
 const PLURALS = new Map([
   ["step", "steps"],
   ["epoch", "epochs"],
   ["batch", "batches"],
 ]);
 
-/** "step 1" and "step 250" are "steps 1–250"; else both, or once what is the same. */
+/** "step 1" and "step 250" become "steps 1–250"; other labels are joined, or shown once if they are equal. */
 export function rangeLabel(first: string, last: string): string {
   if (first === last) return first;
   const one = /^(.*?)(\d+)$/.exec(first);

@@ -1,4 +1,4 @@
-/** What each line and each colour means, and a switch for it. */
+/** The meaning of each line and colour, with a switch for it. */
 
 import { SHARE } from "./colors.ts";
 import { button, make, setAttribute, setText } from "./dom.ts";
@@ -9,17 +9,17 @@ import { dashOf, LINES, type LineName, lookOf, OVERVIEW, overRanks, SERIES } fro
 import { isHidden, type Settings, toggle } from "./settings.ts";
 import type { Store } from "./store.ts";
 
-/** What the points by tokens mean. */
+/** The meaning of the points by tokens. */
 const POINTS = [
   { name: "peak", text: "peak of a step" },
   { name: "after", text: "memory after the step" },
 ];
 
-/** What the chart shows. */
+/** The state of the chart. */
 export interface Shown {
   metrics: string[];
   parts: PartName[];
-  /** Whether there are parts to show, shown or not. */
+  /** Whether the device has known parts, shown or not. */
   knowsParts: boolean;
 }
 
@@ -32,7 +32,7 @@ const DASHES: Record<string, string> = {
 };
 const SVG = "http://www.w3.org/2000/svg";
 
-/** A piece of a line, or of what lies beneath it. */
+/** A piece of a line, or of the area beneath it. */
 class Swatch {
   readonly element = make("span", "");
   private look = "";
@@ -94,13 +94,13 @@ export class Legend {
       settings.parts = this.choice.checked;
       onChange();
     });
-    // A button would keep its names in one line.
+    // A button would keep these names on one line.
     const inside = [this.choice, this.word, ...this.names.map(({ node }) => node)];
     this.parts = make("label", "legend-parts", { hidden: "" }, inside);
     this.element.append(...this.items.map(({ node }) => node), this.parts, ...this.points);
   }
 
-  /** `shown` is null before the chart drew; a line too large for it is only a figure. */
+  /** `shown` is null before the first drawing; a line beyond the axis is only given as a figure. */
   update(store: Store, shown: Shown | null, isCloud: boolean): void {
     for (const point of this.points) point.hidden = !isCloud;
     const { device } = this.settings;
@@ -126,7 +126,7 @@ export class Legend {
     const drawn = shown?.parts ?? [];
     const isOffered = shown?.knowsParts === true && !settings.hidden.has("allocated");
     parts.hidden = isCloud || !isOffered;
-    // Just switched on, they are not drawn yet.
+    // A line that was just switched on is not drawn yet.
     word.hidden = settings.parts && drawn.length > 0;
     for (const { name, node } of names) node.hidden = !settings.parts || !drawn.includes(name);
     this.element.classList.toggle("hfmem-split", isOffered && settings.parts);

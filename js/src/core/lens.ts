@@ -1,4 +1,4 @@
-/** What memory is drawn against: time, or the tokens of a step. */
+/** The horizontal axis: time, or the tokens of a step. */
 
 import { button, make, setAttribute } from "./dom.ts";
 import type { Settings } from "./settings.ts";
@@ -20,7 +20,7 @@ export class Lens {
       const pick = () => {
         settings.lens = lens;
         onChange();
-        // Narrow pages show the other one alone: the focus stays where something can be pressed.
+        // A narrow page shows only the other one: the focus moves to a button that is visible.
         if (node.offsetParent === null) this.other(node).focus({ preventScroll: true });
       };
       const node = button("choice", title, pick, text);
@@ -33,7 +33,7 @@ export class Lens {
     return this.buttons.find((each) => each !== node) ?? node;
   }
 
-  /** Its place is kept while there is nothing to choose, so that nothing moves. */
+  /** Its place is kept when there is no choice, so that nothing moves. */
   update(isOffered: boolean): void {
     this.element.style.visibility = isOffered ? "" : "hidden";
     LENSES.forEach(({ lens }, index) => {

@@ -1,4 +1,4 @@
-/** What was allocated at a moment of a timeline by line: a click on its picture says it, or a slider. */
+/** The lines that held memory at a moment of a timeline, chosen by a click on its picture or by a slider. */
 
 import { make, setText } from "./dom.ts";
 import { formatBytes, formatCount, formatCounted, formatDuration, formatShare, MIB } from "./format.ts";
@@ -8,9 +8,9 @@ import { slider } from "./slider.ts";
 /** A name, the text of its line, its colour, and its bytes at each moment. */
 export type Band = [string, string, string, number[]];
 
-/** As `features/stacks/html.py` writes it, the lowest band first. */
+/** The data as `features/stacks/html.py` writes them, the lowest band first. */
 export interface Held {
-  /** Seconds; where `isTimed` is false, numbers of events. */
+  /** Seconds; numbers of events if `isTimed` is false. */
   moments: number[];
   isTimed: boolean;
   bands: Band[];
@@ -27,18 +27,18 @@ const NAME =
   "padding:2px 0 2px 1.2em;text-indent:-1.2em;text-align:left;font-weight:normal;overflow-wrap:anywhere";
 const FIGURE = "padding:2px 0 2px 16px;text-align:right;white-space:nowrap";
 
-/** The last moment that is not after `at`: what is drawn there stays until the next. */
+/** The last moment that is not after `at`, which is drawn until the next one. */
 export function momentAt({ moments }: Held, at: number): number {
   return Math.max(0, moments.filter((moment) => moment <= at).length - 1);
 }
 
-/** The bands that held anything, the largest first. */
+/** The bands that are not empty, the largest first. */
 export function heldAt({ bands }: Held, moment: number): [Band, number][] {
   const held = bands.map((band): [Band, number] => [band, band[3][moment]!]);
   return held.filter(([, bytes]) => bytes > 0).sort(([, one], [, other]) => other - one);
 }
 
-/** Draws a slider below the picture in `host`, and answers clicks on the picture. */
+/** Adds a slider below the picture in `host`, and handles clicks on the picture. */
 export function drawMoments(host: HTMLElement, held: Held): void {
   const { moments, bands, isTimed } = held;
   const totals = moments.map((_, moment) => bands.reduce((sum, band) => sum + band[3][moment]!, 0));
@@ -52,7 +52,7 @@ export function drawMoments(host: HTMLElement, held: Held): void {
   cursor.style.height = picture.querySelector("svg")!.style.height;
   let marked = "";
 
-  // Neighbouring moments are told apart.
+  // Enough decimals to tell neighbouring moments apart.
   const say = (moment: number) => {
     const at = moments[moment]!;
     if (!isTimed) return formatCounted(at, "event");
@@ -106,7 +106,7 @@ function row([name, source, color]: Band, bytes: number, total: number): HTMLEle
   ]);
 }
 
-/** Marks the row of a table that has the square of a colour, and no other. */
+/** Marks the row of a table whose square has a colour, and no other. */
 function mark(within: Element, color: string): void {
   for (const one of within.querySelectorAll("tr")) {
     const style = one.querySelector("th span")?.getAttribute("style") ?? "";
@@ -123,7 +123,7 @@ function sizeText(bytes: number): string {
 
 const DATA = "data-hfmem-moments";
 
-/** Draws once wherever a page has figures; what is no such thing is left alone. */
+/** Draws once for each picture of the page that has data; malformed data are ignored. */
 export async function drawAllMoments(page: ParentNode): Promise<void> {
   for (const host of page.querySelectorAll<HTMLElement>(`[${DATA}]`)) {
     const text = host.getAttribute(DATA) ?? "";
@@ -131,7 +131,7 @@ export async function drawAllMoments(page: ParentNode): Promise<void> {
     try {
       drawMoments(host, JSON.parse(new TextDecoder().decode(await inflate(text))));
     } catch {
-      // The picture and the tables stay.
+      // The picture and the tables stay as they are.
     }
   }
 }

@@ -1,11 +1,11 @@
-/** The gravest of what was found, in one line. */
+/** The most severe finding, in one line. */
 
 import { make, setAttribute, setText } from "./dom.ts";
 import { type Finding, SEVERITIES, type Severity } from "./judged.ts";
 import type { Span } from "./protocol.ts";
 import type { Store } from "./store.ts";
 
-/** A form, and the word for who sees neither it nor its colour. */
+/** A shape, and a word for those who see neither the shape nor its colour. */
 export const MARKS: Record<Severity, [mark: string, word: string]> = {
   critical: ["◆", "critical"],
   warn: ["▲", "warning"],
@@ -13,7 +13,7 @@ export const MARKS: Record<Severity, [mark: string, word: string]> = {
 };
 const OUTERMOST = new Set(["cell", "block"]);
 
-/** What was found in a span that is watched by itself, the gravest first; also what is of no span, in the newest. */
+/** The findings in an outermost span, the most severe first; those without a span belong to the newest. */
 export function findingsIn(store: Store, span: Span): Finding[] {
   const isNewest = newest(store)?.id === span.id;
   const own = store.findings.filter(
@@ -22,7 +22,7 @@ export function findingsIn(store: Store, span: Span): Finding[] {
   return own.sort((a, b) => SEVERITIES.indexOf(a.severity) - SEVERITIES.indexOf(b.severity));
 }
 
-/** A span that is not known any more, or is within another, says as little of where it belongs as none. */
+/** A span that was dropped, or is inside another, counts like none. */
 function ofNone(store: Store, { span }: Finding): boolean {
   const known = span === null ? undefined : store.spans.get(span);
   return known === undefined || known.parent !== null;
@@ -32,7 +32,7 @@ function newest(store: Store): Span | undefined {
   return [...store.spans.values()].findLast(({ kind, parent }) => parent === null && OUTERMOST.has(kind));
 }
 
-/** A mark and a sentence on two lines at most; whoever wants the rest points at it. */
+/** A mark and a sentence on at most two lines; the tooltip has all of it. */
 export class Notice {
   readonly element: HTMLElement;
   private readonly mark = make("span", "notice-mark", { "aria-hidden": "true" });
@@ -56,12 +56,12 @@ export class Notice {
   }
 }
 
-/** A sentence that is no judgement. */
+/** A sentence that is not a finding. */
 export function noteOf(title: string): Finding {
   return { kind: "note", severity: "info", title, span: null, device: null, time: null };
 }
 
-/** What deserves a word while the run goes on: of what is being watched, and worse than a note. */
+/** The findings to show during a run: those of running spans that are worse than "info". */
 export function warningsOf(store: Store): Finding[] {
   const span = newest(store);
   const found = span === undefined ? store.findings : findingsIn(store, span);

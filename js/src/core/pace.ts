@@ -1,4 +1,4 @@
-/** How fast a training goes, and how much of it is left: from its steps, and how many there will be. */
+/** The speed of a training and its remaining time, from its steps and their planned number. */
 
 import type { Span } from "./protocol.ts";
 import { countOf } from "./steplane.ts";
@@ -6,21 +6,21 @@ import type { StepGroup } from "./steps.ts";
 import type { Store } from "./store.ts";
 
 export interface Pace {
-  /** Of the newest step that has ended. */
+  /** The number of the newest finished step. */
   number: number;
   total: number | null;
-  /** Steps that are known. */
+  /** The number of known steps. */
   count: number;
-  /** A second of training; null until it holds still. */
+  /** Steps per second of training; null until it is steady. */
   steps: number | null;
   tokens: number | null;
   /** Seconds. */
   left: number | null;
-  /** Then the figures are those of the whole training. */
+  /** Whether the training has ended; the figures are then those of all of it. */
   isOver: boolean;
 }
 
-/** Neither steps nor training: they do not count against its speed, but they take time. */
+/** Work between steps: it is left out of the speed, but takes time. */
 const PAUSES = new Set(["evaluate", "predict", "save"]);
 const ENOUGH = [
   { steps: 20, seconds: 5 },
@@ -30,7 +30,9 @@ const STEADY = [
   { steps: 5, seconds: 2 },
   { steps: 2, seconds: 20 },
 ];
-/** A loop of one's own is over when no step has ended for so many seconds: nobody says when it ends. */
+/**
+ * Seconds without a finished step after which a loop of the user's own counts as ended, since nothing reports its end.
+ */
 const IDLE = 60;
 
 /** Null before the first step. */
@@ -44,7 +46,7 @@ export function readPace(store: Store): Pace | null {
   const isIdle = training?.kind !== "train" && now - last.stop > IDLE;
   const isOver = store.status?.state !== "running" || hasEnded || isIdle;
   const pauses = pausesOf(store, now);
-  // The first step is like no other: kernels are compiled, caches filled.
+  // The first step is left out: kernels are compiled and caches filled in it.
   const usual = groups.length > 1 && countOf(groups[0]!) === 1 ? groups.slice(1) : groups;
   const measured = isOver ? measure(groups, pauses) : measure(newest(usual, pauses), pauses);
   const steady = isOver || isEnough(measured, STEADY);
@@ -61,7 +63,7 @@ export function readPace(store: Store): Pace | null {
   return { ...pace, steps, tokens, left: total > last.last ? left : null };
 }
 
-/** The steps of the training that the newest step belongs to. */
+/** The steps of the training to which the newest step belongs. */
 function trainingOf(store: Store): StepGroup[] {
   const { steps } = store;
   const groups: StepGroup[] = [];
@@ -76,7 +78,7 @@ function trainingOf(store: Store): StepGroup[] {
   return groups.reverse();
 }
 
-/** The training that a span lies in, or else the span itself; null if neither is known. */
+/** The training around a span, or else the span itself; null if neither is known. */
 function outermost({ spans }: Store, id: number): Span | null {
   let span = spans.get(id);
   while (span !== undefined && span.kind !== "train" && span.parent !== null) span = spans.get(span.parent);
@@ -121,7 +123,7 @@ function isEnough({ steps, seconds }: Omit<Measured, "tokens">, enough: typeof E
   return enough.some((each) => steps >= each.steps && seconds >= each.seconds);
 }
 
-/** Of sorted pauses: those that lie in one another, such as a save within an evaluation, count once. */
+/** Pauses in order; those within another, such as a save within an evaluation, count once. */
 function overlap(pauses: [number, number][], start: number, stop: number): number {
   let [sum, until] = [0, start];
   for (const [from, to] of pauses) {

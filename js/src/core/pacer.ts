@@ -1,4 +1,4 @@
-/** Runs a job in an animation frame, however often it is asked for, and not too often. */
+/** Runs a job in an animation frame at most once per pause, however often it is requested. */
 
 export class Pacer {
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -14,7 +14,7 @@ export class Pacer {
     signal.addEventListener("abort", this.onAbort);
   }
 
-  /** Asks for a run when the pause is over. */
+  /** Requests a run after the pause. */
   request(): void {
     if (this.signal.aborted || this.timer !== undefined || this.frame !== 0) return;
     const wait = this.lastRun + this.pause - performance.now();
@@ -22,7 +22,7 @@ export class Pacer {
     else this.timer = setTimeout(() => this.nextFrame(), wait);
   }
 
-  /** Asks for a run at once: a person is waiting for it. */
+  /** Requests a run at once, for a person who is waiting. */
   urge(): void {
     if (this.signal.aborted || this.frame !== 0) return;
     this.nextFrame();

@@ -1,39 +1,39 @@
-/** What a device's memory is for: the parts' names, their colours, and how they stand on one another. */
+/** The parts of a device's memory: their names, their colours and their order in the stack. */
 
 import { HELD, type PartName, SERIES, STACK } from "./series.ts";
 import type { Store } from "./store.ts";
 
 export { type PartName, STACK };
-/** What is read of each device, as far as it is known; the rest of the stack follows from it. */
+/** The parts that are read of each device, as far as known; the rest of the stack follows from them. */
 export type ReadName = Exclude<PartName, "activations">;
 export const READ = STACK.filter((name) => name !== "activations");
 
-/** From the bottom of a chart up: what was there before, and stays, is the ground. */
+/** From the bottom of a chart to the top; memory from before the watch is the lowest. */
 export const UPWARDS = [...STACK].sort((a, b) => Number(b === "before") - Number(a === "before"));
 
 export type Parts = Record<PartName, number>;
 
-/** What a part is called where there is little room. */
+/** The short name of a part. */
 export function shortName(name: PartName): string {
   const row: { label: string; short?: string } = SERIES[name];
   return row.short ?? row.label;
 }
 
-/** A remainder of less than this share is the rounding of 32-bit readings. */
+/** A remainder below this share comes from rounding to 32 bits. */
 const LEAST_SHARE = 1e-6;
 
-/** The parts worth a figure, from the bottom up. */
+/** The parts with a figure of their own, from the bottom to the top. */
 export function toldOf(parts: Parts): PartName[] {
   const allocated = STACK.reduce((sum, name) => sum + parts[name], 0);
   return STACK.filter((name) => parts[name] > LEAST_SHARE * allocated);
 }
 
-/** Whether a metric is one of those that `allocated` is made of. */
+/** Whether a metric is a part of `allocated`. */
 export function isPart(metric: string): boolean {
   return READ.some((name) => name === metric);
 }
 
-/** Whether anything was ever found on a device: what is not known is not drawn as a part. */
+/** Whether any part of a device was found; otherwise no parts are drawn. */
 export function knowsParts(store: Store, device: string): boolean {
   return HELD.some((metric) => {
     const column = store.timeline.columns[store.columnOf(device, metric)];
@@ -43,8 +43,8 @@ export function knowsParts(store: Store, device: string): boolean {
 }
 
 /**
- * The parts of so many allocated bytes. They never exceed them: of known parts that do, as readings of two instants
- * may, what stands highest is cut. What nobody explains is an activation only within a step.
+ * The parts of `allocated` bytes, which they never exceed: if the known parts do, as readings of two instants may, the
+ * uppermost are cut. The remainder is activations only within a step.
  */
 export function partsOf(allocated: number, read: (metric: ReadName) => number): Parts {
   let room = allocated || 0;

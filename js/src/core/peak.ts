@@ -1,4 +1,4 @@
-/** The highest point of a run, as surely as it is known. */
+/** The highest point of a run, by its most certain source. */
 
 import { formatBytes, type Unit } from "./format.ts";
 import type { Certainty } from "./protocol.ts";
@@ -10,14 +10,14 @@ export interface Peak {
   certainty: Certainty;
 }
 
-/** Samples travel as float32: a reading this much above the exact peak is the same reading, rounded. */
+/** Samples travel as float32: a reading above the exact peak by less than this share is the same, rounded. */
 const ROUNDING = 1e-6;
-/** What is this near the peak is as high: on a plateau the peak is where it was reached. */
+/** A sample this near to the peak is as high: on a plateau, the peak is where it was first reached. */
 const AS_HIGH = 0.99;
 
 /**
- * The peak of the span or step that rose highest, marked where its samples are highest, that of a cell where samples
- * first came as high; or the highest sample.
+ * The peak of the span or step with the highest peak, or the highest sample. It is marked at its highest sample; for a
+ * cell, at the first sample of that height.
  */
 export function findPeak(store: Store, device: string): Peak | null {
   const { timeline } = store;
@@ -38,7 +38,7 @@ export function findPeak(store: Store, device: string): Peak | null {
   return { time, bytes: known.bytes, certainty: known.certainty };
 }
 
-/** How high a peak is and how that is known, such as `6.99 GiB exact` or `≥ 6.99 GiB`. */
+/** The height and the certainty of a peak, such as `6.99 GiB exact` or `≥ 6.99 GiB`. */
 export function peakText(bytes: number, certainty: Certainty, unit?: Unit): string {
   const figure = formatBytes(bytes, unit);
   if (!Number.isFinite(bytes)) return figure;
@@ -53,7 +53,7 @@ interface Stretch {
   isCell: boolean;
 }
 
-/** Of spans and steps with the same peak the shortest tells best where it was. */
+/** The shortest of spans and steps with the same peak, since it tells best where the peak was. */
 function highestStretch(store: Store, device: string): Stretch | null {
   let best: Stretch | null = null;
   for (const next of stretches(store, device)) {

@@ -1,4 +1,4 @@
-/** Where a label may stand: above its point and above everything drawn beneath it, within the plot. */
+/** The place of a label: above its point and above everything drawn beneath it, within the plot. */
 
 export interface Box {
   left: number;
@@ -11,7 +11,7 @@ export type Size = Pick<Box, "width" | "height">;
 
 interface Plot {
   width: number;
-  /** The pixel rows of horizontal lines that a label must not straddle. */
+  /** The pixel rows of horizontal lines that a label must not cross. */
   lines: number[];
   /** The highest pixel row drawn between two pixel columns. */
   skyline(left: number, right: number): number;
@@ -19,7 +19,7 @@ interface Plot {
 
 const CLEARANCE = 5;
 
-/** Where to, or null where there is no such place. */
+/** The place, or null if there is none. */
 export function placeLabel(point: { x: number; y: number }, { width, height }: Size, plot: Plot): Box | null {
   const left = Math.max(0, Math.min(point.x - width / 2, plot.width - width));
   let bottom = Math.min(point.y - CLEARANCE - 2, plot.skyline(left, left + width) - CLEARANCE);

@@ -1,4 +1,4 @@
-/** The one place that knows Plotly. Of its many types only what the chart hands over is written down. */
+/** The only module that knows Plotly. Of Plotly's many types it declares only those that the chart uses. */
 
 import bundle from "plotly.js-basic-dist-min";
 

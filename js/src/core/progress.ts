@@ -1,11 +1,11 @@
-/** Where a training is and how fast it goes, in a place that is kept for it. */
+/** The progress of a training and its speed, in a place that is always reserved for them. */
 
 import { make, setAttribute, setText } from "./dom.ts";
 import { formatCount, formatCounted } from "./format.ts";
 import { type Pace, readPace } from "./pace.ts";
 import type { Store } from "./store.ts";
 
-/** What does not fit any more is left out from the end: the most useful stands first. */
+/** If there is too little room, items are left out from the end: the most useful comes first. */
 const MOST_PARTS = 5;
 
 const SPEED = "The speed includes the time between steps, but not evaluations and saves.";
@@ -46,7 +46,7 @@ function rate(steps: number): string {
   return steps < 0.95 ? `${twoDigits(1 / steps)} s/step` : `${twoDigits(steps)} steps/s`;
 }
 
-/** As roughly as it is known. */
+/** Rounded as coarsely as the estimate is known. */
 function remaining(seconds: number): string {
   if (seconds < 7.5) return "a few seconds left";
   if (seconds < 57.5) return `about ${5 * Math.round(seconds / 5)} s left`;

@@ -1,4 +1,7 @@
-/** The wire, read: what docs/wire.md says and `view/wire/protocol.py` writes. Nothing else knows its names. */
+/**
+ * The reader of the wire: docs/wire.md describes it, `view/wire/protocol.py` writes it. No other module knows its
+ * names.
+ */
 
 import { decodeFindings, decodeGuides, type Finding, type Guide } from "./judged.ts";
 import { decodeRanks, type Ranks } from "./ranks.ts";
@@ -12,29 +15,29 @@ export interface Device {
   key: string;
   name: string;
   total: number | null;
-  /** Whether it has no memory but the machine's, which the CPU uses, too; left out where it has its own. */
+  /** Whether it uses the machine's memory, as the CPU does; absent for a device with its own memory. */
   shared?: boolean;
 }
 
 export interface Series {
   device: string;
   metric: string;
-  /** Left out where the page knows a name for the metric. */
+  /** Absent if the page has a label for the metric. */
   label?: string;
 }
 
 export interface Schema {
   label: string;
   started_at: number;
-  /** Whether JupyterLab's panel may open by itself; left out by kernels that know of none. */
+  /** Whether JupyterLab's panel may open by itself; absent from older kernels. */
   panel?: boolean;
   devices: Device[];
   series: Series[];
-  /** Left out before the first step. */
+  /** Absent before the first step. */
   step_columns?: string[];
 }
 
-/** What a span did to one device, in bytes of allocated memory. */
+/** A span's effect on one device, in bytes of allocated memory. */
 export interface SpanMemory {
   before: number | null;
   after: number | null;
@@ -51,7 +54,7 @@ export interface Span {
   stop: number | null;
   outcome: string;
   devices: Record<string, SpanMemory>;
-  /** What is counted in it, such as the `steps` of a whole training; left out where nothing is. */
+  /** Counts of the span, such as the `steps` of a whole training; absent if there are none. */
   counts?: Record<string, number | null>;
 }
 
@@ -62,11 +65,11 @@ export interface Status {
   missed: number;
   cost: number | null;
   text: string;
-  /** The open spans, outermost first; left out where there is none. */
+  /** The open spans, outermost first; absent if there are none. */
   path?: string[];
-  /** What other processes did to the devices, where this one used none; left out where it did. */
+  /** The use of devices by other processes; absent if this process used one. */
   lead?: string;
-  /** What is measured on some steps only, so that measuring costs little; left out where that is nothing. */
+  /** A sentence on what is measured on some steps only; absent if every step is measured. */
   limited?: string;
 }
 
@@ -90,10 +93,10 @@ interface Envelope {
   steps: StepRows;
   spans: Span[];
   status: Status | null;
-  /** All there are now; null where a message says nothing of them. */
+  /** All present ones; null if the message does not have them. */
   findings: Finding[] | null;
   guides: Guide[] | null;
-  /** How all ranks of a run stand; null where a message says nothing of them. */
+  /** The state of all ranks of a run; null if the message does not have it. */
   ranks: Ranks | null;
 }
 
@@ -104,7 +107,7 @@ export interface RowsMessage extends Envelope {
 export interface SnapshotMessage extends Envelope {
   kind: "snapshot";
   schema: Schema;
-  /** Only for pages that miss something, until a full one comes. */
+  /** Only for pages with a gap, until a full snapshot comes. */
   coarse: boolean;
 }
 
@@ -172,7 +175,7 @@ const isStatus = shape<Status>({
   limited: maybe(isText),
 });
 
-/** Never throws. Returns the message, or null for a kind that is not known or a frame that does not add up. */
+/** Returns the message, or null for an unknown kind or a malformed frame. Never throws. */
 export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Message | null {
   if (!isRecord(content)) return null;
   const { kind } = content;
@@ -198,7 +201,7 @@ export function decode(content: unknown, buffers: ArrayLike<BufferLike>): Messag
   };
   if (kind === "rows") return { kind, ...envelope };
   if (!isSchema(content.schema)) return null;
-  // What a snapshot leaves out is not there.
+  // Fields that a snapshot leaves out are empty.
   const { findings, guides } = envelope;
   const whole = { ...envelope, findings: findings ?? [], guides: guides ?? [] };
   return { kind, ...whole, schema: content.schema, coarse: content.coarse === true };
@@ -232,12 +235,12 @@ function decodeSteps(count: unknown, figures?: BufferLike): StepRows | null {
   return { values: new Float64Array(copyOf(figures)), columns };
 }
 
-/** The cells of what is said of all ranks come last. */
+/** The cells of the ranks' strip are the last buffer. */
 function stripOf(buffers: ArrayLike<BufferLike>): Uint8Array {
   return buffers.length < 3 ? new Uint8Array(0) : new Uint8Array(copyOf(buffers[buffers.length - 1]!));
 }
 
-/** A frame's buffers start at any byte of the message, and typed arrays must be aligned: so a copy. */
+/** A copy, since a frame's buffers may begin at any byte of the message, and typed arrays must be aligned. */
 function copyOf(buffer: BufferLike): ArrayBuffer {
   const view = ArrayBuffer.isView(buffer)
     ? new Uint8Array(buffer.buffer, buffer.byteOffset, buffer.byteLength)
@@ -253,7 +256,7 @@ function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null;
 }
 
-/** A check for each field of a type: the compiler sees to it that none is forgotten. */
+/** A check for each field of a type; the compiler reports a missing one. */
 function shape<T>(checks: { [Name in keyof T]-?: Check }): (value: unknown) => value is T {
   const fields = Object.entries<Check>(checks);
   return (value): value is T => isRecord(value) && fields.every(([name, check]) => check(value[name]));

@@ -1,4 +1,4 @@
-/** How all ranks of a run stand, as it comes: bounded, and null where it is malformed. */
+/** The state of all ranks of a run, decoded from the wire: bounded, and null if it is malformed. */
 
 import { numberOr, someOf } from "./judged.ts";
 
@@ -7,7 +7,7 @@ export interface RankRow {
   attempt: number;
   host: string;
   device: string;
-  /** Bytes; NaN where they are not known. */
+  /** Bytes; NaN if unknown. */
   total: number;
   peak: number;
   certainty: (typeof CERTAINTIES)[number];
@@ -15,7 +15,7 @@ export interface RankRow {
   activations: number;
   step: number;
   phase: string;
-  /** Seconds since it was heard of, where that is too long. */
+  /** Seconds since its last data, if that is too long; 0 otherwise. */
   silent: number;
   flag: string;
 }
@@ -29,7 +29,7 @@ export interface PhaseSkew {
   rank: number;
 }
 
-/** Ranks by time: a column for each of `at`, in seconds, with a cell for each of `first`, a row's first rank. */
+/** Ranks by time: a column for each of `at`, in seconds, with a cell for each of `first`, the first rank of a row. */
 export interface Strip {
   first: number[];
   at: number[];
@@ -48,11 +48,11 @@ export interface Ranks {
   table: RankRow[];
   phases: PhaseSkew[];
   strip: Strip;
-  /** The strip is whole; else these are its newest columns. */
+  /** False if the strip has only its newest columns. */
   isWhole: boolean;
 }
 
-/** What stands in a cell where a rank said nothing, and where it holds 100 % of its device. */
+/** The values of a cell for a rank that sent no data, and for a full device. */
 export const SILENT_CELL = 255;
 export const FULL_CELL = 200;
 
@@ -122,7 +122,7 @@ function decodePhase([kind, ...told]: unknown[]): PhaseSkew | null {
   return { kind: textOf(kind), low, median, high, rank: countOf(rank) };
 }
 
-/** A strip that is not whole leaves out whose its rows are: they are as before. */
+/** A partial strip does not name the ranks of its rows, which are as before. */
 function decodeStrip(told: unknown, cells: Uint8Array, world: number) {
   const { at, first } = (told ?? {}) as { at?: unknown; first?: unknown };
   if (!isRising(at, STRIP_COLUMNS, Number.POSITIVE_INFINITY)) return null;
@@ -143,12 +143,12 @@ function isRising(told: unknown, most: number, below: number): told is number[] 
   });
 }
 
-/** What is known once `told` has come: of a strip that is not whole the newest columns replace the last ones. */
+/** The state after `told` came: the newest columns of a partial strip replace the last ones. */
 export function merged(held: Ranks | null, told: Ranks, isOutline: boolean): Ranks {
   const old = held?.strip;
   const rows = old?.first.length ?? 0;
   if (told.isWhole) {
-    // Whoever has a strip keeps its own, finer columns.
+    // A page that has a strip keeps its own, finer columns.
     const isFiner = isOutline && rows > 0 && old!.first.join() === told.strip.first.join();
     return isFiner ? { ...told, strip: appended(old!, newestOf(told.strip, old!)) } : told;
   }
@@ -159,7 +159,7 @@ export function merged(held: Ranks | null, told: Ranks, isOutline: boolean): Ran
   return { ...told, strip: appended(old, told.strip) };
 }
 
-/** The columns that begin later than the last one held. */
+/** The columns that begin later than the last one in `held`. */
 function newestOf({ first, at, cells }: Strip, { at: held }: Strip): Strip {
   const newest = held.at(-1) ?? Number.NEGATIVE_INFINITY;
   const begin = at.filter((time) => time <= newest).length;
@@ -181,7 +181,7 @@ function bounded(strip: Strip): Strip {
   return strip.at.length > STRIP_COLUMNS ? inPairs(strip) : strip;
 }
 
-/** Two columns as one: the highest of both, and silent only where both are. */
+/** Merges two columns: a cell is the highest of both, and silent only if both are. */
 export function inPairs({ first, at, cells }: Strip): Strip {
   const rows = first.length;
   const folded = new Uint8Array(Math.ceil(at.length / 2) * rows);
@@ -197,7 +197,7 @@ export function highestCell(one: number, two: number): number {
   return two === SILENT_CELL ? one : Math.max(one, two);
 }
 
-/** As `decodeRanks` reads it: for a page that keeps it. */
+/** The form that `decodeRanks` reads, for a page that keeps it. */
 export function encodeRanks(ranks: Ranks): object {
   const { lowestRank, table, phases, strip, isWhole: _, ...rest } = ranks;
   const devices = [...new Map(table.map((row) => [`${row.device}\n${row.total}`, row])).entries()];

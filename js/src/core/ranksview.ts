@@ -1,4 +1,4 @@
-/** Beneath the chart of all ranks: ranks by time, the ranks that are worth a look, and the phases compared. */
+/** Below the chart of all ranks: ranks by time, the ranks with a flag, and the phases compared. */
 
 import { make, setAttribute, setText } from "./dom.ts";
 import { formatDuration, formatShare } from "./format.ts";
@@ -45,11 +45,11 @@ export class RanksView {
     this.canvas.addEventListener("pointermove", (event) => this.read(event));
   }
 
-  /** `ranks` is null where another device is looked at. */
+  /** `ranks` is null while another device is shown. */
   update(ranks: Ranks | null, frame: Frame | null, elapsed: number): void {
     this.element.hidden = ranks === null || ranks.world < 2;
     if (ranks === null || this.element.hidden) return;
-    // A run without ranks has none of this on its page.
+    // The page of a run without ranks has none of these elements.
     if (this.element.childElementCount === 0) this.element.append(...this.inside);
     const key = JSON.stringify([frame?.range, frame?.width, Math.floor(elapsed)]);
     if (this.drawn?.ranks === ranks && this.drawn.key === key) return;
@@ -98,7 +98,7 @@ export class RanksView {
   }
 }
 
-/** A pixel across for each of the chart's, and one down for each row: the page stretches them. */
+/** The picture has one pixel for each column and row; the page stretches it. */
 function paint(canvas: HTMLCanvasElement, { strip }: Ranks, frame: Frame, elapsed: number): void {
   const rows = strip.first.length;
   const width = Math.max(1, Math.round(frame.width));
@@ -132,7 +132,7 @@ function paint(canvas: HTMLCanvasElement, { strip }: Ranks, frame: Frame, elapse
 interface Marks {
   flags?: boolean[];
   titles?: string[];
-  /** Rows whose room is kept, so that nothing below moves. */
+  /** The number of rows whose room is reserved, so that nothing below moves. */
   least?: number;
 }
 

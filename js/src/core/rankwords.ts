@@ -1,27 +1,27 @@
-/** What is said of all ranks; the rules of `view/ranks.py`. */
+/** The texts about all ranks, by the rules of `view/ranks.py`. */
 
 import { digits, formatCount, formatDuration, type Unit, unitFor } from "./format.ts";
 import { type Peak, peakText } from "./peak.ts";
 import { FULL_CELL, MOST_ROWS, type RankRow, type Ranks, SILENT_CELL, type Strip } from "./ranks.ts";
 
-/** What the area between two lines is called. */
+/** The label of the area between two lines. */
 export const BAND = "lowest to highest rank";
 
-/** Share of a peak by which the rank that has it may differ: it was told a moment earlier or later. */
+/** The share by which a peak may differ from that of its rank, which was sent a moment earlier or later. */
 const SAME = 0.01;
-/** Ranks of which none is between the others. */
+/** The number of ranks up to which none is between the lowest and the highest. */
 const FEW = 2;
 const SHOWN_SINGLY = 8;
 
 const FLAGS: Record<string, string> = { oom: "out of memory" };
 
-/** The worst rank, if a peak is its own. */
+/** The worst rank, if the peak is its own. */
 export function worstOf(ranks: Ranks | null, bytes: number): RankRow | null {
   const worst = ranks !== null && ranks.world > 1 ? ranks.table[0] : undefined;
   return worst !== undefined && Math.abs(worst.peak - bytes) <= SAME * bytes ? worst : null;
 }
 
-/** What the peak in a chart is called, from long to short: where it is the worst rank's, by that rank. */
+/** The labels of the peak in a chart, from long to short; they name the worst rank if the peak is its own. */
 export function peakNames(
   ranks: Ranks | null,
   { bytes, certainty }: Omit<Peak, "time">,
@@ -33,7 +33,7 @@ export function peakNames(
   return [...(worst.phase === "" ? [] : [`${named}, ${worst.phase}`]), named, `rank ${worst.rank}`];
 }
 
-/** How many are heard of; empty where all are. */
+/** The number of reporting ranks; empty if all report. */
 export function reportingText({ reporting, world }: Pick<Ranks, "reporting" | "world">): string {
   return reporting >= world ? "" : `${formatCount(reporting)} of ${formatCount(world)} reporting`;
 }
@@ -43,10 +43,10 @@ export interface Cells {
   rows: string[][];
 }
 
-/** A figure of less than can be shown. */
+/** A figure below the smallest that is shown. */
 const NOTHING = "0.00";
 
-/** The table: only columns that say something. */
+/** The table, without empty columns. */
 export function rankCells({ table, nodes }: Ranks): Cells {
   const rows = table.slice(0, MOST_ROWS);
   const unit = unitFor(highestOf(rows.map(({ peak }) => peak)));
@@ -102,17 +102,17 @@ function flagText({ flag, silent }: RankRow): string {
   return `silent for ${whole < 60 ? `${whole} s` : formatDuration(whole)}`;
 }
 
-/** Viridis: told apart by every eye, in grey print, on white and on black. */
+/** Viridis, which every eye can tell apart, also in grey print, on white and on black. */
 const SCALE = [
   ...["440154", "482475", "414487", "355f8d", "2a788e", "21918c"],
   ...["22a884", "44bf70", "7ad151", "bddf26", "fde725"],
 ].map((hex) => [0, 2, 4].map((at) => Number.parseInt(hex.slice(at, at + 2), 16)));
 const SILENT = [0xb8, 0xbe, 0xc5];
 
-/** Cells at which a scale may end: few, so that colours seldom change while a run goes on. */
+/** The cells at which a scale may end: few, so that colours seldom change during a run. */
 const ENDS = [4, 10, 20, 50, 100, 150];
 
-/** The cell at which the scale ends: a round share of the device that no cell exceeds, if any. */
+/** The cell at which the scale ends: a round share of the device that no cell exceeds, if there is one. */
 export function fullOf(cells: Uint8Array): number {
   const highest = cells.reduce((most, cell) => (cell === SILENT_CELL ? most : Math.max(most, cell)), 0);
   return ENDS.find((end) => highest <= end) ?? FULL_CELL;
@@ -131,10 +131,10 @@ export function cellColor(cell: number, full = FULL_CELL): number[] {
 const HIGH_ROW = 14;
 const LOW_ROW = 2.25;
 const LEAST_HEIGHT = 112;
-/** Pixels from one word at the side to the next. */
+/** The least distance between two labels at the side, in pixels. */
 const BETWEEN = 12;
 
-/** How many pixels high a strip of so many rows is. */
+/** The height of a strip of `rows` rows, in pixels. */
 export function heightOf(rows: number): number {
   return rows <= SHOWN_SINGLY ? HIGH_ROW * rows : Math.ceil(Math.max(LEAST_HEIGHT, LOW_ROW * rows));
 }
@@ -143,7 +143,7 @@ function rowOf({ first }: Strip, rank: number): number {
   return Math.max(0, first.filter((each) => each <= rank).length - 1);
 }
 
-/** The rows that are named at the side, with room between them: the worst, those worth looking at, both ends. */
+/** The rows with a label at the side, spaced apart: the worst, those with a flag, and both ends. */
 export function sideWords(ranks: Ranks): { row: number; text: string; isWorst: boolean }[] {
   const { strip, table, world } = ranks;
   const rows = strip.first.length;
@@ -167,7 +167,7 @@ function wordAt({ strip: { first }, table, world }: Ranks, row: number): string 
   return String(known?.rank ?? (isLast ? until - 1 : first[row]!));
 }
 
-/** What a row is. */
+/** The label of a row. */
 export function aboutRows({ strip: { first }, world }: Ranks): string {
   const rows = first.length;
   if (rows === 0 || rows === world) return "a row for each rank";

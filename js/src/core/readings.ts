@@ -1,4 +1,4 @@
-/** The latest figures of one device, for everything that shows figures. */
+/** The latest figures of one device, for all parts of the page that show figures. */
 
 import { knowsParts, type Parts, partsOf } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
@@ -9,14 +9,14 @@ import type { Store } from "./store.ts";
 export interface Readings {
   device: Device;
   allocated: number;
-  /** What leads: allocated, or the device in use where others filled it and this process did not. */
+  /** The leading figure: allocated memory, or the device in use if other processes filled it and this one did not. */
   held: number;
   reserved: number;
   deviceUsed: number;
-  /** What CUDA itself takes, and its libraries. */
+  /** The memory of CUDA itself and its libraries. */
   context: number;
   total: number;
-  /** What allocated memory is made of; null where nothing was found on the device. */
+  /** The parts of allocated memory; null if none was found on the device. */
   parts: Parts | null;
   peak: Peak | null;
 }
@@ -36,18 +36,18 @@ export function readDevice(store: Store, device: Device): Readings {
   };
 }
 
-/** The metric that leads: of a device that others filled, and this process did not, what is in use. */
+/** The leading metric: the device in use if other processes filled it and this one did not, else allocated memory. */
 export function leading(store: Store, device: Device): "allocated" | "device_used" {
   const isLed = store.status?.lead !== undefined && device.key.includes(":");
   return isLed && !(latestReading(store, device, "allocated") > 0) ? "device_used" : "allocated";
 }
 
-/** How many times as much memory another GPU must have to be shown instead. */
+/** The factor by which another GPU must hold more memory to be shown instead. */
 const FAR_MORE = 20;
 
 /**
- * The device to show where nobody picked one; null before any is known. Where there are GPUs it is the one that is
- * shown or the first, unless a warning names another, or the run holds, or held, far more on it.
+ * The device to show if nobody picked one; null before any is known. With GPUs it is the one that is shown or the
+ * first, unless a warning names another, or the run holds, or held, far more on it.
  */
 export function deviceToShow(store: Store, shown: string, warned: string | null): Device | null {
   const devices = store.schema?.devices ?? [];
@@ -65,13 +65,13 @@ export function deviceToShow(store: Store, shown: string, warned: string | null)
   return most(fullest) > FAR_MORE * most(first) ? fullest : first;
 }
 
-/** How full the device is, by whoever knows most; NaN if nobody knows. */
+/** How full the device is, by the source that knows most; NaN if unknown. */
 export function shareUsed(store: Store, device: Device): number {
   const known = ["device_used", "reserved", "allocated"].map((m) => latestReading(store, device, m));
   return (known.find((value) => !Number.isNaN(value)) ?? Number.NaN) / (device.total ?? Number.NaN);
 }
 
-/** The most that was allocated, of the device's capacity; NaN if that is not known. */
+/** The highest allocated bytes as a share of the device's capacity; NaN if that is unknown. */
 export function peakShare({ allocated, peak, total }: Readings): number {
   return Math.max(allocated || 0, peak?.bytes ?? 0) / total;
 }
@@ -83,7 +83,7 @@ export function labelOf(store: Store, device: string, metric: string): string {
   );
 }
 
-/** The parts of what was allocated in one row of the timeline. */
+/** The parts of allocated memory in one row of the timeline. */
 export function partsAt(store: Store, device: string, row: number): Parts {
   const read = (metric: string) =>
     store.timeline.columns[store.columnOf(device, metric)]?.values[row] ?? Number.NaN;
@@ -94,13 +94,13 @@ function lastRow(store: Store, device: Device): number {
   return lastKnown(store, store.columnOf(device.key, "allocated"));
 }
 
-/** The last reading, past a gap at the end: what was last known, not nothing. */
+/** The last reading; at a gap at the end, the one before the gap. */
 export function latestReading(store: Store, device: Device, metric: string): number {
   const column = store.columnOf(device.key, metric);
   return store.timeline.columns[column]?.values[lastKnown(store, column)] ?? Number.NaN;
 }
 
-/** The newest row that has a value in a column, if it is among the last few; -1 if not. */
+/** The newest row with a value in a column, if it is among the last few; -1 otherwise. */
 function lastKnown({ timeline }: Store, column: number): number {
   const values = timeline.columns[column]?.values;
   const oldest = Math.max(0, timeline.length - 8);

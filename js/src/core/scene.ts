@@ -1,4 +1,4 @@
-/** The picture before it is drawn: what is in it, and where on the page. */
+/** The picture before it is drawn: its contents, and their places on the page. */
 
 import type { Ticks } from "./axis.ts";
 import type { Bar } from "./bar.ts";
@@ -19,22 +19,22 @@ export const WORD_PIXELS = 10;
 
 export interface Line {
   metric: LineName;
-  /** The row that says how it is drawn. */
+  /** The row of the table of series with its look. */
   look: LineName;
   values: Float32Array;
 }
 
-/** What a level line or a mark is called. */
+/** The label of a level line or a mark. */
 export interface Word {
   text: string;
   box: Box;
-  /** The line has been crossed, or memory ran out. */
+  /** Whether the line was exceeded, or memory ran out. */
   isAlarming: boolean;
 }
 
 export interface Scene {
   range: Range;
-  /** How the range, the bars and all else with times were shortened; null where nothing was. */
+  /** How times of the range, the bars and the rest were shortened; null if they were not. */
   fold: Fold | null;
   /** Seconds since the epoch at which the run began. */
   startedAt: number;
@@ -46,23 +46,23 @@ export interface Scene {
   gaps: Gap[];
   x: Float64Array;
   lines: Line[];
-  /** What allocated memory is made of, from the bottom up; empty where that is not known, or not asked for. */
+  /** The parts of allocated memory, from the bottom up; empty if unknown or switched off. */
   bands: Band[];
   unit: Unit;
   /** Of the y axis, in `unit`. */
   ticks: Ticks;
   /** Bytes at the upper end of the y axis. */
   top: number;
-  /** Bytes, where the data come near it. */
+  /** The capacity in bytes, if the data come near it. */
   capacity: number | null;
   peak: (Peak & { text: string; box: Box }) | null;
-  /** Budgets, where the data come near them, and trends. */
+  /** Budgets that the data come near, and trends. */
   guides: DrawnGuide[];
-  /** What stands on the level lines. */
+  /** The labels of the level lines. */
   words: Word[];
 }
 
-/** What of a scene can be seen: its lines, and the bands that are as thick as a pixel somewhere. */
+/** The visible contents of a scene: its lines, and bands that are at least one pixel thick somewhere. */
 export function namesIn({ lines, bands, height, lanesHeight, top }: Scene) {
   const pixel = top / (height - lanesHeight);
   return {
@@ -79,7 +79,7 @@ export function pixelToTime(scene: Pick<Scene, "range" | "width">, pixel: number
   return scene.range[0] + (pixel / scene.width) * (scene.range[1] - scene.range[0]);
 }
 
-/** Pixel rows from the top of the plot, which is what the lanes leave. */
+/** The height of the plot in pixel rows without the lanes. */
 export function bytesToPixel(
   { height, lanesHeight, top }: Pick<Scene, "height" | "lanesHeight" | "top">,
   bytes: number,

@@ -1,4 +1,4 @@
-/** What can be drawn of a device: Python's own table. What a row has, `session/series.py` says. */
+/** The series that can be drawn, from Python's own table; `session/series.py` explains its columns. */
 
 import SERIES from "../../../hfmem_widget/session/series.json";
 
@@ -6,7 +6,7 @@ type Table = typeof SERIES;
 
 export { SERIES };
 
-/** The names of the rows that have something. */
+/** The names of the rows that have a value in a column. */
 type With<Trait extends string> = {
   [Name in keyof Table]: Table[Name] extends Record<Trait, unknown> ? Name : never;
 }[keyof Table];
@@ -19,21 +19,21 @@ function having<Trait extends string>(trait: Trait): readonly With<Trait>[] {
 }
 
 export const LINES = having("drawn");
-/** What allocated memory is made of, from the bottom of a stack up. */
+/** The parts of allocated memory, from the bottom of a stack to its top. */
 export const STACK = having("stacked");
-/** What tensors were found to be. */
+/** The purposes of tensors. */
 export const HELD = having("held");
 
-/** The device that stands for all ranks of a run; those that are drawn by themselves are `rank:N`. */
+/** The key of the device that stands for all ranks of a run; a rank drawn by itself is `rank:N`. */
 export const OVERVIEW = "ranks";
-/** The metrics of that device that are a rank each, in a world of so few. */
+/** The metrics of that device that each show one rank, which a small world has. */
 export const SINGLY = LINES.filter((name) => name.startsWith("rank"));
 const HOST = "cpu";
-/** What on the host would squeeze what the process uses: drawn there only for who asks for it. */
+/** Series of the host that are much larger than what the process uses, and are drawn only on request. */
 const ASIDE: readonly string[] = having("aside_on_host");
 const BAND: readonly LineName[] = ["lowest", "median", "allocated"];
 
-/** The row that says how a line is drawn: what was allocated by all ranks is that of the highest. */
+/** The row with the look of a line; `allocated` of the overview is the highest rank's. */
 export function lookOf(device: string, metric: LineName): LineName {
   return device === OVERVIEW && metric === "allocated" ? "highest" : metric;
 }
@@ -42,21 +42,21 @@ export function isAside(device: string, metric: string): boolean {
   return device === HOST && ASIDE.includes(metric);
 }
 
-/** From so many bytes on it is drawn. */
+/** The bytes from which on it is drawn. */
 export function leastOf(look: LineName): number {
   const row: { label: string; least?: number } = SERIES[look];
   return row.least ?? 0;
 }
 
-/** By Plotly's name. */
+/** Plotly's name of the dash. */
 export function dashOf(look: LineName): string {
   const row: { label: string; dash?: string } = SERIES[look];
   return row.dash ?? "solid";
 }
 
 /**
- * Which metrics of all ranks are drawn, in order: each rank by itself, or else a band. Lines with gaps lie on those
- * without, which else would hide them; of these the worst rank's is on top.
+ * The metrics of the overview to draw, in order: the single ranks, or else a band. Solid lines are drawn first, since
+ * they would hide dashed ones; of the dashed ones, the worst rank is on top.
  */
 export function overRanks(known: readonly string[], worst: number | null = null): LineName[] {
   const place = (name: LineName) => (dashOf(name) === "solid" ? 0 : name === `rank${worst}` ? 2 : 1);

@@ -1,4 +1,4 @@
-/** What a person chose to look at. It lives in the browser and never reaches Python. */
+/** A person's choices of what to show. They stay in the browser, and never reach Python. */
 
 import { isAside } from "./series.ts";
 
@@ -7,21 +7,21 @@ export type Range = readonly [number, number];
 export interface Settings {
   /** The device that is shown. */
   device: string;
-  /** The one that a person picked; where nobody did, or a run has no such device, the run says what is shown. */
+  /** The device that a person picked. Without one, or in a run without that device, the run decides. */
   picked: string;
-  /** Against what memory is drawn, where steps tell their tokens. */
+  /** The horizontal axis, if the steps have tokens. */
   lens: "time" | "tokens";
-  /** The last so many seconds, or null for the whole run. */
+  /** The last seconds to show, or null for the whole run. */
   window: number | null;
-  /** Seconds picked by dragging or by a click on a bar; wins over `window`. */
+  /** The seconds that were picked by dragging or by a click on a bar; they take precedence over `window`. */
   zoom: Range | null;
   percent: boolean;
-  /** Whether allocated memory is drawn part by part, where they are known. */
+  /** Whether the known parts of allocated memory are drawn. */
   parts: boolean;
   paused: boolean;
   /** Metrics that are switched off. */
   hidden: Set<string>;
-  /** Those of the host that are drawn only where they are asked for, and are. */
+  /** The host's series that are drawn only on request, and were requested. */
   asked: Set<string>;
 }
 

@@ -1,4 +1,4 @@
-/** What every Plotly figure of ours has: its size, its colours, quiet axes. */
+/** The common layout of all Plotly figures: size, colours, quiet axes. */
 
 import type { Ticks } from "./axis.ts";
 import type { Box } from "./place.ts";
@@ -39,7 +39,7 @@ export function tickText(ticks: Ticks): object {
   return { tickmode: "array", tickvals: ticks.values, ticktext: ticks.texts };
 }
 
-/** The unit is said once, at the highest tick. */
+/** The unit stands only at the highest tick. */
 export function withUnit(ticks: Ticks, unit: string): Ticks {
   return {
     ...ticks,

@@ -13,7 +13,7 @@ export function slider(
   say: (value: number) => string = formatCount,
 ): HTMLElement {
   const range = { type: "range", min: `${min}`, max: `${max}`, step: `${step}` };
-  // JupyterLab has uses of its own for the arrow keys.
+  // JupyterLab uses the arrow keys itself.
   const input = make("input", "", { ...range, "data-lm-suppress-shortcuts": "true" });
   input.style.cssText = "display:block;width:100%;min-height:24px;margin:0;accent-color:#0072B2";
   input.value = `${value}`;

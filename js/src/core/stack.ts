@@ -1,4 +1,4 @@
-/** Allocated memory as areas that stand on one another. */
+/** Allocated memory as stacked areas. */
 
 import { type PartName, type Parts, partsOf, type ReadName, UPWARDS } from "./parts.ts";
 
@@ -6,11 +6,11 @@ import { type PartName, type Parts, partsOf, type ReadName, UPWARDS } from "./pa
 export interface Band {
   part: PartName;
   top: Float32Array;
-  /** Bytes, where it is thickest. */
+  /** The greatest thickness, in bytes. */
   thickest: number;
 }
 
-/** The bands from the bottom up, without those of which there is nothing. The last one's top is `allocated`. */
+/** The bands from the bottom up, without empty ones. The top of the last one is `allocated`. */
 export function stackOf(allocated: Float32Array, read: Partial<Record<ReadName, Float32Array>>): Band[] {
   const bands = UPWARDS.map((part) => ({
     part,
@@ -29,7 +29,7 @@ function pile(bands: Band[], index: number, allocated: number, parts: Parts): vo
   for (const band of bands) {
     const bytes = parts[band.part];
     top += bytes;
-    // A gap stays a gap, and rounding does not lift the stack above its line.
+    // A gap stays a gap, and rounding does not raise the stack above its line.
     band.top[index] = Number.isNaN(allocated) ? Number.NaN : Math.min(top, allocated);
     if (bytes > band.thickest) band.thickest = bytes;
   }

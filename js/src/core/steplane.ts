@@ -1,16 +1,16 @@
-/** The lane of steps: bars of one or of many, by what fits a pixel, and the worst of them. */
+/** The lane of steps: bars of one or of many steps, by the pixels they have, and the worst step. */
 
 import { type Bar, type LaneView, LEAST_PIXELS, MAX_LANES } from "./bar.ts";
 import { type DeviceGroup, joined, type StepGroup, type StepTable } from "./steps.ts";
 
-/** Among this many steps or more, the worst is worth marking. */
+/** The worst step is marked only among this many steps or more. */
 const LEAST_RIVALS = 3;
-/** Of its peak: what it must be above that of most steps, if others have as many tokens. */
+/** The ratio of its peak to that of most steps from which on it is marked, if others have as many tokens. */
 const STANDS_OUT = 0.02;
-/** The same where it may be by chance: samples miss peaks by a few percent. */
+/** The same ratio for sampled peaks, which differ by a few percent by chance. */
 const BY_CHANCE = 0.1;
 
-/** The groups that are in view, and the worst step of all if it is; at most about `budget` bars. */
+/** The visible groups, and the worst step of all if it is visible; at most about `budget` bars. */
 export function laySteps(
   table: StepTable,
   below: (parent: number) => number,
@@ -33,14 +33,14 @@ export function laySteps(
   };
 }
 
-/** The step that rose highest, if there are enough of them and it stands out; null if not. */
+/** The step with the highest peak, if there are enough steps and it stands out; null otherwise. */
 export function worstOf(all: DeviceGroup[]): DeviceGroup | null {
   const rivals = all.filter(({ memory }) => memory !== null);
   const count = rivals.reduce((sum, group) => sum + countOf(group), 0);
   if (count < LEAST_RIVALS) return null;
   const worst = rivals.reduce((best, next) => (next.memory!.peak > best.memory!.peak ? next : best));
   const { peak, certainty, worstTokens } = worst.memory!;
-  // Of each group its middle stands for its steps.
+  // A group is placed by its middle.
   const middles = rivals.map(({ memory }) => (memory!.lowest + memory!.peak) / 2).sort((a, b) => a - b);
   const above = peak - middles[(middles.length - 1) >> 1]!;
   const others = rivals.filter((group) => group !== worst);
@@ -55,7 +55,7 @@ export function countOf({ first, last }: StepGroup): number {
   return last - first + 1;
 }
 
-/** A span that is not known any more held its steps where others of that kind do. */
+/** The lane of a span that was dropped is that of other spans of steps. */
 function lanesOf(all: DeviceGroup[], below: (parent: number) => number): (parent: number) => number {
   const parents = [...new Set(all.map(({ parent }) => parent))];
   const known = parents.map(below).filter((lane) => lane > 0);
@@ -64,7 +64,7 @@ function lanesOf(all: DeviceGroup[], below: (parent: number) => number): (parent
   return (parent) => lanes.get(parent) ?? usual;
 }
 
-/** A power of two, as the kernel folds them, so that groups keep their members while the chart grows. */
+/** A power of two, like the kernel's, so that groups keep their members while the chart grows. */
 function sizeOf(visible: DeviceGroup[], { range, pixels }: LaneView, budget: number): number {
   const count = visible.reduce((sum, group) => sum + countOf(group), 0);
   const seconds = visible.reduce((sum, { start, stop }) => sum + stop - start, 0);
@@ -78,7 +78,7 @@ function grouped(groups: DeviceGroup[], size: number): DeviceGroup[] {
   return joinedWhere(groups, (at) => places[at] === places[at - 1]);
 }
 
-/** Where steps are of very many parents, as of a block around each, neighbours are joined all the same. */
+/** If steps have very many parents, such as a block around each, neighbours are joined all the same. */
 function halved(groups: DeviceGroup[], most: number): DeviceGroup[] {
   return groups.length <= most
     ? groups
@@ -88,7 +88,7 @@ function halved(groups: DeviceGroup[], most: number): DeviceGroup[] {
       );
 }
 
-/** Groups of which some are taken into the one before. */
+/** Merges groups into the one before. */
 function joinedWhere(groups: DeviceGroup[], isTaken: (at: number) => boolean): DeviceGroup[] {
   const kept: DeviceGroup[] = [];
   groups.forEach((group, at) => {
@@ -98,7 +98,7 @@ function joinedWhere(groups: DeviceGroup[], isTaken: (at: number) => boolean): D
   return kept;
 }
 
-/** The worst step out of its group, where in it it would be if all took as long. */
+/** The worst step as a bar of its own, at its place in the group if all steps took equally long. */
 function alone(group: DeviceGroup): DeviceGroup {
   const { first, start, stop, memory } = group;
   const count = countOf(group);

@@ -1,20 +1,20 @@
-/** Finished steps as rows of figures, oldest first; neighbours of one parent fold together when there are many. */
+/** Finished steps as rows of figures, oldest first; neighbours of one parent are folded if there are many. */
 
 import type { Certainty, StepRows } from "./protocol.ts";
 
 const MOST_ROWS = 4096;
 const MOST_COLUMNS = 1024;
-/** 4 MB of figures: the more devices there are, the fewer rows. */
+/** 4 MB of figures: the more devices, the fewer rows. */
 const MOST_CELLS = 500_000;
-/** They stay as they came: the kernel may still send what the newest of them became. */
+/** The newest rows are not folded: the kernel may still replace them. */
 const NEWEST = 64;
-/** A fold leaves at most this share of what it folds. */
+/** A fold keeps at most this share of the rows. */
 const MOST_KEPT = 0.75;
 const MOST_IN_GROUP = 2 ** 40;
 
 const CERTAINTIES: Certainty[] = ["exact", "at least", "sampled"];
 
-/** One step, or neighbours that were folded together; seconds, and sums over them. NaN is "not known". */
+/** One step, or neighbours that were folded; seconds, and sums over the steps. NaN is "not known". */
 export interface StepGroup {
   parent: number;
   first: number;
@@ -27,12 +27,12 @@ export interface StepGroup {
   contentTokens: number;
 }
 
-/** What a group did to one device, in bytes of allocated memory. */
+/** A group's figures of one device, in bytes of allocated memory. */
 export interface StepMemory {
   peak: number;
   certainty: Certainty;
   lowest: number;
-  /** The number of the step with the highest peak, 0 where several share one, and the tokens of its largest batch. */
+  /** The number of the step with the highest peak (0 if several share one), and the tokens of its largest batch. */
   worst: number;
   worstTokens: number;
   after: number;
@@ -41,22 +41,22 @@ export interface StepMemory {
   optimizer: number;
 }
 
-/** A group, and what it did to one device; null where nothing is known of that. */
+/** A group with its figures of one device; null if the device is unknown to it. */
 export type DeviceGroup = StepGroup & { memory: StepMemory | null };
 
-/** What two neighbours come to, where `isWorse` says whether the later one's peak is the higher. */
+/** Merges a figure of two neighbours; `isWorse` says whether the later one has the higher peak. */
 type Rule = (earlier: number, later: number, isWorse: boolean) => number;
 type Rules<Figures> = Record<keyof Figures, Rule>;
 
 const earlier: Rule = (a) => a;
 const later: Rule = (_, b) => b;
 const sum: Rule = (a, b) => a + b;
-/** Of two figures one of which may not be known. */
+/** The higher of two figures, either of which may be NaN. */
 const highest: Rule = (a, b) => (a >= b || Number.isNaN(b) ? a : b);
 const lowest: Rule = (a, b) => (a <= b || Number.isNaN(b) ? a : b);
 const ofTheWorse: Rule = (a, b, isWorse) => (isWorse ? b : a);
 
-/** As in `session/steps.py`. */
+/** The same rules as in `session/steps.py`. */
 const RULES: Rules<StepGroup> = {
   parent: earlier,
   first: earlier,
@@ -84,7 +84,7 @@ const FIGURES = namesOf(RULES);
 const DEVICE_FIGURES = namesOf(DEVICE_RULES);
 const RULE_OF = new Map([...FIGURES, ...DEVICE_FIGURES].map(({ name, rule }) => [name, rule]));
 
-/** What a figure is called here and on the wire. */
+/** A figure's name here and on the wire. */
 interface Figure<Figures> {
   key: keyof Figures;
   name: string;
@@ -99,14 +99,14 @@ function namesOf<Figures>(rules: Rules<Figures>): Figure<Figures>[] {
   }));
 }
 
-/** Thousands are read for each drawing: in a loop it takes a third of the time. */
+/** A loop, since thousands of groups are read for each drawing: it takes a third of the time of `map`. */
 function filled<Figures>(figures: Figure<Figures>[], value: (figure: Figure<Figures>) => number): Figures {
   const all = {} as Record<keyof Figures, number>;
   for (const figure of figures) all[figure.key] = value(figure);
   return all as Figures;
 }
 
-/** Figure by figure; what is not known of a device is NaN. */
+/** Merges figure by figure; unknown figures of a device are NaN. */
 function merged<Figures>(
   figures: Figure<Figures>[],
   one: Partial<Figures>,
@@ -117,7 +117,7 @@ function merged<Figures>(
   return filled(figures, ({ key, rule }) => rule(of(one, key), of(two, key), isWorse));
 }
 
-/** Neighbours as one group. */
+/** Merges two neighbours into one group. */
 export function joined(one: DeviceGroup, two: DeviceGroup): DeviceGroup {
   const isWorse = isHigher(two.memory?.peak, one.memory?.peak);
   const memory =
@@ -128,7 +128,7 @@ export function joined(one: DeviceGroup, two: DeviceGroup): DeviceGroup {
 
 interface Column {
   rule: Rule;
-  /** Where the peak of its device stands. */
+  /** The column of its device's peak. */
   peak: number;
 }
 
@@ -140,7 +140,7 @@ export class StepTable {
   private readonly placesByDevice = new Map<string, Map<string, number>>();
   private columns: Column[] = [];
   private cells = new Float64Array(0);
-  /** Steps in a group, as far as there had to be groups. */
+  /** The number of steps in a group, as far as groups were needed. */
   private size = 1;
 
   constructor(private readonly limit = MOST_ROWS) {}
@@ -153,7 +153,7 @@ export class StepTable {
     return Math.min(this.limit, Math.floor(MOST_CELLS / Math.max(1, this.names.length)));
   }
 
-  /** Takes over what the columns are called; they are only ever added at the end. */
+  /** Sets the names of the columns, which only ever grow at the end. */
   adopt(names: string[]): void {
     const shared = Math.min(names.length, this.names.length);
     const isSame = names.slice(0, shared).every((name, place) => name === this.names[place]);
@@ -173,7 +173,7 @@ export class StepTable {
     this.append(held);
   }
 
-  /** Appends the rows that ended later than the newest one held; a row takes the place of those within it. */
+  /** Appends the rows that end later than the newest one; a row replaces those within it. */
   append(rows: StepRows): void {
     if (this.names.length === 0 || rows.columns === 0) return;
     for (let at = 0; at + rows.columns <= rows.values.length; at += rows.columns) {
@@ -181,7 +181,7 @@ export class StepTable {
     }
   }
 
-  /** Takes `rows` for what ended after the second `from`, except for what is later than their last. */
+  /** Replaces all rows that ended after the second `from`, except those later than the last of `rows`. */
   replace(rows: StepRows, from: number): void {
     const held = this.rows();
     const earlier = this.firstAfter(from) * held.columns;
@@ -205,10 +205,10 @@ export class StepTable {
     return filled(FIGURES, ({ name }) => this.at(row, name));
   }
 
-  /** Null where nothing is known of the device. */
+  /** Null if the row has no figures of the device. */
   memory(row: number, device: string): StepMemory | null {
     const places = this.placesOf(device);
-    // A column that is not there lies outside of the table.
+    // The index of a missing column is NaN, which no cell has.
     const figure = (name: string) => this.cells[row * this.names.length + places.get(name)!] ?? Number.NaN;
     if (Number.isNaN(figure("peak"))) return null;
     const memory = filled(DEVICE_FIGURES, ({ name }) => figure(name));
@@ -220,7 +220,7 @@ export class StepTable {
     return Object.assign(this.group(row), { memory: this.memory(row, device) });
   }
 
-  /** Kept, since thousands of rows are read for each drawing. */
+  /** Cached, since thousands of rows are read for each drawing. */
   private placesOf(device: string): Map<string, number> {
     const known = this.placesByDevice.get(device);
     if (known !== undefined) return known;
@@ -231,7 +231,7 @@ export class StepTable {
     return places;
   }
 
-  /** The row whose peak on a device is the highest, the first of equals; -1 where nothing is known of it. */
+  /** The first row with the highest peak on a device; -1 if there is none. */
   highest(device: string): number {
     let best = -1;
     let peak = Number.NEGATIVE_INFINITY;
@@ -263,7 +263,7 @@ export class StepTable {
     const row = new Float64Array(width).fill(Number.NaN);
     row.set(figures);
     const [parent, start, stop] = ["parent", "start", "stop"].map((name) => row[this.places.get(name) ?? -1]);
-    // Without a place in time, and in order, it says nothing: NaN compares false.
+    // A row with a missing or wrong time is ignored: NaN compares false.
     if (!(stop! > this.stop && start! <= stop!)) return;
     while (this.length > 0) {
       const newest = this.length - 1;
@@ -284,7 +284,10 @@ export class StepTable {
     this.cells = cells;
   }
 
-  /** Makes room in groups of one size, as the kernel does; where none can be merged, the oldest half goes. */
+  /**
+   * Makes room by merging rows into groups of one size, as the kernel does; if none can be merged, drops the oldest
+   * half.
+   */
   private fold(): void {
     const newest = Math.max(1, Math.min(NEWEST, this.length >> 1));
     const old = this.length - newest;
@@ -298,7 +301,7 @@ export class StepTable {
     this.length = kept + newest - dropped;
   }
 
-  /** Merges neighbours among the first `count` rows up to the size of a group; returns how many are left. */
+  /** Merges neighbours among the first `count` rows up to the size of a group; returns the number of rows left. */
   private mergeFirst(count: number): number {
     const width = this.names.length;
     const sizeOf = (row: number) => this.at(row, "last") - this.at(row, "first") + 1;
@@ -311,7 +314,7 @@ export class StepTable {
     return kept + 1;
   }
 
-  /** Takes `later` into `row`. */
+  /** Merges the row `later` into `row`. */
   private merge(row: number, later: number): void {
     const { cells, columns } = this;
     const [one, two] = [row, later].map((at) => at * columns.length) as [number, number];

@@ -1,4 +1,4 @@
-/** All a view may draw: the run's schema, rows, spans and status, whatever was lost on the way. */
+/** All data of a run for the views: schema, rows, spans and status, also after lost messages. */
 
 import type { Finding, Guide } from "./judged.ts";
 import type { Message, RowsMessage, Schema, SnapshotMessage, Span, Status } from "./protocol.ts";
@@ -7,7 +7,7 @@ import { StepTable } from "./steps.ts";
 import { Timeline } from "./timeline.ts";
 
 const HELD_MESSAGES = 256;
-/** Steps are no spans here: these are cells, epochs, evaluations. */
+/** Cells, epochs and evaluations; steps are not stored as spans. */
 const MAX_SPANS = 20_000;
 
 export class Store {
@@ -19,25 +19,25 @@ export class Store {
   spans = new Map<number, Span>();
   findings: Finding[] = [];
   guides: Guide[] = [];
-  /** How all ranks stand, of the overview of a distributed run. */
+  /** The state of all ranks, in the overview of a distributed run. */
   ranks: Ranks | null = null;
   seq = -1;
-  /** Milliseconds of the browser's clock when something last came; 0 before that. */
+  /** Milliseconds of the browser's clock at the last message; 0 before the first. */
   heardAt = 0;
   /** The longest of the recent pauses between two messages, in milliseconds. */
   pace = 0;
   unsupported: number | null = null;
   disconnected = false;
 
-  /** After this second something may be missing that only a snapshot brings; null where nothing is. */
+  /** The second after which data may be missing until a snapshot comes; null if nothing is missing. */
   private hole: number | null = null;
-  /** A coarse snapshot has filled the hole for the time being. */
+  /** Whether a coarse snapshot fills the gap for now. */
   private isBridged = false;
   private held: RowsMessage[] = [];
   private readonly finished = new Set<string>();
   private readonly listeners = new Set<() => void>();
 
-  /** `onGap` is called once for each loss that is noticed. */
+  /** `onGap` is called once for each noticed loss. */
   constructor(
     private readonly clock: () => number,
     private readonly onGap: () => void = () => {},
@@ -145,7 +145,7 @@ export class Store {
     this.unsupported = null;
   }
 
-  /** Rows mean nothing before the schema; they wait for the snapshot that carries it. */
+  /** Rows have no meaning before the schema; they wait for the snapshot that has it. */
   private hold(message: RowsMessage): void {
     if (!this.held.some((held) => held.run === message.run)) this.onGap();
     this.held.push(message);

@@ -1,4 +1,4 @@
-/** The style sheet, once in each document or shadow root. */
+/** Adds the style sheet, once to each document or shadow root. */
 
 import bar from "../styles/bar.css";
 import chart from "../styles/chart.css";
@@ -14,7 +14,7 @@ import { make, setText } from "./dom.ts";
 const MARK = "data-hfmem-styles";
 const TEXT = [root, bar, tabs, controls, headline, chart, legend, foot, ranks].join("\n");
 
-/** A sheet that an earlier version left on the page is brought up to date. */
+/** Replaces a sheet of an earlier version on the page. */
 export function injectStyles(host: Element): void {
   const tree = host.getRootNode();
   const target = tree instanceof ShadowRoot ? tree : document.head;

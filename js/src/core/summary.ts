@@ -1,4 +1,4 @@
-/** The same figures for a screen reader: a sentence and a table, renewed rarely enough to be read. */
+/** The figures for a screen reader: a sentence and a table, updated seldom enough to be read. */
 
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes, formatDuration } from "./format.ts";
@@ -11,7 +11,7 @@ const HEADINGS = ["device", "allocated", "parts", "peak", "reserved", "device in
 
 export class Summary {
   private readonly table = make("table", "");
-  /** A box of its own: Firefox shows the caption of a table that is clipped. */
+  /** An element of its own, since Firefox shows the caption of a clipped table. */
   readonly element = make("div", "hidden", {}, [this.table]);
 
   update(store: Store, chart: Element): void {

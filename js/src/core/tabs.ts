@@ -1,4 +1,4 @@
-/** One tab for each device, with a small bar of how full it is. */
+/** One tab for each device, with a small bar that shows how full it is. */
 
 import { make, setAttribute, setText } from "./dom.ts";
 import type { Device } from "./protocol.ts";
@@ -9,7 +9,7 @@ interface Tab {
   fill: HTMLElement;
 }
 
-/** "rank 7" of `rank:7`; what else there is has its key. */
+/** "rank 7" for `rank:7`; another device keeps its key. */
 function tabName(key: string): string {
   return key.replace(/^rank:(?=\d+$)/, "rank ");
 }
@@ -36,7 +36,7 @@ export class Tabs {
 
   private rebuild(devices: Device[]): void {
     this.keys = devices.map(({ key }) => key);
-    // Their names take room, and there may come more of them.
+    // Names take room, and more devices may come.
     this.element.classList.toggle("hfmem-many", this.keys.includes(OVERVIEW));
     this.tabs = devices.map((device) => {
       const label = make("span", "tab-label");

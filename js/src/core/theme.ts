@@ -1,10 +1,10 @@
-/** The page's own colours, read from computed styles, because Plotly knows no CSS variables. */
+/** The page's own colours, read from computed styles, because Plotly does not know CSS variables. */
 
 export interface Theme {
   text: string;
   muted: string;
   line: string;
-  /** What the page is painted with. */
+  /** The page's background. */
   surface: string;
   font: string;
 }
@@ -12,8 +12,8 @@ export interface Theme {
 /**
  * Reads the colours that chart.css gives to `probe`.
  *
- * They are read from properties and not from the variables: a variable may hold any expression
- * (`color-mix(…)`), a computed `color` is always one that Plotly can parse.
+ * They are read from properties, not from the variables: a variable may have any expression (`color-mix(…)`), but
+ * Plotly can parse any computed `color`.
  */
 export function readTheme(probe: Element): Theme {
   const style = getComputedStyle(probe);
@@ -27,19 +27,19 @@ export function readTheme(probe: Element): Theme {
 }
 
 /**
- * Whether a host's own text is light, and its page dark therefore. The system may be dark where the page is not: marimo
- * and the classic notebook are light by themselves.
+ * Whether the host's text is light, so that its page is dark. The system may be dark when the page is not: marimo and
+ * the classic notebook are light on their own.
  */
 export function isOnDark(host: Element): boolean {
   const { color } = getComputedStyle(host);
   const [first = 0, green = 0, blue = 0] = (color.match(/[\d.]+/g) ?? []).map(Number);
   if (color.startsWith("rgb")) return 0.299 * first + 0.587 * green + 0.114 * blue > 127;
   if (color.startsWith("color(")) return 0.299 * first + 0.587 * green + 0.114 * blue > 0.5;
-  // oklch, oklab, lch and lab begin with the lightness, of 1 or of 100.
+  // oklch, oklab, lch and lab begin with the lightness, up to 1 or to 100.
   return (first > 1 ? first / 100 : first) > 0.5;
 }
 
-/** Calls `onChange` when the page or the system changes between light and dark. */
+/** Calls `onChange` when the page or the system switches between light and dark. */
 export function watchTheme(onChange: () => void, signal: AbortSignal): void {
   const observer = new MutationObserver(onChange);
   const attributeFilter = ["data-jp-theme-light", "data-jp-theme-name", "class", "data-theme", "theme"];
@@ -49,7 +49,7 @@ export function watchTheme(onChange: () => void, signal: AbortSignal): void {
   globalThis.matchMedia?.("(prefers-color-scheme: dark)").addEventListener("change", onChange, { signal });
 }
 
-/** `color-mix` computes to `color(srgb r g b / a)`, which Plotly does not read. */
+/** A computed `color-mix` is `color(srgb r g b / a)`, which Plotly cannot read. */
 function asRgb(color: string, fallback: string): string {
   const match = /^color\(srgb ([\d.]+) ([\d.]+) ([\d.]+)(?: \/ ([\d.]+))?\)$/.exec(color);
   if (!match) return color || fallback;

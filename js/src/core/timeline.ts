@@ -1,16 +1,18 @@
-/** Columns of samples: time in seconds, values in bytes; bounded, folding into lows and highs when full. */
+/**
+ * Columns of samples: time in seconds, values in bytes. They are bounded, and folded into lows and highs when full.
+ */
 
 import { Column } from "./extremes.ts";
 import type { Rows } from "./protocol.ts";
 
 const MAX_ROWS = 1_200_000;
-/** 48 MB of values: eight GPUs' 72 series, parts and all, keep 4 hours at ten rows a second before the first fold. */
+/** 48 MB of values: 72 series of eight GPUs have 4 hours at ten rows a second before the first fold. */
 const MAX_CELLS = 12_000_000;
 
 export class Timeline {
   time = new Float64Array(1024);
   columns: Column[] = [];
-  /** Rows of NaN, in order: nothing was sampled there. */
+  /** The rows of NaN, in order, at which nothing was sampled. */
   gaps: number[] = [];
   length = 0;
 
@@ -24,7 +26,7 @@ export class Timeline {
     return Math.min(this.limit, Math.floor(MAX_CELLS / Math.max(1, this.columns.length)));
   }
 
-  /** Appends the rows that are later than the newest one held. */
+  /** Appends the rows that are later than the newest one. */
   append(rows: Rows): void {
     const newest = this.last;
     while (this.columns.length < rows.columns) {
@@ -41,9 +43,9 @@ export class Timeline {
     }
   }
 
-  /** Takes `rows` for what is held after the second `from`, except for what is later than their last. */
+  /** Replaces all rows after the second `from`, except those later than the last of `rows`. */
   replace(rows: Rows, from: number): void {
-    // A folded row stands for what follows its time: the one that begins last before `from` may reach beyond it.
+    // A folded row also covers the time after it, so the last one before `from` may reach beyond it.
     const begin = rows.time.findLast((time) => time <= from);
     const earlier = this.part(0, begin === undefined ? this.firstAfter(from) : this.firstFrom(begin));
     const later = this.part(this.firstAfter(rows.time.at(-1) ?? Number.NEGATIVE_INFINITY), this.length);
@@ -68,7 +70,7 @@ export class Timeline {
     for (const column of this.columns) column.clear();
   }
 
-  /** The first row that is not before `time`, searched from row `from`. */
+  /** The first row that is not before `time`, from row `from` on. */
   firstFrom(time: number, from = 0): number {
     return this.search((candidate) => candidate < time, from);
   }
@@ -108,7 +110,7 @@ export class Timeline {
     for (const column of this.columns) column.reserve(rows);
   }
 
-  /** Halves the rows: four neighbours become two, their lows and their highs; a gap stays a gap. */
+  /** Halves the rows: four neighbours become two, their low and their high; gaps stay. */
   private fold(): void {
     const folded = new Timeline(Number.POSITIVE_INFINITY);
     folded.columns = this.columns.map(() => new Column());

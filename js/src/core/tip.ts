@@ -1,11 +1,11 @@
-/** What is told beside the pointer. */
+/** The tooltip at the pointer. */
 
 import { make, setText } from "./dom.ts";
 import { MARGIN } from "./scene.ts";
 
 export interface TipText {
   title: string;
-  /** Where there is a colour, it is a part of the row before. */
+  /** A row with a colour is a part of the row before. */
   rows: [name: string, value: string, color?: string][];
 }
 
@@ -15,7 +15,7 @@ interface Plot {
   lanesHeight: number;
 }
 
-/** A small box beside the pointer and a thin line through it. */
+/** A small box beside the pointer, and a thin line through it. */
 export class Tip {
   readonly element = make("div", "tip", { role: "presentation", hidden: "" });
   readonly rule = make("div", "rule", { hidden: "" });

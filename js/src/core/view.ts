@@ -1,4 +1,4 @@
-/** One display of one store: header, chart, legend, and what keeps them up to date. */
+/** One view of one store: header, chart, legend, and their updates. */
 
 import { announce, prepareToAnnounce } from "./announcer.ts";
 import { Chart } from "./chart.ts";
@@ -29,15 +29,15 @@ import { isOnDark, watchTheme } from "./theme.ts";
 const BEAT = 500;
 const BEATS_TO_SUMMARY = 20;
 const SLOW_NEWS = 750;
-/** Of the capacity: a run that never holds more is not told in percent of it. */
+/** The least share of the capacity for which percent is offered. */
 const LEAST_SHARE = 0.01;
 
 export interface ViewOptions {
   signal: AbortSignal;
-  /** Called on every beat at which a person may be looking. */
+  /** Called on every beat while a person may be looking. */
   onSeen?: () => void;
   clock?: () => number;
-  /** What a person chose in an earlier view. */
+  /** A person's choices in an earlier view. */
   settings?: Settings;
 }
 
@@ -140,12 +140,12 @@ export class View {
     return kept ?? deviceToShow(store, settings.device, warningsOf(store)[0]?.device ?? null);
   }
 
-  /** The first snapshot, and a run on other devices, show at once; everything else in its time. */
+  /** The first snapshot, and a run on other devices, are shown at once; later updates wait for their turn. */
   private follow(): void {
     const device = this.deviceToShow();
     if (device !== null && device.key !== this.settings.device) this.show();
     else this.chart.refresh();
-    // The chart of a cell goes with the end of its run.
+    // The chart of a cell is removed when its run ends.
     if (this.wasRunning && this.store.status?.state !== "running") this.write();
   }
 
@@ -156,15 +156,15 @@ export class View {
   }
 
   /**
-   * Somebody looks. Said only where news comes slowly: each message to the kernel makes JupyterLab's indicator
-   * show "Idle" until the cell says something again, whatever it is doing.
+   * Reports that somebody looks, but only if updates come slowly: each message to the kernel makes JupyterLab's
+   * indicator show "Idle" until the cell's next message.
    */
   private glance(): void {
     const pace = Math.max(this.store.pace, this.clock() - this.store.heardAt);
     if (pace > SLOW_NEWS) this.onSeen();
   }
 
-  /** A person changed something: everything follows at once; so it does for the first data. */
+  /** A person changed a setting, or the first data came: update everything at once. */
   private show(): void {
     this.write();
     this.summarize();
@@ -209,7 +209,7 @@ export class View {
     this.compareRanks();
   }
 
-  /** Of a run that went on while it was shown; who opens an old one reads it. */
+  /** Announces only runs that went on while they were shown; an old run can be read. */
   private announce({ kind, text }: Condition): void {
     const { run, schema } = this.store;
     const lead = schema?.label ? `${schema.label}: ` : "";
@@ -257,10 +257,10 @@ export class View {
     this.write();
   }
 
-  /** What tests and benches read. */
+  /** For tests and benches. */
   private report(milliseconds: number): void {
     this.fault = null;
-    // What was drawn for the first time has names that nobody knew before.
+    // The first drawing may have series with new names.
     this.nameSeries();
     this.compareRanks();
     const { dataset } = this.element;

@@ -1,10 +1,13 @@
-/** What a training would take at other batches and lengths, from the coefficients that its dry runs gave. */
+/** The memory of a training at other batches and lengths, by coefficients from its dry runs. */
 
 import { make, setText } from "./dom.ts";
 import { formatBytes, formatCount, formatCounted } from "./format.ts";
 import { slider } from "./slider.ts";
 
-/** As `view/what_fits.py` writes them; a moment has gradients, fixed bytes, and bytes for each token and pair of tokens. */
+/**
+ * The data as `view/what_fits.py` writes them; a moment has gradients, fixed bytes, and bytes per token and per pair
+ * of tokens.
+ */
 export interface Variant {
   checkpointing: boolean;
   precision: string;
@@ -41,7 +44,7 @@ export interface Answer {
   low: number;
   high: number;
   fits: boolean | null;
-  /** Why it is not known, if it is not. */
+  /** Why the figure is unknown; empty if it is known. */
   unknown: string;
 }
 
@@ -50,7 +53,7 @@ const FITS = new Map<boolean | null, [string, string]>([
   [null, ["may fit", "#56B4E9"]],
   [false, ["does not fit", "#D55E00"]],
 ]);
-/** Share by which dry runs may differ before the figure is called an estimate. */
+/** The difference between dry runs from which on the figure is called an estimate. */
 const SURE = 0.01;
 const SMALL = "font-size:12px;margin:6px 0 0;";
 
@@ -63,7 +66,7 @@ function variantOf({ variants }: WhatIf, size: Size): Variant | undefined {
   return variants.find((one) => one.checkpointing === size.checkpointing && one.precision === size.precision);
 }
 
-/** The peak is at whichever moment takes most. */
+/** The peak is at the moment with the most bytes. */
 export function answerTo(what: WhatIf, size: Size): Answer {
   const known = variantOf(what, size);
   const { held, moments, low, high } = known ?? what.variants[0]!;
@@ -93,14 +96,14 @@ function whyUnknown({ rows, lengths }: WhatIf, size: Size, known: Variant | unde
   return `dry runs had rows of ${formatCount(lengths[0])} to ${formatCounted(lengths[1], "token")}`;
 }
 
-/** As coarse as the length allows: the arrow keys move by it. */
+/** A step that fits the length, for the arrow keys. */
 export function stepOf(length: number): number {
   let step = 1;
   while (step * 64 <= length && length % (step * 2) === 0) step *= 2;
   return step;
 }
 
-/** Draws controls and a bar above what `host` has for pages without scripts. */
+/** Adds controls and a bar above the table in `host`, which is for pages without scripts. */
 export function drawWhatIf(host: HTMLElement, what: WhatIf): void {
   const size = ownSize(what);
   const own = { ...size };
@@ -222,7 +225,7 @@ function box(name: string, checked: boolean, onChange: (checked: boolean) => voi
 
 const DATA = "data-hfmem-what-if";
 
-/** Draws once wherever a page has coefficients; what is no such thing is left alone. */
+/** Draws once for each table of the page that has coefficients; malformed data are ignored. */
 export function drawAllWhatIfs(page: ParentNode): void {
   for (const host of page.querySelectorAll<HTMLElement>(`[${DATA}]`)) {
     const text = host.getAttribute(DATA) ?? "";
@@ -230,7 +233,7 @@ export function drawAllWhatIfs(page: ParentNode): void {
     try {
       drawWhatIf(host, JSON.parse(text));
     } catch {
-      // The table stays.
+      // The table stays as it is.
     }
   }
 }

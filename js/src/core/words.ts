@@ -1,4 +1,4 @@
-/** The words on level lines and at marks: what they are called, where nothing else stands. */
+/** The places of the words on level lines and at marks. */
 
 import { marksOf } from "./guides.ts";
 import type { Box, Size } from "./place.ts";
@@ -17,7 +17,10 @@ type Drawn = Omit<Scene, "words">;
 const PADDING = 6;
 const MARK = 6;
 
-/** What ran out first, then budgets: the capacity is a figure among the headings as well, so its word may go. */
+/**
+ * Out-of-memory marks come first, then budgets; the word of the capacity may be left out, since the headline has it,
+ * too.
+ */
 export function placeWords(scene: Drawn, textWidth: (text: string) => number): Word[] {
   const toPixel = (bytes: number) => bytesToPixel(scene, bytes);
   const budgets = scene.guides.filter(({ kind }) => kind === "budget");
@@ -49,7 +52,7 @@ export function placeWords(scene: Drawn, textWidth: (text: string) => number): W
   return words;
 }
 
-/** Below the mark, since the peak's label stands above what is drawn; else further below, or above. */
+/** Below the mark, since the peak's label is above the data; otherwise further below, or above. */
 function placesAt([time, bytes]: readonly [number, number], { width, height }: Size, scene: Drawn): Box[] {
   const left = Math.max(0, Math.min(timeToPixel(scene, time) - width / 2, scene.width - width));
   const y = bytesToPixel(scene, bytes);
@@ -58,14 +61,14 @@ function placesAt([time, bytes]: readonly [number, number], { width, height }: S
   return within.map((top) => ({ left, top, width, height }));
 }
 
-/** On the line or beneath it, at its end or at its beginning; the best first. */
+/** On the line or beneath it, at its end or at its beginning; the best place first. */
 function placesFor(line: number, { width, height }: Size, plotWidth: number): Box[] {
   return [line - height - 1, line + 1].flatMap((top) =>
     [plotWidth - width, 0].map((left) => ({ left, top, width, height })),
   );
 }
 
-/** What no word may cover: the peak and its label, and where a budget was crossed or memory ran out. */
+/** The boxes that no word may cover: the peak with its label, and the marks. */
 function marked(scene: Drawn, toPixel: (bytes: number) => number): Box[] {
   const { peak, guides } = scene;
   const around = (time: number, bytes: number): Box => {
@@ -80,7 +83,7 @@ function marked(scene: Drawn, toPixel: (bytes: number) => number): Box[] {
   return peak === null ? crossings : [...crossings, peak.box, around(peak.time, peak.bytes)];
 }
 
-/** The most that was allocated where a word may stand, in bytes. */
+/** The highest allocated bytes where a word may be placed. */
 function allocatedUnder({ left, width }: Box, scene: Drawn): number {
   const [start, stop] = [pixelToTime(scene, left), pixelToTime(scene, left + width)];
   const allocated = scene.lines.find(({ metric }) => metric === "allocated")?.values;

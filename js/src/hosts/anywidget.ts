@@ -1,4 +1,4 @@
-/** What anywidget hands to a front end, as far as it is used here. */
+/** The part of anywidget's interface that is used here. */
 
 import type { BufferLike } from "../core/protocol.ts";
 
@@ -28,7 +28,7 @@ export interface Definition {
   render(life: ViewLife): Cleanup | Promise<Cleanup>;
 }
 
-/** The module that chart.js is: a definition, and a way to hand it what came before it was there. */
+/** The module of chart.js: a definition, and a function that takes the messages from before it was loaded. */
 export interface ChartModule {
   default(): Definition & { receive: CustomHandler };
 }

@@ -1,4 +1,4 @@
-/** chart.js: the chart as an anywidget front end of its own, its parts for other hosts, and all of a report. */
+/** chart.js: the chart as an anywidget front end, its parts for other hosts, and the chart of a report. */
 
 import { decode, decodeHistory } from "../core/protocol.ts";
 import { Store } from "../core/store.ts";
@@ -13,7 +13,7 @@ export { decode, Store, View };
 const SEEN_EVERY = 15_000;
 const RESYNC_AT_MOST_EVERY = 5_000;
 
-/** One store for each model, however many views show it. */
+/** One store for each model, whatever the number of its views. */
 const createWidget: ChartModule["default"] = () => {
   let store = new Store(Date.now);
   let tell: Tell = () => {};
@@ -22,7 +22,7 @@ const createWidget: ChartModule["default"] = () => {
     store.apply(decode(content, buffers));
     tellInterval();
   };
-  /** Said once for each run that has another one; the kernel knows which watches name their own. */
+  /** Sent once to each run that has another interval; the kernel knows which watches set their own. */
   const tellInterval = () => {
     const wanted = wantedInterval();
     const { status } = store;
@@ -34,7 +34,7 @@ const createWidget: ChartModule["default"] = () => {
   return {
     receive,
 
-    /** Waits for nothing: anywidget holds messages back until this returns. */
+    /** This returns at once, since anywidget holds messages back until then. */
     initialize({ model, signal }: Life): Cleanup {
       tell = throttledSender(model);
       store = new Store(Date.now, () => tell("resync", RESYNC_AT_MOST_EVERY));
@@ -75,7 +75,7 @@ openPageOfReport();
 
 type Tell = (kind: string, pause: number, more?: Record<string, unknown>) => void;
 
-/** Sends `{kind}`, but a kind not again before its pause is over; a dead comm is nobody's problem here. */
+/** Sends `{kind}`, but the same kind only after its pause; errors of a dead comm are ignored. */
 function throttledSender(model: Life["model"]): Tell {
   const sentAt = new Map<string, number>();
   return (kind, pause, more = {}) => {
@@ -85,7 +85,7 @@ function throttledSender(model: Life["model"]): Tell {
     try {
       model.send({ kind, ...more });
     } catch {
-      // The kernel is gone; the chart says so by its silence.
+      // The kernel is gone, and the chart says so after some silence.
     }
   };
 }

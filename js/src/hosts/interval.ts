@@ -1,8 +1,8 @@
 /**
  * The seconds between samples that a person has set in JupyterLab.
  *
- * The panel has no way of its own to the kernel, and is another bundle than the chart: it tells the page, and each
- * run's own widget tells the kernel.
+ * The panel has no connection to the kernel, and is another bundle than the chart: it tells the page, and each run's
+ * own widget tells the kernel.
  */
 
 const KEY = Symbol.for("hfmem-widget/interval");
@@ -12,7 +12,7 @@ export function wantInterval(seconds: number): void {
   page[KEY] = seconds;
 }
 
-/** Undefined as long as nobody has set any. */
+/** Undefined if nobody has set one. */
 export function wantedInterval(): number | undefined {
   return page[KEY];
 }

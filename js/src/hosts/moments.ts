@@ -1,4 +1,4 @@
-/** moments.js: what the picture of `--stacks` carries with it, so that it answers clicks without a kernel. */
+/** moments.js: the script that the picture of `--stacks` carries, so that it answers clicks without a kernel. */
 
 import { drawAllMoments } from "../core/moments.ts";
 

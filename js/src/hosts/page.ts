@@ -1,4 +1,4 @@
-/** The chart in a page of its own: frames go in, nothing comes back. */
+/** The chart in a page of its own: it takes frames, and sends nothing. */
 
 import { type BufferLike, decode } from "../core/protocol.ts";
 import { Store } from "../core/store.ts";

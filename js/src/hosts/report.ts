@@ -1,4 +1,4 @@
-/** The chart on a page that carries its run, and chart.js, with it; `features/report/page.py` writes that page. */
+/** The chart of a report, a page that carries its run and chart.js; `features/report/page.py` writes that page. */
 
 import { inflate } from "../core/inflate.ts";
 import { drawAllMoments } from "../core/moments.ts";
@@ -8,10 +8,10 @@ import { Store } from "../core/store.ts";
 import { View } from "../core/view.ts";
 import { drawAllWhatIfs } from "../core/whatif.ts";
 
-/** Nothing comes after what the page carries, and so no silence is long. */
+/** No message follows the page's own, so no silence is too long. */
 const clock = () => 0;
 
-/** A frame as the page carries it: Base64 of the gzip of a line of JSON and, behind it, the buffers. */
+/** A frame of the page: Base64 of a gzipped line of JSON, followed by the buffers. */
 export async function unpack(text: string): Promise<{ content: unknown; buffers: Uint8Array[] }> {
   const bytes = await inflate(text);
   let from = bytes.indexOf(10) + 1;
@@ -23,7 +23,7 @@ export async function unpack(text: string): Promise<{ content: unknown; buffers:
   return { content, buffers };
 }
 
-/** The live chart in `host`; the page's root gets the class `live`, which hides the still one. */
+/** Draws the live chart in `host`; the page's root gets the class `live`, which hides the still chart. */
 export async function openReport(host: HTMLElement, text: string, signal: AbortSignal): Promise<void> {
   const { content, buffers } = await unpack(text);
   const store = new Store(clock);
@@ -34,7 +34,10 @@ export async function openReport(host: HTMLElement, text: string, signal: AbortS
   new View(host, store, { signal, clock, settings });
 }
 
-/** Opens what a report's page carries. The page is known by its head, where no output of a notebook can write. */
+/**
+ * Opens the run that a report's page carries. The page is recognised by its head, where no output of a notebook can
+ * write.
+ */
 export function openPageOfReport(): void {
   const isReport = document.head?.querySelector('meta[name="generator"][content^="hfmem_widget "]');
   const host = document.getElementById("hfmem-chart");
@@ -43,7 +46,7 @@ export function openPageOfReport(): void {
     drawAllWhatIfs(document);
     void drawAllMoments(document);
   }
-  // An old browser, or a page that was cut: the still chart stays.
+  // In an old browser, or on an incomplete page, the still chart stays.
   if (isReport && host && data) {
     openReport(host, data.textContent ?? "", new AbortController().signal).catch(() => {});
   }

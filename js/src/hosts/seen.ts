@@ -1,5 +1,5 @@
 /**
- * JupyterLab's panel has no way of its own to the kernel. That a person looks at a run there, it tells the page, by this
- * event with the run as its detail; the run's own widget tells the kernel.
+ * JupyterLab's panel has no connection to the kernel. When a person looks at a run there, the panel tells the page by
+ * this event, with the run as its detail, and the run's own widget tells the kernel.
  */
 export const SEEN = "hfmem-seen";

@@ -1,4 +1,4 @@
-/** what_if.js: what a card carries with it, so that it answers without a kernel. */
+/** what_if.js: the script that a card carries, so that it answers without a kernel. */
 
 import { drawAllWhatIfs } from "../core/whatif.ts";
 

@@ -1,8 +1,8 @@
 /**
  * widget.js: the loader that every widget instance carries.
  *
- * anywidget sends `_esm` once for each instance (manzt/anywidget#628), so the 1.2 MB of chart.js come apart from it:
- * from the labextension's folder, once a page; or over the comm where no such folder is served.
+ * anywidget sends `_esm` once for each instance (manzt/anywidget#628), so the 1.2 MB of chart.js come separately: from
+ * the labextension's folder, once for each page; or over the comm if no such folder is served.
  */
 
 import type { BufferLike } from "../core/protocol.ts";
@@ -12,7 +12,7 @@ import type { ChartModule, Cleanup, CustomHandler, Definition, Life, Model } fro
 type Instance = ReturnType<ChartModule["default"]>;
 
 const PATIENCE = 10_000;
-/** What is dropped while the chart does not come, a later snapshot tells. */
+/** Messages that are dropped while chart.js is missing are made up for by a later snapshot. */
 const HELD_MESSAGES = 256;
 const RECORDED = "recording is not affected.";
 const KEY = Symbol.for(`hfmem-widget/${CHART_HASH}`);
@@ -41,7 +41,7 @@ export default (): Definition => {
         for (const message of early) instance.receive(...message);
         return instance;
       });
-      // Where something is shown, `render` says what is wrong.
+      // `render` shows what is wrong.
       ready.catch(letGo);
       return stop;
     },
@@ -70,7 +70,7 @@ async function loadChart(model: Model, signal: AbortSignal): Promise<ChartModule
   try {
     return await shared[KEY];
   } catch {
-    // Each widget asks for itself: the one that asked first may be closed before it is answered.
+    // Each widget requests it, since the one that did so first may be closed before the answer.
     const chart = await importText(await bundleFromKernel(model, signal));
     shared[KEY] = Promise.resolve(chart);
     return chart;
@@ -83,7 +83,7 @@ async function importFromServer(): Promise<ChartModule> {
   return import(url);
 }
 
-/** Never gives up: a busy kernel answers when its cell ends. Until then, `render` has its sentence. */
+/** Never gives up, since a busy kernel answers when its cell ends. Until then, `render` shows its sentence. */
 function bundleFromKernel(model: Model, signal: AbortSignal): Promise<BufferLike> {
   return new Promise((resolve) => {
     const listen: CustomHandler = (content, buffers) => {

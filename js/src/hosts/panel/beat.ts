@@ -1,4 +1,4 @@
-/** Runs a job some time after it was first asked for, once for all who asked meanwhile. */
+/** Runs a job some time after its first request, once for all requests until then. */
 export class Beat {
   private timer: ReturnType<typeof setTimeout> | undefined;
 

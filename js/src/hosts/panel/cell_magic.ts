@@ -1,4 +1,4 @@
-/** `%%memwatch` above the code of a cell: put there, and taken away again. */
+/** Adds `%%memwatch` above the code of a cell, and removes it. */
 
 import type { Cell } from "./jupyterlab.ts";
 
@@ -6,7 +6,7 @@ const MAGIC = "%%memwatch";
 /** IPython skips empty lines before a cell's magic. */
 const FIRST_LINE = /^\s*%%memwatch(?![^\s])[^\n]*\n?/;
 
-/** Whether a cell may be changed: code that is not locked. */
+/** Whether a cell may be changed: it has code and is not locked. */
 export function takesMagic(cell: Cell | null | undefined): cell is Cell {
   return cell?.model.type === "code" && !cell.readOnly;
 }
@@ -15,7 +15,7 @@ export function startsWithMagic(cell: Cell): boolean {
   return cell.model.type === "code" && FIRST_LINE.test(cell.model.sharedModel.getSource());
 }
 
-/** Puts the magic above the code, or takes it away with its options; the cursor stays, and it can be undone. */
+/** Adds the magic above the code, or removes it with its options; the cursor stays, and it can be undone. */
 export function toggleMagic(cell: Cell): void {
   const text = cell.model.sharedModel;
   const there = FIRST_LINE.exec(text.getSource());

@@ -1,4 +1,4 @@
-/** The last cells and what they did to one device, newest first. */
+/** The last cells and their figures of one device, newest first. */
 
 import { make, setAttribute, setText } from "../../core/dom.ts";
 import { formatBytes, formatChange, formatDuration } from "../../core/format.ts";
@@ -15,7 +15,7 @@ const HEADINGS = [
 
 class Row {
   readonly element: HTMLTableRowElement;
-  /** A row of its own beneath, while there is something to say in it. */
+  /** A row of its own beneath the cell's, if it has findings. */
   private readonly found: HTMLTableRowElement;
   private readonly notice = new Notice("div");
   private readonly label = make("span", "cell-label");

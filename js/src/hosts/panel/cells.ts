@@ -1,4 +1,4 @@
-/** What the watched cells and blocks did to each device, for the table of the last ones. */
+/** The figures of the watched cells and blocks by device, for the table of the last ones. */
 
 import type { Finding } from "../../core/judged.ts";
 import { findingsIn } from "../../core/notice.ts";
@@ -11,18 +11,18 @@ const KINDS = new Set(["cell", "block"]);
 
 export interface CellFacts {
   label: string;
-  /** Seconds of the epoch. */
+  /** Seconds since the epoch. */
   startedAt: number;
   /** Seconds. */
   duration: number;
   open: boolean;
   outcome: string;
   devices: Record<string, SpanMemory>;
-  /** What was found in it, the gravest first. */
+  /** Its findings, the most severe first. */
   findings: Finding[];
 }
 
-/** The outermost spans of a run; of ranks there are none, for the cell that started them is there too. */
+/** The outermost spans of a run. The overview of ranks has none, since the cell that started them is in the table. */
 export function cellsOf(store: Store): CellFacts[] {
   const { schema, status } = store;
   if (schema === null || store.ranks !== null) return [];
@@ -38,7 +38,7 @@ export function cellsOf(store: Store): CellFacts[] {
   }));
 }
 
-/** An open span is sent when it opens and then seldom: its peak is that of what was told of its time since. */
+/** An open span is sent when it opens and seldom after that: its peak is the highest sample since. */
 function soFar(store: Store, schema: Schema, span: Span): CellFacts["devices"] {
   const devices = { ...span.devices };
   for (const { key } of schema.devices) {
@@ -66,12 +66,12 @@ export function changeOn(cell: CellFacts, device: string): number {
   return before == null || after == null ? Number.NaN : after - before;
 }
 
-/** Of the highest peak: as much as this above or below is as high, and less than this is no rise to it. */
+/** The share of the highest peak within which another peak is as high, and below which a rise does not count. */
 const AS_HIGH = 0.01;
 
 /**
- * The cell that rose to the highest peak on a device, where there are others to compare it with: cells that
- * only stay as high as an earlier one are not it. Null where none of these rose to it.
+ * The cell that rose to the highest peak on a device, not one that only stays as high as an earlier one. Null if there
+ * is only one cell, or none rose to it.
  */
 export function worstOn(cells: CellFacts[], device: string): CellFacts | null {
   const peakOf = (cell: CellFacts) => cell.devices[device]?.peak ?? Number.NEGATIVE_INFINITY;

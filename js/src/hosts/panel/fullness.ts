@@ -1,4 +1,4 @@
-/** How full the device is that matters most, in a few characters and in a sentence. */
+/** The use of the most important device, in a few characters and in a sentence. */
 
 import { digits, formatBytes, formatShare, unitFor } from "../../core/format.ts";
 import type { Device } from "../../core/protocol.ts";
@@ -15,13 +15,13 @@ export interface Fullness {
   title: string;
 }
 
-/** Shares of the capacity in use, by whoever uses it. */
+/** Shares of the capacity in use, by any process. */
 const LEVELS: [share: number, level: Level, words: string][] = [
   [0.95, "critical", "almost full"],
   [0.85, "high", "filling up"],
 ];
 
-/** Null before anything is known. */
+/** Null before the first figures. */
 export function fullnessOf(store: Store): Fullness | null {
   const device = mostPressing(store);
   if (device === null) return null;
@@ -42,13 +42,13 @@ export function fullnessOf(store: Store): Fullness | null {
   ];
   const title = [...parts, words].filter(Boolean).join(", ");
   const isFirst = device === store.schema?.devices[0];
-  // What fills it need not be this run's.
+  // Other processes may fill the device, too.
   const figure = level === "" ? held : share * device.total!;
   const figures = [isFirst ? "" : device.key, amounts(figure, device.total)].filter(Boolean).join(" ");
   return { device, level, text: [figures, words].filter(Boolean).join(" · "), title };
 }
 
-/** The fullest device where one is nearly full; else the one of which this run holds the largest part. */
+/** The fullest device if one is nearly full; else the one of which this run holds the largest part. */
 function mostPressing(store: Store): Device | null {
   const held = (device: Device) => latestReading(store, device, leading(store, device));
   const devices = (store.schema?.devices ?? []).filter((device) => !Number.isNaN(held(device)));
@@ -63,7 +63,7 @@ function highest(devices: Device[], value: (device: Device) => number): Device |
   }, null);
 }
 
-/** `3.75 / 140.4 GiB`, or with two units where they differ. */
+/** `3.75 / 140.4 GiB`, or with two units if they differ. */
 function amounts(allocated: number, total: number | null): string {
   if (total === null) return formatBytes(allocated);
   const [own, whole] = [unitFor(allocated), unitFor(total)];

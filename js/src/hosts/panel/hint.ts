@@ -1,4 +1,4 @@
-/** What stands in the panel as long as the notebook in front was not watched. */
+/** The text in the panel until the notebook in front is watched. */
 
 import { button, make, setText } from "../../core/dom.ts";
 import { ICON } from "./icon.ts";
@@ -8,7 +8,7 @@ export class Hint {
   readonly element = make("div", "panel-hint");
 
   private readonly words = make("p", "");
-  /** For who has never watched anything. */
+  /** For people who have never watched a cell. */
   private readonly first = make("p", "panel-first", { role: "note" });
   private isNotebook: boolean | null = null;
   private isOver = false;
@@ -20,7 +20,7 @@ export class Hint {
     this.element.append(this.words, this.first);
   }
 
-  /** Shows the toolbar's button as long as that `isWanted`; `forget` has it never come again. */
+  /** Explains the toolbar's button as long as `isWanted`; `forget` turns the hint off for good. */
   greet(isWanted: () => boolean, forget: (() => void) | null): void {
     this.isWanted = isWanted;
     this.forget = forget;
@@ -38,7 +38,7 @@ export class Hint {
     this.show();
   }
 
-  /** A first watch was seen, or a person has read it. */
+  /** A first watch came, or a person has read the hint. */
   end(): void {
     if (this.isOver) return;
     this.isOver = true;

@@ -1,4 +1,4 @@
-/** What of JupyterLab and Lumino is used, written down by hand: their type packages bring 380 MB with them. */
+/** The used parts of JupyterLab and Lumino, written down by hand: their type packages have 380 MB. */
 
 import type { BufferLike } from "../../core/protocol.ts";
 
@@ -13,7 +13,7 @@ export interface KernelMessage {
   buffers?: BufferLike[];
 }
 
-/** JupyterLab 4.4 and newer know of subshells. */
+/** From JupyterLab 4.4 on, which has subshells. */
 export interface Kernel {
   readonly id: string;
   readonly supportsSubshells?: boolean;
@@ -28,7 +28,7 @@ export interface Kernel {
 export interface SessionContext {
   readonly ready: Promise<unknown>;
   readonly session: { kernel: Kernel | null } | null;
-  /** Follows the session from kernel to kernel. */
+  /** Its signals follow the session from kernel to kernel. */
   readonly iopubMessage: Signal<SessionContext, KernelMessage>;
   readonly kernelChanged: Signal<SessionContext, unknown>;
   readonly statusChanged: Signal<SessionContext, string>;
@@ -43,7 +43,7 @@ export interface Widget {
   setHidden(hidden: boolean): void;
 }
 
-/** Lumino's: shares of the width, one for each child from left to right. */
+/** Lumino's relative sizes: shares of the width, one for each child from left to right. */
 export interface SplitPanel extends Widget {
   readonly widgets: readonly Widget[];
   relativeSizes(): number[];
@@ -53,11 +53,11 @@ export interface SplitPanel extends Widget {
 export interface Output {
   readonly data: Record<string, unknown>;
   readonly metadata: Record<string, unknown>;
-  /** Renderers call it. */
+  /** Called by renderers. */
   setData?(options: { data?: Record<string, unknown> }): void;
 }
 
-/** A cell's outputs. */
+/** The outputs of a cell. */
 export interface OutputList {
   readonly length: number;
   get(place: number): Output;
@@ -67,7 +67,7 @@ export interface OutputList {
 export interface CellOutputs {
   /** Only code cells have outputs. */
   readonly outputs?: OutputList;
-  /** What all who share the notebook have. */
+  /** The data that all people who share the notebook have. */
   readonly sharedModel?: { getOutputs?(): { readonly metadata?: unknown }[] };
 }
 
@@ -79,7 +79,7 @@ export interface NotebookPanel extends Widget {
     readonly cells: Iterable<CellOutputs>;
     readonly collaborative?: boolean;
     readonly contentChanged?: Signal<unknown, unknown>;
-    /** Who has the notebook open, as far as this page has heard; it is among them. */
+    /** The pages with the notebook open that this page knows of, including itself. */
     readonly sharedModel?: {
       readonly awareness?: { readonly clientID: number; getStates(): ReadonlyMap<number, unknown> };
     };
@@ -99,9 +99,9 @@ export interface Cell {
 }
 
 export interface NotebookTracker {
-  /** The notebook in front, or the last one that was. */
+  /** The notebook in front, or the last one that was in front. */
   readonly currentWidget: NotebookPanel | null;
-  /** The selected cell of that. */
+  /** The selected cell of that notebook. */
   readonly activeCell: Cell | null;
   readonly activeCellChanged: Signal<NotebookTracker, Cell | null>;
   readonly currentChanged: Signal<NotebookTracker, NotebookPanel | null>;
@@ -133,7 +133,7 @@ export interface LayoutRestorer {
 }
 
 export interface LoadedSettings {
-  /** Up to date, with the defaults of what is not set. */
+  /** The current settings, with defaults for those that are not set. */
   readonly composite: Record<string, unknown>;
   readonly changed: Signal<unknown, unknown>;
 }
@@ -158,7 +158,7 @@ export interface StatusBar {
   ): unknown;
 }
 
-/** The shared modules, as far as they are used: a token is only ever handed back. */
+/** The shared modules, as far as they are used; tokens are only handed back. */
 export interface SharedModules {
   "@jupyterlab/application": { ILayoutRestorer: unknown };
   "@jupyterlab/apputils": { ICommandPalette: unknown };

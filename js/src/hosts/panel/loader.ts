@@ -1,10 +1,13 @@
-/** Has a kernel know `%%memwatch` before the first cell runs that begins with it, as the toolbar's button makes one. */
+/**
+ * Loads `hfmem_widget` in a kernel before the first cell that begins with `%%memwatch`, such as one from the toolbar's
+ * button.
+ */
 
 import { startsWithMagic } from "./cell_magic.ts";
 import type { Cell, Kernel, SessionContext } from "./jupyterlab.ts";
 import type { Subshell } from "./subshell.ts";
 
-/** As `%load_ext` does, which prints a line where that was done before. */
+/** Like `%load_ext`, but without its line of output if the extension was loaded before. */
 const LOAD = 'get_ipython().extension_manager.load_extension("hfmem_widget")';
 
 export class Loader {
@@ -15,17 +18,17 @@ export class Loader {
     private readonly subshell: Subshell,
   ) {}
 
-  /** A cell is about to be run: what is sent now comes before it. */
+  /** A cell is about to run; a request that is sent now runs before it. */
   prepare(cell: Cell): void {
     const kernel = this.sessionContext.session?.kernel;
     if (!kernel || kernel === this.loaded || !startsWithMagic(cell)) return;
     this.loaded = kernel;
     this.subshell.keep();
-    // Where it cannot be loaded, the cell says what is missing.
+    // If it cannot be loaded, the cell itself says what is missing.
     kernel.requestExecute({ code: LOAD, silent: true, store_history: false }).done.catch(() => {});
   }
 
-  /** The kernel ended, or began anew. */
+  /** The kernel ended or restarted. */
   forget(): void {
     this.loaded = null;
   }

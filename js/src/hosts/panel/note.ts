@@ -1,4 +1,4 @@
-/** Says once, in a panel that opened by itself, how to have it stay closed. */
+/** A note in a panel that opened by itself, shown once: how to keep the panel closed. */
 
 import { button, make, setText } from "../../core/dom.ts";
 import { __, withElements } from "./translate.ts";
@@ -12,7 +12,7 @@ export class Note {
     this.element.hidden = true;
   }
 
-  /** `turnOff` has it stay closed from now on; null where this page keeps no settings. */
+  /** `turnOff` keeps the panel closed from now on; null if this page stores no settings. */
   show(turnOff: (() => void) | null): void {
     if (!this.isNew()) return;
     const turn = () => {
@@ -32,7 +32,7 @@ export class Note {
     this.element.hidden = false;
   }
 
-  /** A browser that keeps nothing is told with every page. */
+  /** In a browser that stores nothing, the note appears on every page. */
   private isNew(): boolean {
     try {
       const isNew = this.storage.getItem(KEY) === null;

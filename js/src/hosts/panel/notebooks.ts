@@ -1,4 +1,4 @@
-/** The page's notebooks, what their kernels told, and which of them is in front. */
+/** The page's notebooks, the runs of their kernels, and the notebook in front. */
 
 import { defaultSettings, type Settings } from "../../core/settings.ts";
 import type { Cell, KernelMessage, NotebookPanel, NotebookTracker } from "./jupyterlab.ts";
@@ -16,7 +16,7 @@ export interface Entry {
   kernel: string;
   runs: Runs;
   loader: Loader;
-  /** What a person chose for the chart; it outlives the run. */
+  /** A person's choices for the chart, which outlive a run. */
   settings: Settings;
 }
 
@@ -43,13 +43,13 @@ export class Notebooks {
     return currentWidget === null ? null : (this.entries.get(currentWidget) ?? null);
   }
 
-  /** Calls `listener` whenever another notebook comes to the front, or any of them has news. */
+  /** Calls `listener` when another notebook comes to the front, or any of them has new data. */
   subscribe(listener: () => void): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
   }
 
-  /** A cell of one of them is about to be run. */
+  /** A cell of one of the notebooks is about to run. */
   prepare(notebook: unknown, cell: Cell): void {
     this.entries.get(notebook as NotebookPanel)?.loader.prepare(cell);
   }
@@ -103,7 +103,7 @@ export class Notebooks {
   private save(): void {
     for (const { kernel, runs } of this.entries.values()) {
       if (kernel === "" || runs.isEmpty) continue;
-      this.memory.delete(kernel); // what was used last is kept longest
+      this.memory.delete(kernel); // the most recently used is kept longest
       this.memory.set(kernel, runs.remember());
     }
     saveMemory(this.storage, this.memory);

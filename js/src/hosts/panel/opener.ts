@@ -1,4 +1,4 @@
-/** Opens the panel with the first watch of each notebook, once as long as the page lives. */
+/** Opens the panel with the first watch of each notebook, once in the life of the page. */
 
 import type { Notebooks } from "./notebooks.ts";
 
@@ -8,14 +8,14 @@ export class Opener {
   constructor(
     private readonly notebooks: Notebooks,
     private readonly open: () => void,
-    /** Whether a person wants it, and there is room for it beside the notebook in front. */
+    /** Whether a person wants it, and it has room beside the notebook in front. */
     private readonly mayOpen: () => boolean,
   ) {
     notebooks.subscribe(() => this.follow());
     this.follow();
   }
 
-  /** A notebook behind another has its turn when it comes to the front. */
+  /** For a notebook in the background, the panel opens when the notebook comes to the front. */
   private follow(): void {
     const { front } = this.notebooks;
     if (!front?.runs.wantsPanel || this.opened.has(front)) return;

@@ -1,11 +1,11 @@
 /**
- * The outputs that a watch replaces when it ends, on a page that has forgotten which they are.
+ * Replaces the outputs of a watch when it ends, on a page that was reloaded since.
  *
- * JupyterLab knows an output's display id only as long as the page lives on which its cell was run, and a widget that
- * its kernel has closed is "model not found" for good. So the kernel writes the id into the metadata of such an
- * output, with what stands there if nothing replaces it (`MARK` in `view/screen.py`).
+ * JupyterLab knows an output's display id only on the page on which its cell was run, and a widget that its kernel has
+ * closed is "model not found" for good. So the kernel writes the id into the metadata of such an output, with the
+ * contents that it has if nothing replaces it (`MARK` in `view/screen.py`).
  *
- * Of several people who have the notebook open, one page is to replace it: two that do so at once leave it twice.
+ * If several people have the notebook open, only one page may replace it: if two do so at once, it appears twice.
  */
 
 import type { CellOutputs, KernelMessage, NotebookPanel } from "./jupyterlab.ts";
@@ -13,9 +13,9 @@ import type { CellOutputs, KernelMessage, NotebookPanel } from "./jupyterlab.ts"
 const MARK = "hfmem-widget";
 const WIDGET = "application/vnd.jupyter.widget-view+json";
 const TARGET = "jupyter.widget";
-/** What the kernel said last may come after its answer, on another channel. */
+/** The kernel's last message may come after its reply, on another channel. */
 const PATIENCE = 1000;
-/** What another page changes in a notebook that is shared is here within that time. */
+/** The time in which another page's change of a shared notebook arrives here. */
 const LAG = 5000;
 
 type Data = Record<string, unknown>;
@@ -28,7 +28,7 @@ interface Marked {
 }
 
 export class Outputs {
-  /** The display ids of those that an earlier page left. */
+  /** The display ids of the outputs that an earlier page left. */
   private readonly left = new Set<string>();
 
   constructor(private readonly notebook: NotebookPanel) {
@@ -47,7 +47,9 @@ export class Outputs {
     );
   }
 
-  /** Whoever would have replaced them is gone: a chart stays as long as the page has it, a card does not. */
+  /**
+   * The kernel that would have replaced them is gone. A chart stays as long as the page has it, a card is replaced.
+   */
   kernelEnded(): void {
     this.replace(({ widget }) => widget === undefined, lost);
   }
@@ -61,12 +63,14 @@ export class Outputs {
     }, PATIENCE);
   }
 
-  /** At once where the notebook is nobody else's; else after whoever ran the cell, each page in its turn. */
+  /**
+   * At once if nobody else has the notebook open; otherwise after the page that ran the cell, each page in its turn.
+   */
   private replace(
     isMeant: (one: Marked) => boolean,
     by: (one: Marked) => [data: Data, metadata: Data],
   ): void {
-    // Known now: meanwhile the same cell may begin anew.
+    // The ids are read now, since the same cell may begin again meanwhile.
     const ids = new Set([...this.marked()].filter(isMeant).map(({ id }) => id));
     const set = () => {
       for (const one of this.marked()) if (ids.has(one.id) && isMeant(one)) one.set(...by(one));
@@ -80,7 +84,7 @@ export class Outputs {
     setTimeout(set, LAG * (1 + Math.max(0, pages.indexOf(sharedModel?.awareness?.clientID ?? 0))));
   }
 
-  /** The kernel's widgets; a busy kernel answers when its cell has ended, and one that is gone has none. */
+  /** The kernel's widgets. A busy kernel answers when its cell has ended; one that is gone has none. */
   private async widgets(): Promise<Set<string>> {
     const { sessionContext } = this.notebook;
     try {
@@ -106,7 +110,7 @@ function lost({ lost }: Marked): [Data, Data] {
   return [lost, {}];
 }
 
-/** What another page has replaced may still stand in this one's list. */
+/** An output that another page has replaced may still be in this page's list. */
 function isShared({ sharedModel }: CellOutputs, id: string): boolean {
   const shared = sharedModel?.getOutputs?.();
   return shared === undefined || shared.some(({ metadata }) => markOf(metadata).display_id === id);

@@ -1,4 +1,4 @@
-/** The panel at the right: the chart of the notebook in front, where it is, and its last cells. */
+/** The panel at the right: the chart of the notebook in front, its open spans, and its last cells. */
 
 import { isBetweenCells } from "../../core/condition.ts";
 import { make, setText } from "../../core/dom.ts";
@@ -18,7 +18,7 @@ import { ICONS, NARROWEST } from "./width.ts";
 /** Numbers that change more often cannot be read. */
 const BEAT = 500;
 
-/** What chart.js gives, as far as it is used here. */
+/** The used exports of chart.js. */
 export interface ChartParts {
   View: typeof View;
 }
@@ -32,11 +32,11 @@ export class MemoryPanel {
   readonly element = make("div", "panel", {
     role: "region",
     "aria-label": __("Memory"),
-    // Inline, because JupyterLab's own rule for what stands in its side bars is stronger than a class.
+    // Inline, because JupyterLab's own rule for the contents of its side bars is stronger than a class.
     style: `min-width: min(${NARROWEST}px, 100vw - ${ICONS}px)`,
   });
 
-  /** How to have it stay closed. */
+  /** How to keep the panel closed. */
   readonly note: Note;
 
   /** How to begin. */
@@ -65,7 +65,7 @@ export class MemoryPanel {
     const parts = [this.chart, this.path.element, this.table.element, this.note.element];
     this.content = make("div", "panel-content", {}, parts);
     this.element.append(this.hint.element, this.content);
-    // The figures of the table are those of the device whose tab was picked.
+    // The table has the figures of the device whose tab was picked.
     for (const kind of ["click", "keydown"]) this.chart.addEventListener(kind, () => this.beat.now());
     this.sight = new IntersectionObserver((entries) => {
       this.inSight = entries.at(-1)?.isIntersecting ?? false;
@@ -83,7 +83,7 @@ export class MemoryPanel {
     this.draw(null, null);
   }
 
-  /** Another notebook, another run, and the first that is known of it show at once; everything else in its time. */
+  /** Another notebook, another run and its first data are shown at once; later updates wait for their turn. */
   private follow(): void {
     const { front } = this.notebooks;
     if (front?.runs.isEmpty === false) this.hint.end();
@@ -105,7 +105,7 @@ export class MemoryPanel {
     if (!isWatched) this.hint.update(front !== null);
     this.draw(front, store);
     if (front === null || store === null) return;
-    // The chart says so above.
+    // The chart above says so.
     const isIdle = !this.isKnown || (store.status?.state === "running" && isBetweenCells(store));
     this.path.update(isIdle ? null : openPath(store));
     this.table.update(front.runs.cells, front.settings.device || (store.schema?.devices[0]?.key ?? ""));
@@ -137,7 +137,7 @@ export class MemoryPanel {
         this.beat.now();
       },
       (error) => {
-        // Asked for again when the panel is next looked at anew.
+        // Requested again when the panel is next visible.
         this.isLoading = false;
         setText(this.chart, __("The memory chart could not be loaded (%1).", error));
       },

@@ -1,8 +1,8 @@
-/** Where a run is: `fine-tune › train › epoch 2 of 3 › step 17 of 100`. */
+/** The open spans of a run: `fine-tune › train › epoch 2 of 3 › step 17 of 100`. */
 
 import type { Store } from "../../core/store.ts";
 
-/** Outermost first; empty where nothing goes on. */
+/** Outermost first; empty if none is open. */
 export function openPath(store: Store): string[] {
   const { status, spans } = store;
   if (status?.state !== "running" || store.disconnected) return [];

@@ -1,4 +1,4 @@
-/** The open spans as one line; where it is too narrow the outer ones go. */
+/** The open spans on one line, which loses the outer ones if it is too narrow. */
 
 import { make, setAttribute, setText } from "../../core/dom.ts";
 import { __ } from "./translate.ts";
@@ -9,7 +9,7 @@ export class PathLine {
   readonly element = make("div", "path", { role: "img" });
   private shown = "";
 
-  /** Null while nothing is known yet. */
+  /** Null before the first data. */
   update(path: string[] | null): void {
     const parts = path === null ? [] : path.length === 0 ? [__(NOTHING)] : path;
     const text = parts.join(" › ");
@@ -17,9 +17,9 @@ export class PathLine {
     this.shown = text;
     for (const name of ["title", "aria-label"]) setAttribute(this.element, name, text);
     this.element.classList.toggle("hfmem-path-empty", path?.length === 0);
-    // From the inside out, as panel.css lays them.
+    // From the innermost to the outermost, the order of panel.css.
     const words = [...parts].reverse();
-    // Most often only the innermost changes its number: then no element comes or goes.
+    // Mostly only the innermost changes its number, and no element is added or removed.
     while (this.element.childElementCount > words.length) this.element.lastElementChild!.remove();
     while (this.element.childElementCount < words.length) this.element.append(make("span", "path-part"));
     words.forEach((word, index) => {

@@ -1,8 +1,8 @@
 /**
- * Keeps plotly's pictures of our charts out of a notebook that is shared.
+ * Keeps plotly's pictures of our charts out of a shared notebook.
  *
- * plotly's renderer adds a picture to the output that it draws, and so to the notebook. Where two people have it open,
- * both pages replace that output at once, and it is there twice.
+ * plotly's renderer adds a picture to the output that it draws, and so to the notebook. If two people have it open,
+ * both pages replace that output at once, and it appears twice.
  */
 
 import type { NotebookPanel, Output } from "./jupyterlab.ts";

@@ -1,4 +1,4 @@
-/** The JupyterLab plugin: what it asks the application for, and what it adds to it. */
+/** The JupyterLab plugin: the services that it takes, and the parts that it adds. */
 
 import { make } from "../../core/dom.ts";
 import styles from "../../styles/panel.css";
@@ -34,7 +34,7 @@ const SHOW = "hfmem-widget:show";
 const CLEAR = "hfmem-widget:clear";
 /** The toolbar's button in labextension/schema/plugin.json runs this. */
 const WATCH_CELL = "hfmem-widget:watch-cell";
-/** The kernel's own, and the default in that file. */
+/** The kernel's default, and the one in that file. */
 const USUAL_INTERVAL = 0.1;
 
 /** Every service is optional: Notebook 7 has no status bar, and some of its pages have no notebook. */
@@ -49,7 +49,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
     shared(scope, "@jupyterlab/ui-components"),
     shared(scope, "@lumino/widgets"),
   ]);
-  // A token of nobody's: JupyterLab hands over null for it, in its place among the services.
+  // A token without a provider: JupyterLab passes null in its place among the services.
   const absent = { name: "hfmem-widget:absent" };
   return {
     id: ID,
@@ -65,7 +65,7 @@ export async function definePlugin(scope: ShareScope): Promise<Plugin> {
       translation?.ITranslator ?? absent,
     ],
     activate(app, tracker, palette, restorer, registry, bar, translator) {
-      // Outputs look the same where there is no notebook around them, as in Voilà.
+      // Outputs have their style also on pages without a notebook, such as Voilà's.
       addStyles(still);
       if (!tracker || !lumino || !ui) return;
       speakWith(translator as Translator | null);
@@ -108,7 +108,7 @@ class Place {
     private readonly widget: Widget,
   ) {}
 
-  /** Whether the panel may appear by itself: whoever looks at something else there goes on looking at it. */
+  /** Whether the panel may open by itself: not if a person has something else open in that side bar. */
   get isFree(): boolean {
     return this.taken === 0 && widthIn(this.room) !== null;
   }
@@ -116,7 +116,7 @@ class Place {
   show(): void {
     const { room, widget } = this;
     this.app.shell.activateById(PANEL);
-    // A side bar is this narrow as long as nobody has drawn it wider.
+    // A side bar of this width was not widened by anybody.
     if (widget.node.offsetWidth <= NARROWEST) resize(widget, widthIn(room) ?? NARROWEST);
   }
 
@@ -124,7 +124,7 @@ class Place {
     return (this.notebooks.front?.notebook.node.offsetWidth ?? 0) + this.taken;
   }
 
-  /** What the side bar has; nothing while it is closed. */
+  /** The width of the side bar; 0 while it is closed. */
   private get taken(): number {
     return this.widget.parent?.node.offsetWidth ?? 0;
   }
@@ -201,7 +201,7 @@ function addStatus(
   bar.registerStatusItem(ID, { item, align: "right", rank: RANK, isActive: () => status.isActive });
 }
 
-/** Nothing is said of the kernel's own interval, unless another one was set before on this page. */
+/** The kernel's default is not sent, unless another interval was set before on this page. */
 function followInterval(preferences: Preferences): void {
   const follow = () => {
     const { interval } = preferences;
@@ -212,7 +212,7 @@ function followInterval(preferences: Preferences): void {
   preferences.onChange(follow);
 }
 
-/** The panel opens by itself, unless a setting says otherwise. */
+/** Lets the panel open by itself, unless a setting turns that off. */
 async function openWithWatch(
   app: Application,
   notebooks: Notebooks,
@@ -220,7 +220,7 @@ async function openWithWatch(
   panel: MemoryPanel,
   preferences: Preferences,
 ): Promise<void> {
-  // Restoring the layout would close again what was opened before it.
+  // Restoring the layout would close a panel that opened before.
   await app.restored;
   const open = () => {
     place.show();

@@ -1,4 +1,4 @@
-/** What a person has set in JupyterLab; labextension/schema/plugin.json has the names and the defaults. */
+/** A person's settings in JupyterLab; labextension/schema/plugin.json has their names and defaults. */
 
 import type { LoadedSettings, SettingRegistry } from "./jupyterlab.ts";
 
@@ -11,7 +11,7 @@ export class Preferences {
     private readonly settings: LoadedSettings | null,
   ) {}
 
-  /** Without settings, everything is as their defaults have it. */
+  /** Without stored settings, the defaults apply. */
   static async load(plugin: string, registry: SettingRegistry | null): Promise<Preferences> {
     const settings = (await registry?.load(plugin).catch(() => null)) ?? null;
     return new Preferences(plugin, registry, settings);
@@ -25,7 +25,7 @@ export class Preferences {
     return this.settings?.composite.interval;
   }
 
-  /** What turns a flag off for good; null where this page keeps no settings. */
+  /** Returns a function that turns a flag off for good; null if this page stores no settings. */
   switchFor(flag: Flag): (() => void) | null {
     const { registry, settings } = this;
     return registry && settings ? () => void registry.set(this.plugin, flag, false).catch(() => {}) : null;

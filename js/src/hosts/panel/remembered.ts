@@ -1,8 +1,8 @@
 /**
- * What the panel knew before the page was reloaded.
+ * The panel's data from before a page reload.
  *
- * The kernel cannot be asked while a cell is busy, and after a long run its next snapshot may be minutes away: so
- * the page itself keeps, for the tab's lifetime, a coarse snapshot of each run and the table of cells.
+ * The kernel cannot be asked while a cell is busy, and its next snapshot may be minutes away in a long run. So the
+ * page keeps a coarse snapshot of each run, and the table of cells, for the lifetime of the tab.
  */
 
 import { decimate } from "../../core/decimate.ts";
@@ -13,18 +13,18 @@ import type { StepTable } from "../../core/steps.ts";
 import type { Store } from "../../core/store.ts";
 import type { CellFacts } from "./cells.ts";
 
-/** Another version may have another form. */
+/** Other versions may store another form. */
 const KEY = `hfmem-widget/${CHART_HASH}`;
 const PIXELS = 250;
 const MOST_SPANS = 200;
 const MOST_STEPS = 400;
 const MOST_KERNELS = 8;
 
-/** A snapshot in the wire's own form, its buffers in base64. */
+/** A snapshot in the form of the wire, its buffers in Base64. */
 export interface Frame {
   content: object;
   buffers: string[];
-  /** When something last came of a run whose kernel is gone, in milliseconds; null where it is not. */
+  /** The time of the last message of a run whose kernel is gone, in milliseconds; null otherwise. */
   lostAt: number | null;
 }
 
@@ -35,7 +35,7 @@ export interface Remembered {
   isLost: boolean;
 }
 
-/** By the kernel's id. */
+/** By kernel id. */
 export type Memory = Map<string, Remembered>;
 
 export function loadMemory(storage: Storage): Memory {
@@ -46,7 +46,7 @@ export function loadMemory(storage: Storage): Memory {
   }
 }
 
-/** Where the browser has no room or no leave for it, the next snapshot brings the history. */
+/** If the browser has no room for it, or does not allow it, the next snapshot restores the history. */
 export function saveMemory(storage: Storage, memory: Memory): void {
   for (const kernel of [...memory.keys()].slice(0, -MOST_KERNELS)) memory.delete(kernel);
   try {
@@ -56,7 +56,7 @@ export function saveMemory(storage: Storage, memory: Memory): void {
   }
 }
 
-/** Null for a run of which nothing can be shown yet. */
+/** Null for a run without data to show. */
 export function toFrame(store: Store): Frame | null {
   const { schema, status, timeline, run, seq, findings, guides, ranks, heardAt, disconnected } = store;
   if (schema === null) return null;
@@ -90,10 +90,10 @@ export function fromFrame({ content, buffers }: Frame): Message | null {
   }
 }
 
-/** The parts of allocated memory go with it, so that they stand together again. */
+/** The parts of allocated memory are stored too, so that the stack can be drawn again. */
 function leadsIn(store: Store, columns: number[]): number[] {
   return columns.map((column) => {
-    // Rows may have more columns than the schema that came last tells.
+    // Rows may have more columns than the newest schema.
     const series = store.schema?.series[column];
     return series && isPart(series.metric) ? store.columnOf(series.device, "allocated") : column;
   });

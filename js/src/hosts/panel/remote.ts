@@ -1,7 +1,7 @@
 /**
- * remoteEntry.js: the JupyterLab extension, as the container of one module that JupyterLab asks for.
+ * remoteEntry.js: the JupyterLab extension, as a container of the one module that JupyterLab requests.
  *
- * What `@jupyterlab/builder` would make of it is the same container; docs/how-it-works.md says why it is not used.
+ * `@jupyterlab/builder` would make the same container; docs/how-it-works.md says why it is not used.
  */
 
 import type { Plugin } from "./jupyterlab.ts";

@@ -1,4 +1,4 @@
-/** What one kernel has told: a store for each run, kept up to date whether anybody looks or not. */
+/** The runs of one kernel: a store for each, updated whether or not it is visible. */
 
 import { decode, type Message } from "../../core/protocol.ts";
 import { Store } from "../../core/store.ts";
@@ -6,16 +6,16 @@ import { type CellFacts, cellsOf, MOST_CELLS } from "./cells.ts";
 import type { KernelMessage } from "./jupyterlab.ts";
 import { type Frame, fromFrame, type Remembered, toFrame } from "./remembered.ts";
 
-/** Of earlier runs only what the table of cells says is kept. */
+/** Of earlier runs only the rows of the table of cells are kept. */
 const MOST_RUNS = 4;
 
 export class Runs {
-  /** Whether a run asked for the panel while it went on. */
+  /** Whether a running run has asked for the panel. */
   wantsPanel = false;
-  /** The kernel restarted or is gone, and what it held with it. */
+  /** Whether the kernel restarted or is gone, and its objects with it. */
   isLost: boolean;
 
-  /** Those that go on in the order in which they began, those that are over in that of their last words. */
+  /** Running ones in the order in which they began, ended ones in that of their last messages. */
   private readonly stores = new Map<string, Store>();
   private past: CellFacts[];
 
@@ -36,27 +36,27 @@ export class Runs {
     }
   }
 
-  /** Takes a message of the kernel's IOPub channel. What others say there is not ours to look at. */
+  /** Takes a message of the kernel's IOPub channel; those of other libraries are ignored. */
   receive({ header, content, buffers = [] }: KernelMessage): void {
     if (header.msg_type !== "comm_msg") return;
     const told = customContent(content);
     if (told === null) return;
     const message = decode(told, buffers);
     if (message === null) return;
-    // The last words of a kernel come after it was said to be gone; only a new run says that there is one again.
+    // A kernel's last messages may come after its end was reported; only a new run means that there is one again.
     if (!this.stores.has(told.run)) this.isLost = false;
     const store = this.apply(message, told.run);
     this.wantsPanel ||= store.status?.state === "running" && store.schema?.panel !== false;
     this.onChange();
   }
 
-  /** The run to show: of those that go on the one that began last, else the one that ended last. */
+  /** The run to show: the newest running one, else the one that ended last. */
   get current(): Store | null {
     const newest = [...this.stores.values()].reverse();
     return newest.find(isLive) ?? newest[0] ?? null;
   }
 
-  /** The cells and blocks that were watched, newest first. */
+  /** The watched cells and blocks, newest first. */
   get cells(): CellFacts[] {
     const known = [...this.stores.values()].flatMap(cellsOf);
     return [...known, ...this.past].sort((a, b) => b.startedAt - a.startedAt).slice(0, MOST_CELLS);
@@ -66,14 +66,14 @@ export class Runs {
     return this.stores.size === 0 && this.past.length === 0;
   }
 
-  /** What ran in the kernel has ended, whatever was told last. */
+  /** All runs of the kernel have ended, whatever their last message was. */
   disconnect(): void {
     this.isLost = true;
     for (const store of this.stores.values()) if (isLive(store)) store.disconnect();
     this.onChange();
   }
 
-  /** Forgets what has ended. */
+  /** Forgets the runs that have ended. */
   clear(): void {
     for (const [run, store] of this.stores) if (!isLive(store)) this.stores.delete(run);
     this.past = [];
@@ -100,7 +100,7 @@ export class Runs {
     return store;
   }
 
-  /** The oldest that have ended go first; what goes on stays as long as there are not far too many. */
+  /** Drops the runs that ended first; running ones stay unless there are far too many. */
   private letGo(): void {
     for (const [run, store] of this.stores) {
       if (this.stores.size <= MOST_RUNS) return;
@@ -111,12 +111,12 @@ export class Runs {
   }
 }
 
-/** A run of which only rows came so far goes on, too. */
+/** A run without a status, of which only rows came so far, is running, too. */
 function isLive({ status, disconnected, schema }: Store): boolean {
   return !disconnected && (schema === null || status?.state === "running");
 }
 
-/** What is inside of ipywidgets' envelope of a custom message, if it belongs to a run. */
+/** The contents of ipywidgets' custom message, if it belongs to a run. */
 function customContent(content: unknown): { run: string } | null {
   const { data } = (content ?? {}) as { data?: { method?: unknown; content?: { run?: unknown } } };
   const told = data?.method === "custom" ? data.content : null;

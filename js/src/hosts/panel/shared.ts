@@ -9,7 +9,7 @@ interface Shared {
 
 export type ShareScope = Record<string, Record<string, Shared> | undefined>;
 
-/** The module, or null where this page has none of that name. A loaded version wins, then the newest. */
+/** The module, or null if the page has none of that name. A loaded version is preferred, then the newest. */
 export async function shared<Name extends keyof SharedModules>(
   scope: ShareScope,
   name: Name,

@@ -22,7 +22,7 @@ export class StatusItem {
   private front: Entry | null = null;
   private readonly beat = new Beat(() => this.update(), BEAT);
 
-  /** `onActive` is called when it appears or goes. */
+  /** `onActive` is called when the item appears or disappears. */
   constructor(
     private readonly notebooks: Notebooks,
     onClick: () => void,
@@ -37,7 +37,7 @@ export class StatusItem {
     this.beat.stop();
   }
 
-  /** Another notebook's figures must not stand beside this one. */
+  /** Another notebook's figures must not be shown with this one. */
   private follow(): void {
     if (this.notebooks.front === this.front) this.beat.ask();
     else this.beat.now();
@@ -66,7 +66,7 @@ export class StatusItem {
   }
 }
 
-/** The cell that runs, and how high it rose: all that there is to see of it where the panel has no room. */
+/** The running cell and its peak, which are all that is visible if the panel has no room. */
 function running(store: Store, device: Device): string {
   const [label = ""] = openPath(store);
   if (label === "") return "";

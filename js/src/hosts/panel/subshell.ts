@@ -1,9 +1,9 @@
 /**
- * Keeps the kernel's subshell for widgets, from when this package is first named in a cell.
+ * Keeps the kernel's subshell for widgets alive from the first cell on that names this package.
  *
- * JupyterLab has a subshell made with the first widget and deleted with the last, and takes the kernel's "idle" after
- * that request for its state: then the indicator says "Idle" for as long as the watched cell runs. A comm that is never
- * opened keeps the subshell, so it is made once, while the cell that loads the extension runs.
+ * JupyterLab creates a subshell with the first widget and deletes it with the last, and takes the kernel's "idle"
+ * after that request for its state: the indicator then says "Idle" while the watched cell runs. A comm that is never
+ * opened keeps the subshell, which is then created only once, while the cell that loads the extension runs.
  */
 
 import type { Kernel, KernelMessage, SessionContext } from "./jupyterlab.ts";

@@ -1,23 +1,23 @@
-/** How wide the panel is: of what there is, the notebook comes first. */
+/** The width of the panel; the notebook's needs come first. */
 
 import type { SplitPanel, Widget } from "./jupyterlab.ts";
 
-/** What a notebook needs for its cells, cards and charts, in pixels. */
+/** The least width of a notebook for its cells, cards and charts, in pixels. */
 export const NOTEBOOK = 560;
 export const NARROWEST = 320;
 export const WIDEST = 400;
-/** What a window always has beside it: JupyterLab's icons at both sides, and the edges. */
+/** The width of the rest of a window, in pixels: JupyterLab's icons at both sides, and the edges. */
 export const ICONS = 76;
 
-/** Out of so many pixels for notebook and panel together: those of the panel, or null where both have no room. */
+/** The panel's share of `room` pixels for notebook and panel together, or null if there is too little for both. */
 export function widthIn(pixels: number): number | null {
   const rest = Math.floor(pixels) - NOTEBOOK;
   return rest < NARROWEST ? null : Math.min(rest, WIDEST);
 }
 
 /**
- * Gives a panel in a side bar so many pixels, in exchange with the widest of its neighbours. JupyterLab has no option
- * for the width of a side bar, so it is asked of the split panel around all of them.
+ * Gives a panel in a side bar a width in pixels, and takes it from the widest of its neighbours. JupyterLab has no
+ * option for the width of a side bar, so the split panel around all of them is resized.
  */
 export function resize(panel: Widget, pixels: number): void {
   const [split, own] = splitAround(panel);
@@ -33,7 +33,7 @@ export function resize(panel: Widget, pixels: number): void {
   split.setRelativeSizes(sizes);
 }
 
-/** The split panel around a widget, and the place of that widget's side bar in it: a person may change the side. */
+/** The split panel around a widget, and the index of its side bar, whose side a person may change. */
 function splitAround(widget: Widget): [SplitPanel | null, number] {
   let child = widget;
   for (let around = widget.parent; around !== null; around = around.parent) {
