@@ -60,16 +60,16 @@ def beside_text(session: Session, span: Span, forecast: Forecast) -> str:
     peak, at = step
     differs = abs(peak / forecast.total - 1) >= 0.001
     options = [setting.precision, plain(setting.optimizer), "checkpointing" * setting.checkpointing]
-    what = f"{size_text(setting.batch, setting.length)} ({', '.join(filter(None, options))})"
+    size = f"{size_text(setting.batch, setting.length)} ({', '.join(filter(None, options))})"
     return (
-        f"%memfit forecast {format_bytes(forecast.total)} for a step with batch {what}; "
+        f"%memfit forecast {format_bytes(forecast.total)} for a step with batch {size}; "
         f"step {at:.0f} had {format_bytes(peak)}{f' ({_off(peak, forecast)})' if differs else ''}."
     )
 
 
 def _off(peak: float, forecast: Forecast) -> str:
-    off = 100 * (peak / forecast.total - 1)
-    return f"{number(abs(off), 1)} % {'more' if off > 0 else 'less'}"
+    percent = 100 * (peak / forecast.total - 1)
+    return f"{number(abs(percent), 1)} % {'more' if percent > 0 else 'less'}"
 
 
 def measured_step(
@@ -108,30 +108,30 @@ class Calibration:
         """Return a scaled forecast, except the parts that had another size in the training that `ran`."""
         if not self.scales:
             return forecast
-        setting, was = forecast.setting, ran.setting
+        setting, measured = forecast.setting, ran.setting
         unmeasured: set[str] = set()
-        if (setting.precision, setting.lora) != (was.precision, was.lora):
+        if (setting.precision, setting.lora) != (measured.precision, measured.lora):
             unmeasured = {*CONSTANT}
-        elif setting.optimizer != was.optimizer:
+        elif setting.optimizer != measured.optimizer:
             unmeasured = {"optimizer"}
         parts = tuple(
             part if part.name in unmeasured else self._scaled(part) for part in forecast.parts
         )
         total = sum(part.bytes for part in parts)
-        times = total / max(1, forecast.total)
+        factor = total / max(1, forecast.total)
         return replace(
             forecast,
             parts=parts,
             total=total,
-            peaks={name: round(times * size) for name, size in forecast.peaks.items()},
-            reserved=round(times * forecast.reserved),
+            peaks={name: round(factor * size) for name, size in forecast.peaks.items()},
+            reserved=round(factor * forecast.reserved),
             replay=None,  # its requests have the sizes of the dry run
         )
 
     def _scaled(self, part: ForecastPart) -> ForecastPart:
-        times = self.scales.get(part.name, 1.0 if part.name in CONSTANT else self.scales["made"])
-        sizes = {name: round(times * getattr(part, name)) for name in ("bytes", "full")}
-        return replace(part, **sizes, bound="estimate" if times != 1.0 else part.bound)
+        factor = self.scales.get(part.name, 1.0 if part.name in CONSTANT else self.scales["made"])
+        sizes = {name: round(factor * getattr(part, name)) for name in ("bytes", "full")}
+        return replace(part, **sizes, bound="estimate" if factor != 1.0 else part.bound)
 
 
 UNCALIBRATED: Final = Calibration()
@@ -221,7 +221,7 @@ def live_model(session: Session) -> tuple[Any, Any]:
         existing = [one for reference in session.trained if (one := reference()) is not None]
         own = set().union(*map(_weights, existing))
         modules = [module for module in modules if own & weights[id(module)]]
-        optimizers = [one for one in optimizers if own & weights[id(one)]]
+        optimizers = [each for each in optimizers if own & weights[id(each)]]
     if not modules or not optimizers:
         raise OptionError(
             "the model or its optimizer no longer exists; keep the Trainer in a variable and run the cell "
@@ -232,8 +232,8 @@ def live_model(session: Session) -> tuple[Any, Any]:
     stepped = set().union(*(weights[id(each)] for each in optimizers))
     trained = [module for module in modules if stepped & weights[id(module)]] or modules
     model = max(trained, key=lambda module: sum(each.numel() for each in module.parameters()))
-    steps = [one for one in optimizers if weights[id(model)] & weights[id(one)]]
-    return model, (steps or optimizers)[-1]
+    of_model = [each for each in optimizers if weights[id(model)] & weights[id(each)]]
+    return model, (of_model or optimizers)[-1]
 
 
 def others_that_ran(session: Session, model: Any) -> str:
@@ -241,7 +241,7 @@ def others_that_ran(session: Session, model: Any) -> str:
     ran = (*(each() for each in session.trained), *(each.model() for each in session.evaluated))
     subjects = [each for each in ran if hasattr(each, "modules")]  # models, without optimizers
     own = _weights(model)
-    others = [each for each in subjects if (has := _weights(each)) and not has & own]
+    others = [each for each in subjects if (weights := _weights(each)) and not weights & own]
     within = {id(part) for each in others for part in [*each.modules()][1:]}
     names = (plain(type(each).__name__) for each in others if id(each) not in within)
     return " and ".join(dict.fromkeys(names))
@@ -250,8 +250,8 @@ def others_that_ran(session: Session, model: Any) -> str:
 def _weights(subject: Any) -> set[int]:
     """Return the identities of a model's or an optimizer's parameters."""
     groups = getattr(subject, "param_groups", None)
-    each = subject.parameters() if groups is None else chain(*(one["params"] for one in groups))
-    return {*map(id, each)}
+    lists = [subject.parameters()] if groups is None else [group["params"] for group in groups]
+    return {*map(id, chain(*lists))}
 
 
 def shape_of(session: Session, device: str, since: float = 0.0) -> dict[str, float]:

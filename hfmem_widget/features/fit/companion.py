@@ -56,7 +56,7 @@ class Fits(Companion):
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 
-                is_of_passes = any(each.kind in PASSES for each in failed_spans(session, span))
+                is_of_passes = any(failed.kind in PASSES for failed in failed_spans(session, span))
                 after = moves_of_passes if is_of_passes else moves_after_an_error
                 session.moves = after(session, span, error)
             from hfmem_widget.features.fit.recorded import recipe_of_live

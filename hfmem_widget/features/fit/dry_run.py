@@ -161,7 +161,7 @@ def inference(
     with torch.no_grad(), _running(model, device, autocast) as (live, mode):
         live.leave_out(source.values())
         if hasattr(model, "generate_with_fallback"):  # Whisper's `generate` copies its input
-            source = {name: one.clone() for name, one in source.items()}
+            source = {name: tensor.clone() for name, tensor in source.items()}
         batch = _encoded(model, source, each, answer) if answer else dict(inputs())
         outputs = model(**batch, **options)
         if is_last:
@@ -171,7 +171,7 @@ def inference(
             newest, masks = torch.ones_like(ids[:, :1]), {"attention_mask": torch.ones_like(ids)}
             if not answer:
                 usual = {**masks, "position_ids": newest}
-                batch = {key: one for key, one in usual.items() if key in batch}
+                batch = {key: tensor for key, tensor in usual.items() if key in batch}
             batch |= {tokens: newest, name: cache}
             # A real sliding window holds tensors of its own size; here they are views of longer ones.
             for layer in getattr(cache, "layers", ()):
@@ -184,14 +184,14 @@ def inference(
         if autocast is not None:
             cast_to_float(outputs)
         tensors = tensors_in([*_caches_in(outputs).values()])
-        sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
+        sizes = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
         return Inference(
             live.peak,
             kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
             routes=mode.routes,
             assumed=live.known.assumed,
             events=tuple(live.events),
-            predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
+            predictions=sum(tensor.nbytes for tensor in _predictions_in(model, outputs)),
             left=live.now,
             largest=max(sizes.values(), default=0),
         )
@@ -200,9 +200,10 @@ def inference(
 def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
     """Return a decoder's batch in `generate`: the encoder's states, their mask, and the tokens so far."""
     encoder = model.get_encoder()
-    takes = inspect.signature(encoder.forward).parameters
-    states = encoder(**{key: one for key, one in batch.items() if key in takes}, return_dict=True)
-    masks = {key: one for key, one in batch.items() if key == "attention_mask"}
+    parameters = inspect.signature(encoder.forward).parameters
+    own = {key: value for key, value in batch.items() if key in parameters}
+    states = encoder(**own, return_dict=True)
+    masks = {key: value for key, value in batch.items() if key == "attention_mask"}
     for named in (masks, states) if each > 1 else ():
         for key in [*named]:
             named[key] = named[key].repeat_interleave(each, dim=0)
@@ -236,8 +237,8 @@ def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
     None where a Trainer does not give that to the model, and divides the loss itself.
     """
     base = getattr(model, "get_base_model", lambda: model)()
-    takes = inspect.signature(base.forward).parameters.values()
-    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in takes)
+    parameters = inspect.signature(base.forward).parameters.values()
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
     if not getattr(base, "accepts_loss_kwargs", takes_any):
         return None
     model.eval().requires_grad_(requires_grad=False)  # which also turns checkpointing off
@@ -249,9 +250,9 @@ def counts_items(model: Any, inputs: MakeInputs, device: str) -> bool | None:
 
 def generation_options(model: Any) -> dict[str, Any]:
     """Return the arguments beside the batch in the first step of `generate`."""
-    takes = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
     options = {"use_cache": True, "logits_to_keep": 1}
-    return {name: value for name, value in options.items() if name in takes}
+    return {name: value for name, value in options.items() if name in parameters}
 
 
 @contextmanager

@@ -49,9 +49,9 @@ def _notes(fit: Fit) -> list[str]:
     if (tried := fit.tried) and math.isnan(tried.seconds):
         notes.append(f"A real step ran out of memory when it had {format_bytes(tried.peak)}.")
     elif tried:
-        took = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
+        figures = f"{format_bytes(tried.peak)} and {format_duration(tried.seconds)}"
         share = 100 * (fit.forecast.total / tried.peak - 1)
-        notes.append(f"A real step took {took}; the forecast is {share:+.1f} % off.")
+        notes.append(f"A real step took {figures}; the forecast is {share:+.1f} % off.")
     notes += [fit.calibration] if fit.calibration else []
     if fit.measured.get("weights", 0.0) > 1.02 * max(1, fit.forecast.bytes("weights")):
         notes.append(
@@ -118,7 +118,7 @@ def _bar(forecast: Forecast) -> kit.Fragment:
 
 
 def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
-    def was(name: str) -> tuple[str, ...]:
+    def measured_cell(name: str) -> tuple[str, ...]:
         size = measured.get(name, math.nan)
         return (text_if_known(size, format_bytes(size)),) if measured else ()
 
@@ -127,9 +127,9 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
         if format_bytes(part.full) != format_bytes(0):
             name = kit.marked(_COLOURS[part.name], part.label)
             source = f"{BOUNDS[part.bound]}: {part.source}"
-            sizes = format_bytes(part.bytes), *was(part.name), format_bytes(part.full)
+            sizes = format_bytes(part.bytes), *measured_cell(part.name), format_bytes(part.full)
             rows.append(TableRow((name, *sizes), source))
-    total = "allocated", format_bytes(forecast.total), *was("allocated")
+    total = "allocated", format_bytes(forecast.total), *measured_cell("allocated")
     rows.append(TableRow(total, is_sum=True, is_ruled=True))
     if forecast.reserved:
         cached = "with what PyTorch's allocator keeps, if there is room"

@@ -270,33 +270,33 @@ def batch_for(
     model = getattr(model, "get_base_model", lambda: model)()
     names = getattr(model, "main_input_name", "input_ids")
     name = names[0] if isinstance(names, list) else names
-    takes = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
     if name not in KNOWN:
         message = f"{type(model).__name__} takes {name!r}; forecasts support {', '.join(KNOWN)}"
         raise OptionError(message)
     # CLIP gets images and sounds beside the text; in other models tokens of the text stand for them.
-    is_paired = "return_loss" in takes
+    is_paired = "return_loss" in parameters
     parts = ("text_config", "thinker_config", "vision_config", "audio_config")
-    is_composite = "input_ids" in takes and any(hasattr(model.config, part) for part in parts)
+    is_composite = "input_ids" in parameters and any(hasattr(model.config, part) for part in parts)
     reads_media = is_composite and not is_paired
-    media = _media(model, takes, batch, image) if reads_media else Media({})
-    text = _Text(model, takes, batch, length, media)
-    given: dict[str, Any] = {}
+    media = _media(model, parameters, batch, image) if reads_media else Media({})
+    text = _Text(model, parameters, batch, length, media)
+    tensors: dict[str, Any] = {}
     if name == "input_ids" or is_composite:
-        given |= text.inputs()
+        tensors |= text.inputs()
     else:
-        given[name] = _main(model, name, batch, length, image)
-        if "input_ids" in takes and takes["input_ids"].default is inspect.Parameter.empty:
-            given |= text.inputs()
-    given |= media.given
-    for media_name in {"pixel_values", "input_features"} & takes.keys() if is_paired else ():
-        given[media_name] = _main(model, media_name, batch, length, image)
+        tensors[name] = _main(model, name, batch, length, image)
+        if "input_ids" in parameters and parameters["input_ids"].default is inspect.Parameter.empty:
+            tensors |= text.inputs()
+    tensors |= media.given
+    for media_name in {"pixel_values", "input_features"} & parameters.keys() if is_paired else ():
+        tensors[media_name] = _main(model, media_name, batch, length, image)
     if with_labels:
-        given |= _labels(takes, model.config, type(model).__name__, batch, text)
-    elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes:
-        given["decoder_input_ids"] = text.ids(1)
-    is_sound = name == "input_values" and given[name].dim() == 2
-    return Batch(given, tuple(text.notes), text.has_rows or is_sound)
+        tensors |= _labels(parameters, model.config, type(model).__name__, batch, text)
+    elif getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters:
+        tensors["decoder_input_ids"] = text.ids(1)
+    is_sound = name == "input_values" and tensors[name].dim() == 2
+    return Batch(tensors, tuple(text.notes), text.has_rows or is_sound)
 
 
 def with_positions(model: Any, batch: Batch, rows: int, length: int) -> Batch:

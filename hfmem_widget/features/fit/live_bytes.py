@@ -139,7 +139,7 @@ class KnownValues:
         is_unset = func.overloadpacket in _UNSET
         if is_unset and results[0].is_floating_point():
             return
-        is_large = any(one.numel() > MOST for one in results)
+        is_large = any(tensor.numel() > MOST for tensor in results)
         if torch.Tag.nondeterministic_seeded in func.tags or is_large:
             _forget_changed(func, args, kwargs)
             return
@@ -151,7 +151,7 @@ class KnownValues:
         except (RuntimeError, IndexError, NotImplementedError):
             _forget_changed(func, args, kwargs)
             return
-        assumed = any(one.assumed for one in values)
+        assumed = any(known.assumed for known in values)
         for tensor, copy in zip(results, copies, strict=True):
             if tensor.is_meta:
                 if is_unset:
@@ -171,8 +171,8 @@ class KnownValues:
         scores, count = args[0], places.numel()
         if count > MOST or not scores.dim() or not places.dim():
             return
-        given = args[2:3] if packet is _ATEN.topk else args[1:2]
-        dim = kwargs.get("dim", given[0] if given else -1)
+        arguments = args[2:3] if packet is _ATEN.topk else args[1:2]
+        dim = kwargs.get("dim", arguments[0] if arguments else -1)
         if packet is _ATEN.sort:
             order = torch.arange(scores.shape[dim])
             shape = [1] * scores.dim()
@@ -277,7 +277,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
 
         `now` counts them only while the model uses them.
         """
-        keys = {storage_id(one) for one in tensors if isinstance(one, torch.Tensor)}
+        keys = {storage_id(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)}
         numbers = {self._numbers[key] for key in keys if key in self._numbers}
         self._held |= numbers
         return sum(self.events[number][2] for number in numbers)

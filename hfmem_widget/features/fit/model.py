@@ -17,7 +17,7 @@ from hfmem_widget.text import format_count
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """Whether a figure is exact, an upper bound, an estimate, or a lower bound."""
 
-LABELS: Final = {**OF_ANATOMIES, "gathered": "parameters put together"}
+LABELS: Final = {**OF_ANATOMIES, "gathered": "gathered parameters"}
 """The names of parts, as an anatomy has them."""
 
 MEASURED: Final = (0.97, 1.015)

@@ -216,8 +216,8 @@ def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str
     counts = {name: span.counts[name] for span in failed for name in names if name in span.counts}
     if "step" not in kinds or not counts.get("longest", 0) > 0:
         unseen = "it has no tokens, or the error came before the model saw it"
-        why = unseen if by_trainer else HOW_TO_RECORD
-        raise OptionError(f"{CANNOT}the size of the batch was not seen; {why}")
+        reason = unseen if by_trainer else HOW_TO_RECORD
+        raise OptionError(f"{CANNOT}the size of the batch was not seen; {reason}")
     return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
 
 
@@ -287,10 +287,10 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     Two changes are combined where one is not enough. Changes that save nothing are left out, and those that
     do not fit where others do.
     """
-    found: dict[Move, Setting] = {}
+    tried: dict[Move, Setting] = {}
     now = format_bytes(training.forecast.total)
     with suppress(TimeoutError):
-        for options in _ways(training, dry, found):
+        for options in _ways(training, dry, tried):
             changed = {name: value for each in options for name, value in each.setting.items()}
             with suppress(OptionError):  # for example, if peft does not know the architecture
                 setting = replace(training.setting, **changed)
@@ -298,12 +298,12 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
                 saves = forecast.total < training.forecast.total
                 # A saving that is lost in rounding is not listed.
                 if saves and format_bytes(forecast.total) != now and not forecast.left_out:
-                    found[_move(training, options, forecast)] = setting
-    fitting = [move for move in found if move.fits is not False]
-    kept = fitting or sorted(found, key=lambda move: move.peak)[:2]
+                    tried[_move(training, options, forecast)] = setting
+    fitting = [move for move in tried if move.fits is not False]
+    kept = fitting or sorted(tried, key=lambda move: move.peak)[:2]
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
     with dry.within(FOR_THE_LARGEST):
-        for at, setting in enumerate([found[move] for move in moves]):
+        for at, setting in enumerate([tried[move] for move in moves]):
             # A size that the change itself sets stays.
             if setting.batch == training.setting.batch:
                 rows = largest(training, dry, setting, "batch")
@@ -372,7 +372,7 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
 
 
 def _ways(
-    training: Training, dry: DryRuns, found: Mapping[Move, Setting]
+    training: Training, dry: DryRuns, tried: Mapping[Move, Setting]
 ) -> Iterator[tuple[Option, ...]]:
     """Yield the changes to try, alone and in pairs, depending on which moves were `found` to fit."""
     setting = training.setting
@@ -388,13 +388,13 @@ def _ways(
     same_loss = [each for each in (smaller, checkpointing) if each]
     if smaller:
         yield (smaller,)
-    if len(same_loss) == 2 and not any(move.fits for move in found):
+    if len(same_loss) == 2 and not any(move.fits for move in tried):
         both = _accumulated(training, dry, replace(setting, checkpointing=True))
         same_loss = [each for each in (both, checkpointing) if each]
         yield tuple(same_loss)
     for other in _others(training):
         yield (other,)
-        if same_loss and not any(move.fits for move in found):
+        if same_loss and not any(move.fits for move in tried):
             yield (other, same_loss[-1])
     if setting.length >= 2 * LEAST_LENGTH:
         length = setting.length // 2
@@ -415,7 +415,7 @@ def _ways(
 
 def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option | None:
     """Return the largest batch that fits, with as many batches accumulated that a step has the same rows."""
-    rows = [each for each in range(setting.batch - 1, 0, -1) if setting.batch % each == 0]
+    rows = [size for size in range(setting.batch - 1, 0, -1) if setting.batch % size == 0]
     if not rows:
         return None
 
@@ -429,8 +429,8 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
     for spare in (0.0, training.spare):
         left = (training.room + spare) / margin_on(training.device) - held
         share = left / max(1.0, now.total - held)
-        likely = (at(each) for each in rows if each <= share * setting.batch)
-        fitting = (each for each in likely if training.fits(dry(each), spare))
+        likely = (at(size) for size in rows if size <= share * setting.batch)
+        fitting = (size for size in likely if training.fits(dry(size), spare))
         chosen = next(fitting, at(rows[-1]))
         if training.fits(dry(chosen), spare):
             break
@@ -465,8 +465,8 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
     counts = counts_items(ghost, inputs, setting.device)
     if counts is None:
         return "the loss is the mean of the batches' means"
-    times = chosen.accumulation // setting.accumulation
-    return "" if counts else f"logged loss and gradients {times} times as large"
+    ratio = chosen.accumulation // setting.accumulation
+    return "" if counts else f"logged loss and gradients {ratio} times as large"
 
 
 def _others(training: Training) -> Iterator[Option]:

@@ -90,8 +90,8 @@ class Passes:
 
     def kept(self, rows: int) -> tuple[int, int]:
         """Return the bytes of predictions and of labels that each batch adds to those kept."""
-        given: Any = self.seen.given.get("labels")
-        size = math.prod(given[0]) * given[1].itemsize if isinstance(given, tuple) else 0
+        labels: Any = self.seen.given.get("labels")
+        size = math.prod(labels[0]) * labels[1].itemsize if isinstance(labels, tuple) else 0
         predictions = self._run(rows, self.seen.length).predictions
         return predictions, size * rows // self.seen.rows if predictions else 0
 
@@ -336,8 +336,8 @@ def _of_an_evaluation(passes: Passes) -> Iterator[Move]:
     if is_on_gpu:
         moved = f"predictions moved to the host after each batch{size}"
         ways.insert(0, (moved, {"eval_accumulation_steps": "1"}, ""))
-    for what, changes, cost in ways:
-        names = " and ".join(filter(None, (what, name)))
+    for way, changes, cost in ways:
+        names = " and ".join(filter(None, (way, name)))
         yield _move(passes, need, rows, names, {**changes, **fewer}, cost=cost)
 
 

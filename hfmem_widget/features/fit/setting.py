@@ -97,7 +97,7 @@ class Setting(Options):
     )
     checkpointing: bool = switch(
         "-c --checkpointing --activation-checkpointing --gradient-checkpointing",
-        "Compute activations again in the backward pass.",
+        "Recompute activations in the backward pass.",
     )
     trainable: tuple[str, ...] | None = value(
         None,
@@ -139,7 +139,7 @@ class Setting(Options):
         "Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
     )
     longest: bool = switch(
-        "--longest", "Look for the longest rows that fit at this batch, by further dry runs."
+        "--longest", "Find the longest rows that fit with this batch, by further dry runs."
     )
     attempt: bool = switch(
         "--try", "Make real steps of this size, with random weights, in a new process."

@@ -176,13 +176,14 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
 def _step_of(document: dict[str, Any], device: str) -> partial[None]:
     setting, kind = Setting(**document["setting"]), getattr(transformers, document["kind"])
     config = _config(kind, document["config"], attn_implementation=document["attention"])
-    training, how = setting.training, setting.quantized
-    dtype = weights_type(setting.precision, training=training, quantized=bool(how)) or torch.float32
+    training, quantized = setting.training, setting.quantized
+    dtype = weights_type(setting.precision, training=training, quantized=bool(quantized))
+    dtype = dtype or torch.float32
     ghost = from_config(config, dtype, for_training=training)
     batch = batch_for(
         ghost, setting.batch, setting.length, with_labels=training, image=setting.image
     )
-    model = _built(ghost, dtype, device, how)
+    model = _built(ghost, dtype, device, quantized)
     for name, parameter in model.named_parameters():
         if name in document["frozen"]:
             parameter.requires_grad_(requires_grad=False)

@@ -155,17 +155,17 @@ def _moments(phase: str, runs: Mapping[Size, Forecast], held: float, close: floa
         if len({complete[size] // MIB for size in some if size in complete}) <= 1
     )
     possible = [
-        each
-        for each in (flat, *planes)
-        if all(each.bytes(*size) <= peak + near[size] for size, peak in peaks.items())
+        moment
+        for moment in (flat, *planes)
+        if all(moment.bytes(*size) <= peak + near[size] for size, peak in peaks.items())
     ]
     moments, left = [], set(peaks)
     while left and possible:
         explains = {
-            each: {size for size in left if abs(peaks[size] - each.bytes(*size)) <= near[size]}
-            for each in possible
+            moment: {size for size in left if abs(peaks[size] - moment.bytes(*size)) <= near[size]}
+            for moment in possible
         }
-        best = max(possible, key=lambda each: len(explains[each]))
+        best = max(possible, key=lambda moment: len(explains[moment]))
         if not explains[best]:
             break
         own = [complete[size] for size in explains[best] if size in complete]

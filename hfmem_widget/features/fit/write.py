@@ -66,7 +66,8 @@ class _Cell:
 
     def place(self, node: Any) -> tuple[int, int]:
         """Return the start and the stop of a node in the text, with its decorators."""
-        first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+        decorators = getattr(node, "decorator_list", ())
+        first = min(part.lineno for part in (node, *decorators))
         return self._at(first, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
 
     def _at(self, line: int, column: int) -> int:
@@ -157,27 +158,27 @@ def _names(statement: ast.AST, context: type[ast.expr_context]) -> set[str]:
     return {node.id for node in named if isinstance(node.ctx, context)} - {"_"}
 
 
-def _given(targets: Sequence[ast.expr]) -> set[str]:
+def _set_names(targets: Sequence[ast.expr]) -> set[str]:
     """Return the names that an assignment to these targets sets, whole or in part."""
     return {name for to in targets for name in (_root(to), *_names(to, ast.Store)) if name}
 
 
-def _handed(cells: Mapping[int, _Cell]) -> set[object]:
+def _of_trainers(cells: Mapping[int, _Cell]) -> set[object]:
     """Return the models and arguments that Trainers get: names of variables, and calls."""
     return {
-        given.id if isinstance(given, ast.Name) else given
+        argument.id if isinstance(argument, ast.Name) else argument
         for cell in cells.values()
         for node in _all(ast.Call, cell.tree)
         if _called(node).endswith("Trainer")
-        for given in (
+        for argument in (
             *node.args[:2],
-            *(one.value for one in node.keywords if one.arg in {"args", "config", "model"}),
+            *(named.value for named in node.keywords if named.arg in {"args", "config", "model"}),
         )
     }
 
 
-def _is_meant(target: str, call: ast.Call, *, is_handed: bool) -> bool:
-    name, keywords = _called(call), {one.arg for one in call.keywords}
+def _takes(target: str, call: ast.Call, *, is_handed: bool) -> bool:
+    name, keywords = _called(call), {keyword.arg for keyword in call.keywords}
     match target:
         case "arguments" if re.search(r"(Arguments|Config|^replace)$", name):
             is_known = name.endswith("TrainingArguments") and not name.startswith("Data")
@@ -191,7 +192,7 @@ def _is_meant(target: str, call: ast.Call, *, is_handed: bool) -> bool:
             return name == "LoraConfig" or (name == "get_peft_model" and "r" in keywords)
         case "data":
             has_length = bool(keywords & {"max_length", "max_seq_length"})
-            is_arguments = _is_meant("arguments", call, is_handed=is_handed)
+            is_arguments = _takes("arguments", call, is_handed=is_handed)
             return (
                 has_length and (is_arguments or name.endswith("Trainer"))
             ) or name == "SFTConfig"
@@ -214,9 +215,9 @@ def _find(
                 kept[value] = node  # also of from_pretrained(...).to("cuda")
                 value = value.func if isinstance(value, ast.Call) else value.value
         for call in _all(ast.Call, cell.tree):
-            variables = _given(kept[call].targets) if call in kept else set()
+            variables = _set_names(kept[call].targets) if call in kept else set()
             is_handed = bool(handed & {call, *variables})
-            if _is_meant(target, call, is_handed=is_handed):
+            if _takes(target, call, is_handed=is_handed):
                 order = is_handed, index, call.lineno, call.col_offset
                 candidates.append((order, call, kept.get(call)))
     if not candidates:
@@ -257,17 +258,17 @@ def _assigned(cell: _Cell, wanted: Mapping[str, str], variables: set[str]) -> di
 
 def _in_call(cell: _Cell, call: ast.Call, wanted: Mapping[str, str]) -> tuple[list[_Edit], str]:
     """Return the edits of a call, and the keywords that `**options` may have already, for a note."""
-    values = {one.arg: one.value for one in call.keywords if one.arg}
-    unpacked = [one.value for one in call.keywords if one.arg is None]
+    values = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    unpacked = [keyword.value for keyword in call.keywords if keyword.arg is None]
     if _called(call) == "generate":
-        unpacked = [one for one in unpacked if not _INPUTS.search(cell.source(one))]
-    options = [_items(cell, one) for one in unpacked]
+        unpacked = [value for value in unpacked if not _INPUTS.search(cell.source(value))]
+    options = [_items(cell, value) for value in unpacked]
     for items in options:
         values |= items or {}
-    is_spaced = any(re.match(r"\w+ = ", cell.source(one)) for one in call.keywords)
+    is_spaced = any(re.match(r"\w+ = ", cell.source(keyword)) for keyword in call.keywords)
     edits, missing = [], []
     for name, value in wanted.items():
-        present = next((one for one in (name, _SAME.get(name, "")) if one in values), "")
+        present = next((key for key in (name, _SAME.get(name, "")) if key in values), "")
         if present:
             edits.append((*cell.place(values[present]), value))
         else:
@@ -283,21 +284,21 @@ def _in_call(cell: _Cell, call: ast.Call, wanted: Mapping[str, str]) -> tuple[li
 def _insertions(cell: _Cell, call: ast.Call, keywords: Sequence[str]) -> list[_Edit]:
     """Return the edits that add keywords after a call's last argument, in the style of its lines."""
     start, stop = cell.place(call)
-    given = sorted(cell.place(one) for one in (*call.args, *call.keywords))
-    first, last = given[-1] if given else (start, cell.place(call.func)[1])
-    rest = _COMMENT.sub(lambda found: " " * len(found[0]), cell.text[last : stop - 1])
-    if not given:
+    arguments = sorted(cell.place(argument) for argument in (*call.args, *call.keywords))
+    first, last = arguments[-1] if arguments else (start, cell.place(call.func)[1])
+    rest = _COMMENT.sub(lambda comment: " " * len(comment[0]), cell.text[last : stop - 1])
+    if not arguments:
         at = last + rest.rfind("(") + 1
         return [(at, at, ", ".join(keywords))]
     in_brackets = rest.rfind(")") + 1
     last, rest = last + in_brackets, rest[in_brackets:]
     lines_before = _LINE_END.split(cell.text[start:first])
     if not (_LINE_END.search(rest) or (len(lines_before) > 1 and not lines_before[-1].strip())):
-        return [(last, last, "".join(f", {one}" for one in keywords))]
+        return [(last, last, "".join(f", {keyword}" for keyword in keywords))]
     new_line = cell.new_line(first) + "    " * (len(lines_before) == 1)
     has_comma = "," in rest
     end = last + len(cell.text[last : stop - 1].rstrip())
-    lines = ",".join(new_line + one for one in keywords)
+    lines = ",".join(new_line + keyword for keyword in keywords)
     return [(last, last, "" if has_comma else ","), (end, end, lines + "," * has_comma)]
 
 
@@ -321,18 +322,18 @@ class _Site:
 def _site(
     target: str, wanted: Mapping[str, str], cells: Mapping[int, _Cell], handed: set[object]
 ) -> _Site | None:
-    asked = _asked(wanted)
-    if found := _find(target, cells, handed):
-        index, call, _ = found
+    keywords = _as_keywords(wanted)
+    if match := _find(target, cells, handed):
+        index, call, _ = match
         edits, left = _in_call(cells[index], call, wanted)
         note = left and f"# Add to the options of {_called(call)}(**...): {left}"
         return _Site(index, *_within(cells[index], call), edits, note)
-    if target == "peft" and (found := _find("model", cells, handed)) and (kept := found[2]):
-        index, to = found[0], kept.targets[0]
+    if target == "peft" and (match := _find("model", cells, handed)) and (kept := match[2]):
+        index, to = match[0], kept.targets[0]
         first = next(iter(getattr(to, "elts", ())), to)  # `model` of `model, tokenizer`
         if name := getattr(first, "id", ""):
             imported = "from peft import LoraConfig, get_peft_model"
-            wrapped = f"{name} = get_peft_model({name}, LoraConfig({asked}))"
+            wrapped = f"{name} = get_peft_model({name}, LoraConfig({keywords}))"
             statement, names = _within(cells[index], kept)
             below = _below(cells[index], kept, imported, wrapped)
             return _Site(index, statement, names & {name} or names, [below])
@@ -341,7 +342,7 @@ def _site(
         # Where the cell sets all these attributes, their values are edited. Setting bf16 or fp16 has no
         # effect: the class reads them only when it is called.
         is_set = _assigned(cells[index], wanted, {name}).keys() - {"bf16", "fp16"} == wanted.keys()
-        lines = "from dataclasses import replace", f"{name} = replace({name}, {asked})"
+        lines = "from dataclasses import replace", f"{name} = replace({name}, {keywords})"
         return _Site(index, kept, {name}, [] if is_set else [_below(cells[index], kept, *lines)])
     return None
 
@@ -352,7 +353,9 @@ def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
     if isinstance(statement, _Definition):
         return statement, {statement.name}
     assigned = _all(ast.Assign, statement)
-    return statement, _given([to for one in assigned if node in _nodes(one) for to in one.targets])
+    return statement, _set_names(
+        [to for one in assigned if node in _nodes(one) for to in one.targets]
+    )
 
 
 def _assignment_of_arguments(
@@ -362,7 +365,7 @@ def _assignment_of_arguments(
     for index in sorted(cells, reverse=True):
         for statement in reversed(cells[index].tree.body):
             if isinstance(statement, ast.Assign):
-                for name in _given(statement.targets) & handed:
+                for name in _set_names(statement.targets) & handed:
                     if re.search("arg|conf", name):
                         return index, statement, name
     return None
@@ -378,10 +381,10 @@ def _changes(statement: ast.stmt, names: set[str]) -> bool:
             case ast.Attribute(ctx=ast.Store()) | ast.Subscript(ctx=ast.Store()):
                 if _root(node) in parts:
                     return True
-            case ast.Expr(ast.Call(ast.Attribute(owner, method), given)):
+            case ast.Expr(ast.Call(ast.Attribute(owner, method), arguments)):
                 if _root(owner) in names and not _HARMLESS.search(method):
                     return True
-                if method.startswith("for_training") and names & set(map(_root, given)):
+                if method.startswith("for_training") and names & set(map(_root, arguments)):
                     return True  # of Unsloth
     return bool(_names(statement, ast.Store) & names)
 
@@ -428,7 +431,7 @@ def _rest(
     return training
 
 
-def _asked(wanted: Mapping[str, str]) -> str:
+def _as_keywords(wanted: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={' '.join(value.split())}" for name, value in wanted.items())
 
 
@@ -441,11 +444,11 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     wanted: dict[str, dict[str, str]] = {}
     for change in changes:
         wanted.setdefault(change.target, {})[change.name] = change.value
-    evaluation, handed = wanted.pop("evaluation", None), _handed(read)
+    evaluation, handed = wanted.pop("evaluation", None), _of_trainers(read)
     of_data = _find("data", read, handed) if "data" in wanted else None
     if of_data and of_data == _find("arguments", read, handed):
         wanted["arguments"] = {**wanted.get("arguments", {}), **wanted.pop("data")}
-    missing = {target: _MISSING[target].format(_asked(wanted[target])) for target in wanted}
+    missing = {target: _MISSING[target].format(_as_keywords(wanted[target])) for target in wanted}
     if evaluation:
         return "\n".join([_evaluating(read, evaluation), *missing.values()])
     sites = {to: site for to in wanted if (site := _site(to, wanted[to], read, handed))}
@@ -500,7 +503,7 @@ def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
                     name = cell.source(trainer)
                     sets = [f"{name}.args.{option} = {value}" for option, value in wanted.items()]
                     return "\n".join([*magic, *sets, cell.source(statement)])
-    return f"# Set in trainer.args: {_asked(wanted)}"
+    return f"# Set in trainer.args: {_as_keywords(wanted)}"
 
 
 def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Sequence[str]) -> str:
@@ -515,9 +518,11 @@ def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Seque
         watches = [magic for magic in magics if magic.startswith("%%memwatch")]
         text = "\n".join([*watches[-1:], "\n\n".join(bodies)])
         others = [magic for magic in magics if magic not in watches]
-        notes += [f"# {one} is left out: a cell magic must be the first line." for one in others]
-    there = {"", *_LINE_END.split(text)}
-    new = [note for note in dict.fromkeys(notes) if note not in there]
+        notes += [
+            f"# {other} is left out: a cell magic must be the first line." for other in others
+        ]
+    lines = {"", *_LINE_END.split(text)}
+    new = [note for note in dict.fromkeys(notes) if note not in lines]
     return "\n".join([text.rstrip("\r\n"), *new]) if new else text
 
 
