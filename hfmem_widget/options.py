@@ -272,13 +272,13 @@ class WatchOptions(Options):
     label: str = value(
         "",
         "-l --label TEXT",
-        "What to call it. The default of a cell is its number.",
+        "A name for it. Default for a cell: its number.",
         heading="what is watched",
     )
     interval: float | None = value(
         None,
         "-i --interval SECONDS",
-        "Seconds between samples, from 0.01 to 3600. Default: what JupyterLab's settings say, or 0.1.",
+        "Seconds between samples, from 0.01 to 3600. Default: that of JupyterLab's settings, or 0.1.",
         seconds,
         kind=float,
     )
@@ -308,7 +308,7 @@ class WatchOptions(Options):
         "and panel, nothing is sent to the page while the code runs.",
         "Do not open JupyterLab's memory panel.",
     )
-    quiet: bool = switch("-q --quiet", "Show nothing: the session is all you get.")
+    quiet: bool = switch("-q --quiet", "Show nothing; the session is the only result.")
     ledger: bool = switch(
         "--no-peak-reset --no-ledger",
         "Measure exact peaks with the allocator's peak counters. Without them, peaks are lower bounds.",
@@ -382,8 +382,8 @@ class WatchOptions(Options):
         """Raise `OptionError` if a device of the options is not `present`."""
         for device in self.devices:
             if device not in present:
-                there = f"there is {', '.join(present)}"
-                raise OptionError(f"there is no device {plain(device)!r} here; {there}")
+                here = ", ".join(present)
+                raise OptionError(f"there is no device {plain(device)!r} here, only {here}")
 
 
 OPTIONS: Mapping[str, Option] = options_of(WatchOptions)

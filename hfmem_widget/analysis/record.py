@@ -112,7 +112,7 @@ class Record:
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Its name on the screen."""
         return self.label or self.title
 
     @property

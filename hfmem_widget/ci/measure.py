@@ -160,8 +160,8 @@ class Memory:
             return busiest(figures)
         cost = next((each for each in figures if each.device == device), None)
         if cost is None:
-            there = ", ".join(each.device for each in figures)
-            raise OptionError(f"there is no device {plain(device)!r} here; there is {there}")
+            here = ", ".join(each.device for each in figures)
+            raise OptionError(f"there is no device {plain(device)!r} here, only {here}")
         return cost
 
     def _readings(self) -> Readings:

@@ -23,9 +23,9 @@ RUN = (
 OR_A_SNAPSHOT = "; or a snapshot of torch's allocator, by torch.cuda.memory._dump_snapshot"
 OF_RUNS_ALONE = ("export", "watch")
 
-AS_JSON = "as JSON, in bytes and seconds"
+AS_JSON = "print JSON, in bytes and seconds"
 
-INTERRUPTED = 130  # what shells make of a command that ctrl-C ended
+INTERRUPTED = 130  # the shells' exit code of a command that ctrl-C ended
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -68,9 +68,9 @@ def _parser() -> ArgumentParser:
         prog="hfmem",
         description="Record the ranks of a run; read, compare, export and watch recordings; forecast.",
         epilog="example: hfmem check fine-tune.hfmem.jsonl\n\n"
-        "exit codes: 0 done; 1 B exceeds A, the recording is damaged or broke off, or the\n"
-        "              model does not fit;\n"
-        "            2 it could not be done",
+        "exit codes: 0 success; 1 B exceeds A, the recording is damaged or incomplete,\n"
+        "              or the model does not fit;\n"
+        "            2 the command failed",
         formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"hfmem_widget {__version__}")
@@ -96,29 +96,29 @@ def _parser() -> ArgumentParser:
     report.add_argument("--static", action="store_true", help="a still chart, without JavaScript")
 
     explain = command(
-        "explain", "say where the memory of a run went, in at most 40 lines",
+        "explain", "show where the memory of a run went, in at most 40 lines",
         "hfmem_widget.cli.write:explain", "hfmem explain run.hfmem.jsonl", "RUN",
     )  # fmt: skip
 
     compare = command(
-        "compare", "compare two runs; B may be required to take no more than A",
+        "compare", "compare two runs; with --fail-over, fail if B takes more than A",
         "hfmem_widget.cli.compare:compare",
         "hfmem compare base.hfmem.jsonl head.hfmem.jsonl --fail-over 2%", "A", "B",
     )  # fmt: skip
     compare.add_argument(
         "--fail-over", default="", metavar="LIMIT",
-        help="exit with 1 if B exceeds A by more, such as 2%% or 100MiB (and by more than 1 MiB)",
+        help="exit with 1 if B exceeds A by more than a share such as 2%% (and 1 MiB), or a size like 100MiB",
     )  # fmt: skip
     compare.add_argument(
         "--metric", choices=("peak", "left", "reserved"), default="peak",
-        help="what is judged: the peak of allocated memory, what was left behind, or the peak of reserved",
+        help="the figure to judge: the peak of allocated memory, memory left behind, or the peak of reserved",
     )  # fmt: skip
     compare.add_argument(
         "--by", choices=("line", "module", "step", "time"), default="",
-        help="line or module: what each allocated more or less, where both have stacks; "
-        "step or time: what they are aligned by",
+        help="line or module: the difference between what each allocated, if both runs have stacks; "
+        "step or time: how to align the runs",
     )  # fmt: skip
-    compare.add_argument("--markdown", action="store_true", help="a table for a pull request")
+    compare.add_argument("--markdown", action="store_true", help="print a table for a pull request")
 
     export = command(
         "export", "write a run's figures for other programs", "hfmem_widget.cli.write:export",
@@ -128,33 +128,33 @@ def _parser() -> ArgumentParser:
     export.add_argument("--table", choices=("samples", "steps", "spans"), help="default: samples")
     export.add_argument(
         "--resolution", type=float, metavar="SECONDS",
-        help="between two points of a curve in Perfetto; default: 1",
+        help="the time between two points of a curve in Perfetto; default: 1",
     )  # fmt: skip
 
     run = command(
-        "run", "start a command with its ranks followed, or run and record a notebook",
+        "run", "start a command and record its ranks, or run and record a notebook",
         "hfmem_widget.cli.run:run",
         "hfmem run --dir /shared/run1 -- torchrun --nproc-per-node 8 train.py",
     )  # fmt: skip
     for flags, metavar, does in (
-        (("--dir",), "RUN", "a directory, which all ranks see; default: a new one"),
-        (("-l", "--label"), "TEXT", "what to call the run of a command"),
+        (("--dir",), "RUN", "a directory that all ranks can access; default: a new one"),
+        (("-l", "--label"), "TEXT", "a name for the run of a command"),
         (("--baseline",), "DIR", "the --dir of a notebook's earlier run: compare cell by cell"),
         (("--fail-over",), "LIMIT", "as for hfmem compare; default: 2%%"),
-        (("--kernel",), "NAME", "which kernel runs a notebook; default: its own"),
+        (("--kernel",), "NAME", "the kernel that runs a notebook; default: its own"),
     ):
         run.add_argument(*flags, default="", metavar=metavar, help=does)
     run.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS",
-        help="end a notebook's run if a cell takes longer; default: no limit",
+        help="stop a notebook's run if a cell takes longer; default: no limit",
     )  # fmt: skip
-    run.add_argument("--json", action="store_true", help=f"a notebook's cells {AS_JSON}")
+    run.add_argument("--json", action="store_true", help=f"{AS_JSON}, of a notebook's cells")
     run.add_argument(
-        "words", nargs="+", metavar="COMMAND", help="after --, as it is; or a notebook (.ipynb)"
+        "words", nargs="+", metavar="COMMAND", help="a command, after --; or a notebook (.ipynb)"
     )
 
     check = command(
-        "check", "say what a recording holds, and what is damaged or missing",
+        "check", "show what a recording contains, and what is damaged or missing",
         "hfmem_widget.cli.check:check", "hfmem check run.hfmem.jsonl", "RUN",
     )  # fmt: skip
 
@@ -162,11 +162,11 @@ def _parser() -> ArgumentParser:
         "watch", "follow a run in the terminal until it ends", "hfmem_widget.cli.watch:watch",
         "hfmem watch run.hfmem.jsonl", "RUN",
     )  # fmt: skip
-    watch.add_argument("--once", action="store_true", help="show it once, and end")
-    watch.add_argument("--json", action="store_true", help="a line of JSON every second")
+    watch.add_argument("--once", action="store_true", help="show it once, and exit")
+    watch.add_argument("--json", action="store_true", help="print a line of JSON every second")
 
     fit = command(
-        "fit", "forecast what a model needs, and whether it fits here", "hfmem_widget.cli.fit:fit",
+        "fit", "forecast a model's memory, and whether it fits here", "hfmem_widget.cli.fit:fit",
         "hfmem fit ./bert-large --batch 16 --length 512 --precision bf16",
     )  # fmt: skip
     fit.add_argument(
@@ -176,21 +176,20 @@ def _parser() -> ArgumentParser:
     add_flags(fit, options_of(Setting))
 
     doctor = command(
-        "doctor", "say what was found here, for bug reports; nothing personal is in it",
+        "doctor", "describe this machine for bug reports, without personal data",
         "hfmem_widget.cli.doctor:doctor", "hfmem doctor",
     )  # fmt: skip
-    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
 
     skill = command(
-        "skill", "print what a coding agent should know about hfmem, as a SKILL.md",
+        "skill", "print instructions for coding agents on hfmem, as a SKILL.md",
         "hfmem_widget.cli.write:skill", "hfmem skill --install .agents/skills",
     )  # fmt: skip
     skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/hfmem/SKILL.md")
 
-    for writes in (report, export):
-        writes.add_argument(
-            "-o", "--output", default="", metavar="PATH", help="default: RUN's name, here"
-        )
-    for says in (explain, compare, check, fit):
-        says.add_argument("--json", action="store_true", help=AS_JSON)
+    new_file = "the new file; default: RUN's name, in this folder"
+    for writer in (report, export):
+        writer.add_argument("-o", "--output", default="", metavar="PATH", help=new_file)
+    for printer in (explain, compare, check, fit):
+        printer.add_argument("--json", action="store_true", help=AS_JSON)
     return parser

@@ -12,7 +12,7 @@ from hfmem_widget.text import readable
 from hfmem_widget.view.screen import printable
 
 FINE, NO, WRONG = 0, 1, 2
-"""Exit codes: done; the answer is no; it could not be done."""
+"""Exit codes: success; the answer is no; the command failed."""
 
 
 def say(text: str, end: str = "\n") -> bool:

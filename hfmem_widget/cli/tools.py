@@ -1,6 +1,6 @@
-"""What Jupyter's agents may call, found by the entry point ``jupyter_server_mcp.tools``.
+"""The tools of Jupyter's agents, found by the entry point ``jupyter_server_mcp.tools``.
 
-Each is a command of ``hfmem`` in a process of its own: the server imports nothing heavy and keeps nothing.
+Each runs a command of ``hfmem`` in its own process, so the server imports nothing heavy and keeps nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE = 120.0  # seconds
 
 
 def hfmem_explain(run: str) -> str:
-    """Say where the memory of a recorded run went: peaks, parts, findings with advice, what would fit.
+    """Show where the memory of a recorded run went: peaks, parts, findings with advice, changes that fit.
 
     `run` is the path of an .hfmem.jsonl recording, the directory of a run, or a snapshot of torch. Returns
     JSON; sizes are bytes.
@@ -25,7 +25,7 @@ def hfmem_explain(run: str) -> str:
 
 
 def hfmem_check(run: str) -> str:
-    """Say what a recording holds, and what is damaged or missing. Returns JSON."""
+    """Show what a recording contains, and what is damaged or missing. Returns JSON."""
     return _answer("check", "--json", "--", run)
 
 
@@ -48,7 +48,7 @@ def hfmem_fit(model: str, batch: int = 8, length: int = 512, precision: str = "f
 
 
 def _answer(*words: str) -> str:
-    """Return what a command prints, or why it could not be done."""
+    """Return the output of a command, or the reason for its failure."""
     command = [sys.executable, "-m", "hfmem_widget", *words]
     try:
         done = subprocess.run(  # noqa: S603  (no shell, and what is given comes after --)

@@ -41,7 +41,7 @@ def explain(arguments: Namespace) -> int:
 
 
 def skill(arguments: Namespace) -> int:
-    """Print what a coding agent should know, or write it where it looks for such files."""
+    """Print the instructions for coding agents, or write them to a folder where agents look for them."""
     text = files("hfmem_widget").joinpath("skill", "SKILL.md").read_text("utf-8")
     if arguments.install is None:
         say(text, end="")

@@ -95,7 +95,8 @@ class MemwatchMagics(Magics):
         nargs="?",
         choices=(*ACTIONS, OPEN, RANKS),
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
-        "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' takes ipyparallel's engines.",
+        "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' follows engines of "
+        "ipyparallel.",
     )
     @OptionFlags(OPTIONS)
     @output("session")

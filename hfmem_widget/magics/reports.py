@@ -83,8 +83,8 @@ class ReportMagics(Magics):
     @switch("-a --all", "Show every device that was used.")
     @switch(
         "-l --layout",
-        "Show how memory lies in what the allocator has reserved, and which free memory cannot be "
-        "used. Of the CPU, the heap of this process.",
+        "Show the layout of the allocator's reserved memory, and which free memory cannot be used; for "
+        "the CPU, the heap of this process.",
     )
     def memanatomy(self, arguments: Namespace) -> None:
         """Show what the memory is for: weights, gradients, optimizer states, activations, cache.
@@ -162,13 +162,13 @@ class ReportMagics(Magics):
     @option("-b --baseline", "The cell that the others are compared with. Default: the first.")
     @option(
         "--sort",
-        "Of the list: order the cells as they ran last, or by the newest run's peak, by what it left "
+        "The order of the list: as the cells ran last, or by the newest run's peak, by what it left "
         "behind or by its duration, highest first. Default: cell.",
         default="cell",
         metavar="{cell,peak,left,time}",
     )
-    @argument("--last", type=int, metavar="N", help="Of the list: only the N cells that ran last.")
-    @switch("--runs", "Of the list: every run in a row of its own.")
+    @argument("--last", type=int, metavar="N", help="List only the N cells that ran last.")
+    @switch("--runs", "List every run in a row of its own.")
     @option("--csv", "Write the list to a new .csv file.", metavar="PATH")
     @switch("--clear", "Forget all runs. Files stay as they are.")
     @output("comparison or the list")
@@ -246,7 +246,7 @@ class ReportMagics(Magics):
         "--write",
         type=int,
         metavar="N",
-        help="Put a new cell below, with change N of the last list made in your own call. Nothing is run.",
+        help="Insert a new cell below: your own call with change N of the last list. Nothing is run.",
     )
     @OptionFlags(SETTING)
     @output("forecast")
@@ -424,7 +424,7 @@ class ReportMagics(Magics):
         magic, *option = RENAMED[name].split()
         if name not in self._renamed_used:
             self._renamed_used.add(name)
-            print(f"%{name} is now %{RENAMED[name]}; the old name goes with the next version.")  # noqa: T201
+            print(f"%{name} is now %{RENAMED[name]}; the next version removes the old name.")  # noqa: T201
         getattr(self, magic)(" ".join((*option, line)))
 
     def _show(self, bundle: Mapping[str, Any]) -> None:

@@ -229,8 +229,8 @@ class Snapshot(Shown):
         earlier, device = max(begun, default=(0, ""))
         where = f" on {device}" if len(peaks) > 1 else ""
         note = (
-            f"{format_bytes(earlier)} was there{where} when the history begins: allocated before the "
-            "recording, or newer events took the place of its own. The peak may have been earlier, too."
+            f"{format_bytes(earlier)}{where} is older than the history: allocated before the recording, or "
+            "its events were overwritten by newer ones. The peak may be older, too."
         )
         return (note,) if earlier else ()
 

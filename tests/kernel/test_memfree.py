@@ -137,7 +137,7 @@ def test_the_name_of_before_does_the_same_and_says_the_new_one(fresh: Kernel) ->
     first, second = (fresh.run("%memfree -n losses") for _ in range(2))
 
     assert printed(first) == (
-        "%memfree is now %memholders --free; the old name goes with the next version.\n"
+        "%memfree is now %memholders --free; the next version removes the old name.\n"
     )
     assert printed(second) == ""
     assert len(first.displays) == len(second.displays) == 1

@@ -355,7 +355,7 @@ def test_it(gpu, memory):
     assert memory.certainty() == "exact"
     gpu.free(held)
     assert memory.left() == 0
-    with pytest.raises(ValueError, match="no device 'cuda:9' here; there is cuda:0, cuda:1, cpu"):
+    with pytest.raises(ValueError, match="no device 'cuda:9' here, only cuda:0, cuda:1, cpu"):
         memory.peak("cuda:9")
 """)
 

@@ -91,7 +91,7 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
     assert "≥ 5.00 MiB" in hfmem("check", write(cut.snapshot())).out
     said = hfmem("check", write(late.snapshot())).out
     assert "gone" not in said
-    assert "note: 8.00 MiB was there when the history begins" in said
+    assert "note: 8.00 MiB is older than the history" in said
 
 
 def test_a_check_names_the_device_of_what_was_there(write: Write, hfmem: Hfmem) -> None:
@@ -99,7 +99,7 @@ def test_a_check_names_the_device_of_what_was_there(write: Write, hfmem: Hfmem) 
     said = hfmem("check", write(on_two_devices())).out
     history = said[said.index("history") : said.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
-    assert "108.0 MiB was there on cuda:1 when the history begins" in said
+    assert "108.0 MiB on cuda:1 is older than the history" in said
 
 
 def test_segments_that_do_not_add_up_are_damage(write: Write, hfmem: Hfmem) -> None:
@@ -199,8 +199,8 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
     out = hfmem("compare", *(tmp_path / each / "peak.pickle" for each in ("base", "head"))).out
-    assert "base: 108.0 MiB was there" in out
-    assert "head: 108.0 MiB was there" in out
+    assert "base: 108.0 MiB is older than" in out
+    assert "head: 108.0 MiB is older than" in out
 
 
 @pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])

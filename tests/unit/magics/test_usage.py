@@ -114,7 +114,7 @@ REFUSED = {
     "%%memwatch --label --quiet": ("--label needs a value",),
     "%%memwatch -i abc": ("-i must be a number, not 'abc'",),
     "%%memwatch --interval -1": ("from 0.01 to 3600",),
-    "%%memwatch --devices cuda:9": ("there is no device 'cuda:9' here; there is cpu",),
+    "%%memwatch --devices cuda:9": ("there is no device 'cuda:9' here, only cpu",),
     "%%memwatch --output class": ("the name of a variable",),
     "%%memwatch --output print": ("'print', which belongs to Python",),
     "%%memwatch --label 'open": ("No closing quotation",),

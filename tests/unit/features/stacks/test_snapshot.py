@@ -127,8 +127,8 @@ def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
     late, whole = training(), Allocations()
     whole.free(whole.alloc(1 << 20, ("a.py", 1, "f")))
 
-    assert "108.0 MiB was there when the history begins" in text(opens(late.snapshot()))
-    assert "when the history begins" not in text(opens(whole.snapshot()))
+    assert "108.0 MiB is older than the history" in text(opens(late.snapshot()))
+    assert "older than the history" not in text(opens(whole.snapshot()))
 
 
 def test_several_devices_follow_each_other(opens: Opens) -> None:
