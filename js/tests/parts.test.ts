@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { type PartName, partsOf, STACK, toldOf } from "../src/core/parts.ts";
+import { type PartName, partsOf, STACK, shownParts } from "../src/core/parts.ts";
 import { stackOf } from "../src/core/stack.ts";
 import { random } from "./frames.ts";
 
@@ -46,12 +46,12 @@ describe("partsOf", () => {
   });
 });
 
-describe("toldOf", () => {
+describe("shownParts", () => {
   test("names from the bottom up what there is, and not what only rounding leaves", () => {
     const found = parts(64 * 2 ** 30, { weights: 2 ** 34, optimizer: 3 * 2 ** 34 - 8192, unattributed: 0 });
     expect(found.activations).toBe(8192);
-    expect(toldOf(found)).toEqual(["weights", "optimizer"]);
-    expect(toldOf(NONE)).toEqual([]);
+    expect(shownParts(found)).toEqual(["weights", "optimizer"]);
+    expect(shownParts(NONE)).toEqual([]);
   });
 });
 

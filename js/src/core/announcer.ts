@@ -10,7 +10,7 @@ const HIDDEN =
   "position:absolute;width:1px;height:1px;margin:-1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap";
 const MOST_RUNS = 64;
 
-const said = new Map<string, Set<string>>();
+const announced = new Map<string, Set<string>>();
 let region: HTMLElement | null = null;
 
 /**
@@ -23,9 +23,9 @@ export function prepareToAnnounce(): void {
 
 /** `key` names the subject, which is announced once, even if its figures change later. */
 export function announce(run: string, key: string, text: string): void {
-  const known = said.get(run) ?? new Set();
+  const known = announced.get(run) ?? new Set();
   if (known.has(key)) return;
-  said.set(run, known.add(key));
-  if (said.size > MOST_RUNS) said.delete(said.keys().next().value!);
+  announced.set(run, known.add(key));
+  if (announced.size > MOST_RUNS) announced.delete(announced.keys().next().value!);
   if (region !== null) setText(region, text);
 }

@@ -3,7 +3,7 @@
 import { SHARE } from "./colors.ts";
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes } from "./format.ts";
-import { STACK, toldOf } from "./parts.ts";
+import { STACK, shownParts } from "./parts.ts";
 import { labelOf, type Readings } from "./readings.ts";
 import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
@@ -34,10 +34,10 @@ export class Capacity {
       const { bytes } = pieces.find((piece) => piece.name === name) ?? { bytes: 0 };
       this.pieces[index]!.style.width = `${Math.max(0, Math.min(100, (100 * bytes) / total)).toFixed(2)}%`;
     });
-    const told = pieces
+    const texts = pieces
       .filter(({ bytes }) => bytes > 0)
       .map(({ text, bytes }) => `${text} ${formatBytes(bytes)}`);
-    const text = [...told, `of ${formatBytes(total)}`].join(" · ");
+    const text = [...texts, `of ${formatBytes(total)}`].join(" · ");
     setAttribute(this.element, "title", text);
     setAttribute(this.element, "aria-label", text);
   }
@@ -61,7 +61,7 @@ function piecesOf(store: Store, readings: Readings): Piece[] {
     { name: "context", text: "CUDA context", bytes: context },
     ...(parts === null
       ? [{ name: "allocated", text: label("allocated"), bytes: allocated }]
-      : toldOf(parts).map((name) => ({ name, text: SERIES[name].label, bytes: parts[name] }))),
+      : shownParts(parts).map((name) => ({ name, text: SERIES[name].label, bytes: parts[name] }))),
     { name: "cache", text: isHost ? `rest of ${label("reserved")}` : "cache", bytes: own - allocated },
     { name: "other", text: "other use", bytes: other },
     { name: "free", text: "free", bytes: Math.max(0, total - own - context - other) },

@@ -3,7 +3,7 @@
 import type { Bar } from "./bar.ts";
 import { formatBytes, formatChange, formatClock, formatCount, formatDuration } from "./format.ts";
 import { guideAt, marksOf } from "./guides.ts";
-import { shortName, toldOf } from "./parts.ts";
+import { shortName, shownParts } from "./parts.ts";
 import { peakText } from "./peak.ts";
 import { labelOf, partsAt } from "./readings.ts";
 import { LANE_PIXELS, type Line, pixelToTime, type Scene, timeToPixel } from "./scene.ts";
@@ -76,7 +76,7 @@ export function readTime(store: Store, device: string, scene: Scene, x: number):
   }
   const around = [x - 1, x + 1].map((pixel) => secondAt(scene, pixelToTime(scene, pixel)));
   const [from, to] = rowsAround(store, around as [number, number], time);
-  const rows = told(scene).flatMap(({ metric }): TipText["rows"] => {
+  const rows = linesInOrder(scene).flatMap(({ metric }): TipText["rows"] => {
     const column = timeline.columns[store.columnOf(device, metric)];
     column?.scan(from, to);
     const value = spread(column?.low ?? Number.NaN, column?.high ?? Number.NaN, scene.top);
@@ -95,7 +95,7 @@ function secondAt({ fold }: Pick<Scene, "fold">, drawn: number): number {
 }
 
 /** The lines from the top down; single ranks by their numbers. */
-function told({ lines }: Scene): Line[] {
+function linesInOrder({ lines }: Scene): Line[] {
   const singly = SINGLY.flatMap((name) => lines.filter(({ metric }) => metric === name));
   return singly.length > 0 ? singly : [...lines].reverse();
 }
@@ -124,7 +124,7 @@ function readGuides({ guides }: Scene, time: number): TipText["rows"] {
 function readParts(store: Store, device: string, [from, to]: Range): TipText["rows"] {
   const row = store.timeline.columns[store.columnOf(device, "allocated")]!.highest(from, to);
   const parts = partsAt(store, device, row);
-  return toldOf(parts)
+  return shownParts(parts)
     .reverse()
     .map((name) => [shortName(name), formatBytes(parts[name]), SERIES[name].color]);
 }

@@ -40,8 +40,8 @@ const MOST_LETTERS = 240;
 /** The largest plausible figure, in bytes or seconds. */
 const MOST_FIGURE = 2 ** 60;
 
-export function decodeFindings(told: unknown): Finding[] {
-  return someOf(told, MOST_FINDINGS, ({ kind, severity, title, span, device, time }): Finding | null => {
+export function decodeFindings(raw: unknown): Finding[] {
+  return someOf(raw, MOST_FINDINGS, ({ kind, severity, title, span, device, time }): Finding | null => {
     const known = SEVERITIES.find((each) => each === severity);
     if (known === undefined || typeof kind !== "string" || typeof title !== "string") return null;
     return {
@@ -55,8 +55,8 @@ export function decodeFindings(told: unknown): Finding[] {
   });
 }
 
-export function decodeGuides(told: unknown): Guide[] {
-  return someOf(told, MOST_GUIDES, (entry): Guide | null => {
+export function decodeGuides(raw: unknown): Guide[] {
+  return someOf(raw, MOST_GUIDES, (entry): Guide | null => {
     const { device, kind, label, stop, band = [0, 0] } = entry;
     const known = GUIDES.find((each) => each === kind);
     if (known === undefined) return null;
@@ -72,12 +72,12 @@ export function decodeGuides(told: unknown): Guide[] {
 }
 
 export function someOf<T>(
-  told: unknown,
+  raw: unknown,
   most: number,
   read: (entry: Record<string, unknown>) => T | null,
 ): T[] {
-  if (!Array.isArray(told)) return [];
-  return told.slice(0, most).flatMap((entry) => {
+  if (!Array.isArray(raw)) return [];
+  return raw.slice(0, most).flatMap((entry) => {
     const known = typeof entry === "object" && entry !== null ? read(entry) : null;
     return known === null ? [] : [known];
   });

@@ -105,7 +105,7 @@ export class Legend {
     for (const point of this.points) point.hidden = !isCloud;
     const { device } = this.settings;
     const known = LINES.filter((metric) => store.columnOf(device, metric) >= 0);
-    const told: readonly string[] = device === OVERVIEW ? overRanks(known) : known;
+    const drawable: readonly string[] = device === OVERVIEW ? overRanks(known) : known;
     for (const { metric, node, label, swatch } of this.items) {
       const look = lookOf(device, metric);
       swatch.update(look);
@@ -113,7 +113,7 @@ export class Legend {
       const isOff = isHidden(this.settings, metric);
       setText(label, name);
       node.hidden =
-        isCloud || !told.includes(metric) || (!isOff && shown?.metrics.includes(metric) === false);
+        isCloud || !drawable.includes(metric) || (!isOff && shown?.metrics.includes(metric) === false);
       setAttribute(node, "aria-pressed", String(!isOff));
       setAttribute(node, "title", isOff ? `show ${name}` : `hide ${name}`);
       setAttribute(node, "aria-label", name);
@@ -132,7 +132,7 @@ export class Legend {
     this.element.classList.toggle("hfmem-split", isOffered && settings.parts);
     choice.checked = settings.parts;
     setAttribute(parts, "title", settings.parts ? "hide the parts" : "show the parts");
-    const told = drawn.map((name) => SERIES[name].label).join(", ");
-    setAttribute(choice, "aria-label", settings.parts ? `parts: ${told}` : "parts");
+    const labels = drawn.map((name) => SERIES[name].label).join(", ");
+    setAttribute(choice, "aria-label", settings.parts ? `parts: ${labels}` : "parts");
   }
 }

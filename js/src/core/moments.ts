@@ -46,7 +46,7 @@ export function drawMoments(host: HTMLElement, held: Held): void {
   const span = moments.at(-1)! - first;
   const picture = host.querySelector("svg")!;
   const frame = picture.parentElement!;
-  const said = make("div", "", { role: "status", style: SAID }, [HINT]);
+  const reply = make("div", "", { role: "status", style: SAID }, [HINT]);
   const rows = make("tbody", "");
   const cursor = make("div", "", { style: CURSOR });
   cursor.style.height = picture.querySelector("svg")!.style.height;
@@ -64,7 +64,7 @@ export function drawMoments(host: HTMLElement, held: Held): void {
     const of = list.find(([[, , color]]) => color === marked);
     const share = of ? `, ${sizeText(of[1])} (${formatShare(of[1] / total)}) of it from ${of[0][0]}` : "";
     const when = isTimed ? `${say(moment)} after the start` : `After ${say(moment)}`;
-    setText(said, `${when}: ${sizeText(total)} allocated${share}.`);
+    setText(reply, `${when}: ${sizeText(total)} allocated${share}.`);
     rows.replaceChildren(...list.map(([band, bytes]) => row(band, bytes, total)));
     cursor.style.left = `${(100 * (moments[moment]! - first)) / span}%`;
     frame.append(cursor);
@@ -88,7 +88,7 @@ export function drawMoments(host: HTMLElement, held: Held): void {
   });
   const table = make("table", "", { style: TABLE }, [rows]);
   const label = { role: "group", "aria-label": "What was allocated at a moment", style: "margin:0 0 8px" };
-  host.append(make("div", "", label, [make("div", "", { style: "display:flex" }, [control]), said, table]));
+  host.append(make("div", "", label, [make("div", "", { style: "display:flex" }, [control]), reply, table]));
 }
 
 function row([name, source, color]: Band, bytes: number, total: number): HTMLElement {

@@ -23,7 +23,7 @@ export function shortName(name: PartName): string {
 const LEAST_SHARE = 1e-6;
 
 /** The parts with a figure of their own, from the bottom to the top. */
-export function toldOf(parts: Parts): PartName[] {
+export function shownParts(parts: Parts): PartName[] {
   const allocated = STACK.reduce((sum, name) => sum + parts[name], 0);
   return STACK.filter((name) => parts[name] > LEAST_SHARE * allocated);
 }

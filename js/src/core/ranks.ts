@@ -65,9 +65,9 @@ const MOST_LETTERS = 40;
 const MOST_RANKS = 2 ** 24;
 const CERTAINTIES = ["exact", "at least", "sampled"] as const;
 
-export function decodeRanks(told: unknown, cells: Uint8Array): Ranks | null {
-  if (typeof told !== "object" || told === null) return null;
-  const { devices, table, phases, strip, ...rest } = told as Record<string, unknown>;
+export function decodeRanks(raw: unknown, cells: Uint8Array): Ranks | null {
+  if (typeof raw !== "object" || raw === null) return null;
+  const { devices, table, phases, strip, ...rest } = raw as Record<string, unknown>;
   const world = countOf(rest.world);
   const columns = decodeStrip(strip, cells, world);
   if (world < 1 || columns === null) return null;
@@ -111,20 +111,20 @@ function decodeRow(entry: unknown[], devices: { name: string; total: number }[])
   };
 }
 
-function decodePhase([kind, ...told]: unknown[]): PhaseSkew | null {
-  const [low, median, high, rank] = told.map((each) => numberOr(each, Number.NaN)) as [
+function decodePhase([kind, ...raw]: unknown[]): PhaseSkew | null {
+  const [low, median, high, rank] = raw.map((each) => numberOr(each, Number.NaN)) as [
     number,
     number,
     number,
     number,
   ];
-  if (typeof kind !== "string" || told.length !== 4 || Number.isNaN(high)) return null;
+  if (typeof kind !== "string" || raw.length !== 4 || Number.isNaN(high)) return null;
   return { kind: textOf(kind), low, median, high, rank: countOf(rank) };
 }
 
 /** A partial strip does not name the ranks of its rows, which are as before. */
-function decodeStrip(told: unknown, cells: Uint8Array, world: number) {
-  const { at, first } = (told ?? {}) as { at?: unknown; first?: unknown };
+function decodeStrip(raw: unknown, cells: Uint8Array, world: number) {
+  const { at, first } = (raw ?? {}) as { at?: unknown; first?: unknown };
   if (!isRising(at, STRIP_COLUMNS, Number.POSITIVE_INFINITY)) return null;
   if (first === undefined) {
     const rows = at.length === 0 ? 0 : cells.length / at.length;
@@ -135,28 +135,28 @@ function decodeStrip(told: unknown, cells: Uint8Array, world: number) {
   return { strip: { first, at, cells }, isWhole: true };
 }
 
-function isRising(told: unknown, most: number, below: number): told is number[] {
-  if (!Array.isArray(told) || told.length > most) return false;
-  return told.every((value, index) => {
-    const least = index === 0 ? 0 : told[index - 1];
+function isRising(raw: unknown, most: number, below: number): raw is number[] {
+  if (!Array.isArray(raw) || raw.length > most) return false;
+  return raw.every((value, index) => {
+    const least = index === 0 ? 0 : raw[index - 1];
     return typeof value === "number" && value >= least && value < below;
   });
 }
 
-/** The state after `told` came: the newest columns of a partial strip replace the last ones. */
-export function merged(held: Ranks | null, told: Ranks, isOutline: boolean): Ranks {
+/** The state after `newer` came: the newest columns of a partial strip replace the last ones. */
+export function merged(held: Ranks | null, newer: Ranks, isOutline: boolean): Ranks {
   const old = held?.strip;
   const rows = old?.first.length ?? 0;
-  if (told.isWhole) {
+  if (newer.isWhole) {
     // A page that has a strip keeps its own, finer columns.
-    const isFiner = isOutline && rows > 0 && old!.first.join() === told.strip.first.join();
-    return isFiner ? { ...told, strip: appended(old!, newestOf(told.strip, old!)) } : told;
+    const isFiner = isOutline && rows > 0 && old!.first.join() === newer.strip.first.join();
+    return isFiner ? { ...newer, strip: appended(old!, newestOf(newer.strip, old!)) } : newer;
   }
-  const { at, cells } = told.strip;
+  const { at, cells } = newer.strip;
   if (old === undefined || cells.length !== at.length * rows) {
-    return { ...told, strip: old ?? { first: [], at: [], cells: new Uint8Array(0) } };
+    return { ...newer, strip: old ?? { first: [], at: [], cells: new Uint8Array(0) } };
   }
-  return { ...told, strip: appended(old, told.strip) };
+  return { ...newer, strip: appended(old, newer.strip) };
 }
 
 /** The columns that begin later than the last one in `held`. */
@@ -166,15 +166,15 @@ function newestOf({ first, at, cells }: Strip, { at: held }: Strip): Strip {
   return { first, at: at.slice(begin), cells: cells.slice(begin * first.length) };
 }
 
-function appended({ first, at, cells }: Strip, told: Strip): Strip {
-  const begin = told.at[0];
+function appended({ first, at, cells }: Strip, newer: Strip): Strip {
+  const begin = newer.at[0];
   if (begin === undefined) return { first, at, cells };
   const kept = at.filter((time) => time < begin).length;
   const rows = first.length;
-  const both = new Uint8Array(kept * rows + told.cells.length);
+  const both = new Uint8Array(kept * rows + newer.cells.length);
   both.set(cells.subarray(0, kept * rows));
-  both.set(told.cells, kept * rows);
-  return bounded({ first, at: [...at.slice(0, kept), ...told.at], cells: both });
+  both.set(newer.cells, kept * rows);
+  return bounded({ first, at: [...at.slice(0, kept), ...newer.at], cells: both });
 }
 
 function bounded(strip: Strip): Strip {

@@ -67,10 +67,10 @@ export function rankCells({ table, nodes }: Ranks): Cells {
     ["restarts", rows.map(({ attempt }) => count(attempt))],
     ["", rows.map(flagText)],
   ];
-  const said = columns.filter(([, cells]) => cells.some((cell) => cell !== "" && cell !== NOTHING));
+  const shown = columns.filter(([, cells]) => cells.some((cell) => cell !== "" && cell !== NOTHING));
   return {
-    heads: said.map(([head]) => head),
-    rows: rows.map((_, at) => said.map(([, cells]) => cells[at]!)),
+    heads: shown.map(([head]) => head),
+    rows: rows.map((_, at) => shown.map(([, cells]) => cells[at]!)),
   };
 }
 

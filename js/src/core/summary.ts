@@ -2,7 +2,7 @@
 
 import { make, setAttribute } from "./dom.ts";
 import { formatBytes, formatDuration } from "./format.ts";
-import { type Parts, toldOf } from "./parts.ts";
+import { type Parts, shownParts } from "./parts.ts";
 import { readDevice } from "./readings.ts";
 import { SERIES } from "./series.ts";
 import type { Store } from "./store.ts";
@@ -37,8 +37,8 @@ export class Summary {
 }
 
 function partsText(parts: Parts): string {
-  const told = toldOf(parts);
-  return told.map((name) => `${SERIES[name].label} ${formatBytes(parts[name])}`).join(", ") || "nothing";
+  const names = shownParts(parts);
+  return names.map((name) => `${SERIES[name].label} ${formatBytes(parts[name])}`).join(", ") || "nothing";
 }
 
 function row(cells: HTMLElement[]): HTMLElement {

@@ -107,12 +107,12 @@ export function stepOf(length: number): number {
 export function drawWhatIf(host: HTMLElement, what: WhatIf): void {
   const size = ownSize(what);
   const own = { ...size };
-  const said = make("div", "", { role: "status", style: "margin:8px 0 4px;font-size:15px;min-height:22px" });
+  const reply = make("div", "", { role: "status", style: "margin:8px 0 4px;font-size:15px;min-height:22px" });
   const bar = make("div", "", { role: "img", style: barStyle(false) });
   const keys = make("div", "", { style: `${SMALL}display:flex;flex-wrap:wrap;gap:0 1em` });
   const update = () => {
     const answer = answerTo(what, size);
-    setText(said, sentence(what, size, answer));
+    setText(reply, sentence(what, size, answer));
     bar.setAttribute("style", barStyle(answer.unknown !== ""));
     drawBar(bar, keys, what, answer);
   };
@@ -146,7 +146,7 @@ export function drawWhatIf(host: HTMLElement, what: WhatIf): void {
       }),
     );
   update();
-  const drawn = make("div", "", { role: "group", "aria-label": "What if" }, [controls, said, bar, keys]);
+  const drawn = make("div", "", { role: "group", "aria-label": "What if" }, [controls, reply, bar, keys]);
   host.prepend(drawn);
   for (const fold of host.querySelectorAll("details")) fold.open = false;
 }

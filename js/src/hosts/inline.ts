@@ -17,7 +17,7 @@ const RESYNC_AT_MOST_EVERY = 5_000;
 const createWidget: ChartModule["default"] = () => {
   let store = new Store(Date.now);
   let tell: Tell = () => {};
-  let told: number | undefined;
+  let sentInterval: number | undefined;
   const receive: CustomHandler = (content, buffers = []) => {
     store.apply(decode(content, buffers));
     tellInterval();
@@ -26,8 +26,8 @@ const createWidget: ChartModule["default"] = () => {
   const tellInterval = () => {
     const wanted = wantedInterval();
     const { status } = store;
-    if (wanted === undefined || wanted === told || status?.state !== "running") return;
-    told = wanted;
+    if (wanted === undefined || wanted === sentInterval || status?.state !== "running") return;
+    sentInterval = wanted;
     if (status.interval !== wanted) tell("interval", 0, { seconds: wanted });
   };
 

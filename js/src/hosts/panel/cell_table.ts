@@ -39,9 +39,9 @@ class Row {
     this.notice.update(findings);
     if (findings.length === 0) this.found.remove();
     else if (this.element.nextSibling !== this.found) this.element.after(this.found);
-    const ill = outcome === "done" ? "" : outcome.replace(/^raised /, "");
+    const failure = outcome === "done" ? "" : outcome.replace(/^raised /, "");
     setText(this.label, label);
-    setText(this.outcome, ill);
+    setText(this.outcome, failure);
     setAttribute(this.element, "title", [label, outcome].filter(Boolean).join(" · "));
     this.element.classList.toggle("hfmem-cell-open", open);
     setText(this.took, formatDuration(duration));

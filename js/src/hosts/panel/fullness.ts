@@ -26,8 +26,8 @@ export function fullnessOf(store: Store): Fullness | null {
   const device = mostPressing(store);
   if (device === null) return null;
   const share = shareUsed(store, device);
-  const [, level, told] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
-  const words = told === "" ? "" : __(told);
+  const [, level, levelText] = LEVELS.find(([from]) => share >= from) ?? [0, "" as Level, ""];
+  const words = levelText === "" ? "" : __(levelText);
   const metric = leading(store, device);
   const held = latestReading(store, device, metric);
   const percent = Number.isNaN(share) ? "" : __("%1 of the device in use", formatShare(share));

@@ -39,13 +39,13 @@ export class Runs {
   /** Takes a message of the kernel's IOPub channel; those of other libraries are ignored. */
   receive({ header, content, buffers = [] }: KernelMessage): void {
     if (header.msg_type !== "comm_msg") return;
-    const told = customContent(content);
-    if (told === null) return;
-    const message = decode(told, buffers);
+    const custom = customContent(content);
+    if (custom === null) return;
+    const message = decode(custom, buffers);
     if (message === null) return;
     // A kernel's last messages may come after its end was reported; only a new run means that there is one again.
-    if (!this.stores.has(told.run)) this.isLost = false;
-    const store = this.apply(message, told.run);
+    if (!this.stores.has(custom.run)) this.isLost = false;
+    const store = this.apply(message, custom.run);
     this.wantsPanel ||= store.status?.state === "running" && store.schema?.panel !== false;
     this.onChange();
   }
@@ -119,6 +119,6 @@ function isLive({ status, disconnected, schema }: Store): boolean {
 /** The contents of ipywidgets' custom message, if it belongs to a run. */
 function customContent(content: unknown): { run: string } | null {
   const { data } = (content ?? {}) as { data?: { method?: unknown; content?: { run?: unknown } } };
-  const told = data?.method === "custom" ? data.content : null;
-  return typeof told?.run === "string" ? (told as { run: string }) : null;
+  const inner = data?.method === "custom" ? data.content : null;
+  return typeof inner?.run === "string" ? (inner as { run: string }) : null;
 }
