@@ -65,10 +65,10 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._random = np.random.default_rng(0)
         self._turns: list[int] = []
         self._last = self._last_cpu = 0.0
-        self._from = (0.0, 0.0, 0, 0, 0)
+        self._from = (0.0, 0.0, 0.0, 0, 0, 0)
         self._compares_from = self._deadline = math.inf
         self.way = ON
-        self.polled = self.watched_seconds = 0.0
+        self.polled = self.watched_seconds = self.counted = 0.0
         self.spans = (0, 0, 0)
         self.took: list[tuple[int, float, float]] = []
 
@@ -100,7 +100,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         if self._compares_from < math.inf and self.way != ON:
             self.took.append((self.way, now - self._last, cpu - self._last_cpu))
         if state.global_step == SETTLE_STEPS:
-            self._from = now, cpu_of_poller(), *self._counted()
+            self._from = now, cpu_of_poller(), self.run.grouping.spent, *self._counted()
             self._compares_from = now + self._seconds / 4
             self._deadline = now + self._seconds
         if now > self._compares_from:
@@ -116,9 +116,10 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         run = self.run
         if self.way == ON:
             run._end("step")  # noqa: SLF001
-            since, cpu, *counted = self._from
+            since, cpu, spent, *counted = self._from
             self.watched_seconds = time.perf_counter() - since
             self.polled = (cpu_of_poller() - cpu) / self.watched_seconds
+            self.counted = (run.grouping.spent - spent) / self.watched_seconds
             steps, groups, whole = np.subtract(self._counted(), counted).tolist()
             self.spans = steps, groups, whole
             run.grouping = Forced(run.grouping)
@@ -282,6 +283,7 @@ def main() -> None:
         rows.append([f"both{clock}", "", both])
     rows.append(["the poller's thread, CPU", "", f"{polled:.2f}"])
     rows.append(["the guard of one event", f"{1e6 * seconds_of_an_event():.0f}", ""])
+    rows.append(["what the package itself counts of that thread", "", f"{100 * turns.counted:.2f}"])
     limited = f"{steps} steps, {groups} groups, {with_phases} with phases; {limited}"
     measure.report(
         f"{title} of {1e3 * length:.1f} ms, {len(off)} quintuples (mean of the middle 60 %, 95 % interval)",

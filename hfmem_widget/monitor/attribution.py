@@ -98,6 +98,7 @@ class Attribution:
             self._at_optimizer = False
             self._count_after_step()
         elif kind not in {"prefill", "decode"}:
+            self._look_at_gradients(may_count=False)  # which not every backward pass reports
             self._count_everything(always=kind in ALWAYS)
 
     def called(self, model: object) -> None:

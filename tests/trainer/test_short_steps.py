@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 import hfmem_widget
 from hfmem_widget.drivers.install import Attachment
 from hfmem_widget.drivers.training.loop import in_group, step_counter
-from hfmem_widget.monitor import grouping, process
+from hfmem_widget.monitor import attribution, grouping, process
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.on_import import WhenImported
 from hfmem_widget.monitor.peaks import PeakLedger
@@ -89,6 +89,27 @@ def test_what_short_steps_keep_is_not_called_activations(tmp_path: Path) -> None
 
     assert peak.bytes("unattributed") >= 0.8 * STEPS * 8 * 2**20
     assert not peak.bytes("activations") > 4 * 8 * 2**20
+
+
+@pytest.mark.usefixtures("nothing_is_affordable")
+def test_gradients_that_a_shared_span_leaves_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop clears them first, so they are there once its last steps, which share a span, are over."""
+    monkeypatch.setattr(
+        attribution, "SHARE", 1e-9
+    )  # nothing more is counted at the edge of a block
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters())
+    with hfmem_widget.watch(quiet=True) as session:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+        with hfmem_widget.span("after"):
+            pass
+    after = next(span for span in session.spans if span.label == "after")
+
+    assert list(session.steps)[-1].first < STEPS
+    assert session.value(after.before, "cpu/gradients") == 4 * (64 * 64 + 64)
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")

@@ -384,9 +384,10 @@ class TrainingRun:
             # The tokens of a step that fails matter most, so a step is counted however it ends.
             inner_outcome = "done" if outcome == NO_STEP and inner != kind else outcome
             counts = self._counts_of_step(inner_outcome) if inner == "step" else {}
+            if inner == "step":
+                self.leave_group()  # so that the gradients after a group are seen
             self._monitor.close_span(self.session, self._open.pop(inner), inner_outcome, counts)
             if inner == "step":
-                self.leave_group()
                 steps = 0 if inner_outcome == NO_STEP else size_of(counts)
                 # Steps that a loop counts cost next to nothing.
                 events = 0 if self._ended is None else steps * UNSEEN_GUARDS
