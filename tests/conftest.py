@@ -1,4 +1,4 @@
-"""What holds for all tests: each has the state of a new process, and the ``slow`` ones begin first."""
+"""Rules for all tests: each has the state of a new process, and the ``slow`` ones run first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for no garbage while modules are imported, of which nothing goes."""
+    """Pause the garbage collector while modules are imported, since they leave no garbage."""
     gc.disable()
     try:
         return (yield)
@@ -28,7 +28,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave no process with a long test at the end, for which the others would wait.
+    """Run long tests first, so that no process is left with one at the end.
 
     All other tests stay in the order that pytest-randomly has given them.
     """
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_process() -> Iterator[None]:
-    """Have the state of a new process in each test, which says each fault of ours again."""
+    """Give each test the state of a new process, which reports each fault of ours again."""
     forget_faults()
     before = process.replace(process.this.child())
     yield

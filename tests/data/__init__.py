@@ -1,4 +1,4 @@
-"""What several tests share: runs, cases, recordings of real cards."""
+"""Data that several tests share: runs, cases, recordings of real cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many of a kind, of which `make test` tries some, and `make test-full` the others."""
+"""Large sets of parameters, of which `make test` tries some, and `make test-full` all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def some_of(all_of_them: Iterable[Any], always: Iterable[Any]) -> list[Any]:
-    """Return parameters, of which all but those that are always tried have the mark ``full``."""
+    """Return parameters; all except those that are always tried have the mark ``full``."""
     usual, given = set(always), list(all_of_them)
     missing = usual - set(given)
     assert not missing, f"there is no {missing}"

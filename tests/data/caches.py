@@ -1,4 +1,4 @@
-"""The caches of keys and values that there are, by what the collector can reach, and what we say of them."""
+"""All existing caches of keys and values, by what the collector can reach, and our figures for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hfmem_widget.session import Session
 
 
 def owned(*roots: object, device: str = "") -> int:
-    """Return the bytes of all tensors that some objects own, on one device if it is named."""
+    """Return the bytes of all tensors that some objects own, on one device if it is given."""
     sizes: dict[int, int] = {}
     seen: set[int] = set()
     todo: list[Any] = list(roots)
@@ -34,7 +34,7 @@ def owned(*roots: object, device: str = "") -> int:
 
 
 def alive() -> list[object]:
-    """Return all caches there are, of whatever type."""
+    """Return all existing caches, of whatever type."""
     older = getattr(transformers.models.mamba.modeling_mamba, "MambaCache", None)
     kinds, todo = set(), [Cache, *([older] if older else [])]
     while todo:
@@ -45,7 +45,7 @@ def alive() -> list[object]:
 
 
 class Look(StoppingCriteria):  # type: ignore[misc]  # transformers is not checked here
-    """After every step, reads what we say of the KV caches on a device, and what they own there."""
+    """Reads our figures of the KV caches on a device after every step, and the bytes that they own there."""
 
     session: Session
 

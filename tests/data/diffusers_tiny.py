@@ -1,4 +1,4 @@
-"""Pipelines of diffusers of a few thousand weights, made from nothing: no file is read."""
+"""Pipelines of diffusers with a few thousand random weights; no file is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = 64
 
 
 def library() -> Any:
-    """Return diffusers, with the seed by which all weights are made."""
+    """Return diffusers, with a seed set for all weights."""
     import torch
 
     torch.manual_seed(0)

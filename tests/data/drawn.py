@@ -70,7 +70,7 @@ def pieces_of_page(*bundles: Bundle) -> list[str]:
 
 
 def _plain(value: Any, key: str = "") -> Any:
-    """Return a part of a figure as JSON can have it, numbers as long as they are seen."""
+    """Return a part of a figure as plain JSON, with numbers rounded to what can be seen."""
     if isinstance(value, dict) and "bdata" in value:
         numbers = np.frombuffer(base64.b64decode(value["bdata"]), "<f4").tolist()
         return " ".join(f"{one:.4g}" for one in numbers)
@@ -100,7 +100,7 @@ def _figure(make: Callable[[], dict[str, Any]]) -> list[str]:
 
 
 def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """Yield the name of each picture, and what its pieces are made by."""
+    """Yield the name of each picture with the function that makes its pieces."""
     for name, page in PAGES.items():
         yield f"page: {name}", partial(_page, page)
     for name, figure in FIGURES.items():
@@ -108,13 +108,13 @@ def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
 
 
 def summary(pieces: list[str]) -> str:
-    """Return how many there are, and a digest of them."""
+    """Return the number of pieces, and a digest of them."""
     digest = blake2s("\n".join(pieces).encode(), digest_size=8)
     return f"{len(pieces)} {digest.hexdigest()}"
 
 
 def kept() -> dict[str, str]:
-    """Return the summary of each picture as it is kept."""
+    """Return the stored summary of each picture."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     return {name: text for text, name in (line.split("  ") for line in lines)}
 

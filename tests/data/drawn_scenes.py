@@ -1,4 +1,4 @@
-"""What `drawn` draws: sessions of a dozen samples and cards that have everything that a picture may have."""
+"""The scenes of `drawn`: sessions of a dozen samples, and cards with everything that a picture can have."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def two_gpus() -> Session:
 
 
 def elsewhere() -> Session:
-    """Return a cell in which somebody else filled the device."""
+    """Return a cell during which another process filled the device."""
     stage = Stage("wait", gpus=1, interval=0.5)
     with stage.span("cell", "wait()"):
         stage.hold_elsewhere({GPU: 30 * GIB}, 2.0)
@@ -196,7 +196,7 @@ SEVERITIES: tuple[Literal["info", "warn", "critical"], ...] = ("info", "warn", "
 
 
 def of_everything() -> Session:
-    """Return a cell with more phases, findings and notes than are in sight, and missed samples."""
+    """Return a cell with more phases, findings and notes than are shown, and missed samples."""
     stage = Stage("everything", gpus=2, interval=0.5)
     with stage.span(
         "cell", "a cell with a name that is rather long, as names may be", "interrupted"
@@ -239,7 +239,7 @@ def cards(session: Session) -> list[Bundle]:
 
 
 def open_card() -> list[Bundle]:
-    """Return the cards of a cell that goes on."""
+    """Return the cards of a running cell."""
     session = training()
     span = Span(
         len(session.spans) + 1, "cell", "open", session.last_sample.time, session.last_sample
@@ -289,7 +289,7 @@ MANY = tuple(
 
 
 def compared_without_lines() -> Bundle:
-    """Return cells of which the parts alone are known."""
+    """Return cells of which only the parts are known."""
     records = {}
     for name, scale in (("a", 1.0), ("b", 2.0)):
         session = training(scale)

@@ -1,4 +1,4 @@
-"""Has a fault happen at a line of ours, the first time that a thread runs it below an entry."""
+"""Raises a fault at a line of ours, the first time that a thread runs it below an entry point."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CANNOT_FAIL = {
 
 
 class InjectedError(MemoryError):
-    """A fault of ours, as it comes where no memory is left."""
+    """A fault of ours, such as one without memory."""
 
 
 @functools.cache
@@ -76,7 +76,7 @@ def places_that_can_fail(code: CodeType) -> frozenset[int]:
 
 
 class Injection:
-    """Raises once, as a place of ours is reached below an entry; without one it only notes those reached."""
+    """Raises once at a place of ours below an entry point; without a place, it notes those reached."""
 
     def __init__(self, at: Place | None = None) -> None:
         self.reached: dict[Place, None] = {}  # in the order in which they were first

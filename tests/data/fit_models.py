@@ -1,4 +1,4 @@
-"""Small models of the families that forecasts are tried on, and what a real step of them takes."""
+"""Small models of the families for which forecasts are tested, and the memory of a real step of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def llama(**more: Any) -> Any:
 
 
 def one_layer() -> Any:
-    """Return a Llama that is soon forecast."""
+    """Return a Llama whose forecast is quick."""
     config = llama()
     config.num_hidden_layers = 1
     return config
@@ -81,7 +81,7 @@ def batch(config: Any, rows: int = BATCH, length: int = LENGTH) -> dict[str, tor
 
 
 class Step:
-    """A real step on the CPU, through autograd's own engine, its tensors counted as they come and go."""
+    """A real step on the CPU with autograd's own engine, with a count of its tensors as they come and go."""
 
     def __init__(self, model: Any, config: Any, *, bf16: bool = False, given: Any = None) -> None:
         given = batch(config) if given is None else given

@@ -1,4 +1,4 @@
-"""Types of models in transformers, with their default configurations, and how forecasts of them end."""
+"""Types of models in transformers, with their default configurations, and the results of their forecasts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ REFUSED: Final[Mapping[str, str]] = {
 
 
 def shallow(name: str) -> Any:
-    """Return the default configuration of a type, of two layers where that is one number; so its parts."""
+    """Return the default configuration of a type with two layers, where a number sets them."""
     kind = transformers.CONFIG_MAPPING[name]
     made = kind(**OTHERWISE.get(name, dict.fromkeys(_numbers_of_layers(kind()), 2)))
     if name not in DEEP:

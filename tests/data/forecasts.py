@@ -1,4 +1,4 @@
-"""Forecasts with their choices as keyword arguments."""
+"""Forecasts whose options are keyword arguments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from hfmem_widget.features.fit.setting import Setting
 def predict(
     model_or_config: Any, *, partial: bool = False, optimizer: str = "adamw_torch", **choices: Any
 ) -> Forecast:
-    """Return the forecast of a model; AdamW as PyTorch makes it by default, where no optimizer is named."""
+    """Return the forecast of a model, by default with PyTorch's AdamW."""
     setting = Setting(optimizer=optimizer, **choices)
     return of_a_model.predict(model_or_config, setting, partial=partial)

@@ -1,4 +1,4 @@
-"""Loops that leak and loops that do not, as people write them."""
+"""Loops as people write them, with and without leaks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Loop:
                 yield torch.randn(size, WIDTH)
 
     def workspace(self) -> None:
-        """Let cuBLAS take a workspace, where there is a GPU."""
+        """Make cuBLAS allocate a workspace, if there is a GPU."""
         if self._mirror is not None:
             self._mirror.workspace(8 * MIB + 8192)
 
@@ -90,7 +90,7 @@ def train(
     keep: Callable[[int, torch.Tensor], object] = lambda _step, _batch: None,
     rows: Rows = BATCH,
 ) -> object:
-    """Train, and return what is kept of each step."""
+    """Train, and return the kept values of each step."""
     kept = []
     for step, batch in enumerate(loop.steps(steps, rows)):
         loop.train(batch)

@@ -1,4 +1,4 @@
-"""A GPU that is not there: a fake allocator hands out whatever torch allocates on the CPU, to the byte."""
+"""A fake GPU whose allocator hands out, to the byte, whatever torch allocates on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 
 
 class Mirror(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed by mypy
-    """Hands every new storage out on a fake GPU, and takes it back when it dies."""
+    """Allocates every new storage on a fake GPU as well, and frees it there when it dies."""
 
     def __init__(self, allocator: FakeAllocator) -> None:
         super().__init__()
@@ -49,13 +49,13 @@ class Mirror(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed 
         self._known[key].atexit = False
 
     def workspace(self, size: int) -> None:
-        """Take bytes that no tensor explains and nobody gives back, as cuBLAS does."""
+        """Allocate bytes that no tensor explains and nobody frees, as cuBLAS does."""
         self._allocator.alloc(size)
 
 
 @contextmanager
 def mirrored() -> Iterator[Mirror]:
-    """Have a fake GPU watched, within a ``with`` block, by whatever is watched there."""
+    """Let every watch in a ``with`` block watch a fake GPU."""
     allocator = FakeAllocator()
     modules = {"torch": FakeTorch(allocator)}
     held = TensorSource()
@@ -70,7 +70,7 @@ def mirrored() -> Iterator[Mirror]:
 
 @contextmanager
 def on_the_host() -> Iterator[None]:
-    """Have this process' heap alone watched, within a ``with`` block, by whatever is watched there."""
+    """Let every watch in a ``with`` block watch only this process' heap."""
     held = TensorSource()
     ledger = PeakLedger(CudaAllocator({}))
     with _shared(Monitor(Sampler([HostSource(), held]), ledger, attribution=Attribution(held))):

@@ -1,4 +1,4 @@
-"""Random rows of readings, drawn after the rules were made: some that stay where they are, some that grow."""
+"""Random series of readings, drawn after the rules were made: some are level, some grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _noise(rng: np.random.Generator, n: int) -> Any:
 
 
 def _alike(rng: np.random.Generator, n: int) -> Any:
-    """Return readings that remember the one before."""
+    """Return readings that are correlated with the one before."""
     share, noise = rng.uniform(0.5, 0.95), rng.normal(0, _scale(rng), n)
     row = np.zeros(n)
     for at in range(1, n):
@@ -54,7 +54,7 @@ def _leak(rng: np.random.Generator, n: int) -> Any:
 
 
 def _after_drop(rng: np.random.Generator, n: int) -> Any:
-    """Return growth in the course of which what was there before is freed."""
+    """Return growth during which earlier memory is freed."""
     freed, slope = rng.uniform(0.1, 0.5) * n, rng.uniform(0.5, 20)
     return np.arange(n) * slope - np.where(np.arange(n) > freed, 0.6 * slope * n, 0)
 
@@ -88,7 +88,7 @@ GROWING = tuple(_SHAPES)[8:]
 
 
 def readings(rng: np.random.Generator, shape: str) -> ComparablePoints:
-    """Return a row of 30 to 300 steps, of a warm-up and one of the shapes."""
+    """Return 30 to 300 steps: a warm-up, then one of the shapes."""
     n = int(rng.integers(30, 300))
     warm_up = np.where(np.arange(n) < rng.integers(0, 4), -rng.uniform(0, 200), 0.0)
     row = 500 + warm_up + _SHAPES[shape](rng, n)

@@ -1,4 +1,4 @@
-"""Scripted loops, played and judged: by us, and by rules that look at two numbers."""
+"""Scripted loops, played and judged by our rules, and by simple rules that compare two readings."""
 
 from __future__ import annotations
 

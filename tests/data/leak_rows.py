@@ -1,4 +1,4 @@
-"""Rows at the edge of being growth: ``python -m tests.data.leak_rows`` writes `leak_rows.txt` anew.
+"""Series at the limit between level and growing: ``python -m tests.data.leak_rows`` rewrites `leak_rows.txt`.
 
 Of each row the trend that is found is kept, with its figures, or that there is none.
 """
@@ -49,7 +49,7 @@ NOISE = (0.0, 0.4, 6.0)
 
 
 def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> ComparablePoints:
-    """Return a row of points, of which every third has twice the size, and 3 MiB more for it."""
+    """Return a series of points, every third of which has twice the tokens, and 3 MiB more for it."""
     chance = random.Random(f"{count} {noise}")
     sizes = np.array([2.0 if at % 3 == 2 else 1.0 for at in range(count)])
     heights = [500 + shape(at, count) + chance.gauss(0, noise) for at in range(count)]
@@ -77,7 +77,7 @@ def found(points: ComparablePoints) -> str:
 
 
 def of_shape(name: str) -> list[str]:
-    """Return the rows of a shape in which there is a trend, each with its figures."""
+    """Return the series of a shape that have a trend, each with its figures."""
     told = []
     for count, noise in product(COUNTS, NOISE):
         for device, what in (("cuda:0", "a step"), ("cpu", "an evaluation")):

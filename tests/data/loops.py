@@ -1,4 +1,4 @@
-"""Loops that nobody names, as functions that return their losses, and the spans that each is to have."""
+"""Training loops without spans, as functions that return their losses, and their expected spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP = "step(forward backward optimizer)"
 
 
 def outlined(session: Session, parent: int | None = 1) -> str:
-    """Return the kinds of the spans below one, those within them in brackets."""
+    """Return the kinds of the spans below a span, nested ones in brackets."""
     inner = [span for span in session.spans if span.parent == parent]
     return " ".join(
         span.kind + (f"({within})" if (within := outlined(session, span.id)) else "")
@@ -195,13 +195,13 @@ def scaled() -> list[float]:
 
 
 class Lookahead:
-    """An optimizer around another, as many are: no subclass of torch's."""
+    """An optimizer that wraps another, and is not a subclass of torch's, like many."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.slow, self.steps = inner, None, 0
 
     def step(self) -> None:
-        """Step, and go half of the way back at every second one."""
+        """Step, and go half of the way back at every second step."""
         import torch
 
         self.inner.step()

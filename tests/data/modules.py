@@ -1,4 +1,4 @@
-"""What some code does in an interpreter of its own, and which modules it loads."""
+"""Runs code in a new interpreter, and lists the modules that it loads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 
 def run_alone(code: str, *flags: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Return what a fresh interpreter has written; without `check` it may fail."""
+    """Return the output of a new interpreter; without `check` it may fail."""
     command = [sys.executable, *flags, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
 def loaded_by(code: str) -> set[str]:
-    """Return the modules that a fresh interpreter has loaded after some code."""
+    """Return the modules that a new interpreter has loaded after some code."""
     return set(run_alone(f"{code}\nimport sys; print(*sys.modules)").stdout.split())

@@ -1,4 +1,4 @@
-"""Scripted out-of-memory errors: what is known of each, why it happened, and what ought to be said."""
+"""Scripted out-of-memory errors: the known figures of each, its cause, and the advice that is due."""
 
 from hfmem_widget.features.oom.model import (
     Cache,

@@ -1,4 +1,4 @@
-"""Scripted out-of-memory errors of a device that is full of what a model needs."""
+"""Scripted out-of-memory errors of a device that is full of a model's own memory."""
 
 from hfmem_widget.features.oom.model import ModelFacts, Seen
 from hfmem_widget.features.oom.observer import LiveBlocks

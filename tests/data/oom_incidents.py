@@ -1,4 +1,4 @@
-"""What scripted out-of-memory errors are made of."""
+"""The building blocks of scripted out-of-memory errors."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ NOTHING: Mapping[str, float] = {}
 
 
 class Case(NamedTuple):
-    """One incident, its cause, words of its advice in this order, and words that it must not have."""
+    """An incident, its cause, words that its advice has in this order, and words that it must not have."""
 
     name: str
     incident: Incident
@@ -75,7 +75,7 @@ def incident(
 
 
 def blocks(free: float, largest: float, **more: Any) -> Blocks:
-    """Return blocks with so many GiB free, in pieces of at most so many."""
+    """Return blocks with some GiB free, in pieces up to a size in GiB."""
     return Blocks(count=200, free=free * GIB, largest_free=largest * GIB, **more)
 
 
@@ -87,5 +87,5 @@ def case(
     never: tuple[str, ...] = (),
     **known: Any,
 ) -> Case:
-    """Return the case of an `incident` of which so much is known."""
+    """Return the case of an `incident` with some known figures."""
     return Case(name, incident(**known), cause, advice, never)

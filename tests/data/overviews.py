@@ -35,7 +35,7 @@ WEIGHTS = 13.4 * GIB
 
 @dataclass(frozen=True)
 class Plan:
-    """A run: how many ranks, who is off, and who falls silent."""
+    """A run: the number of ranks, which of them differ, and which fall silent."""
 
     world: int
     per_node: int = 8
@@ -77,18 +77,18 @@ MANY = Plan(1024, worst=417, silent=range(640, 648))
 
 
 def overview(plan: Plan, *, until: float | None = None, ended: bool = True) -> Session:
-    """Return the overview of a run after so many seconds."""
+    """Return the overview of a run after some seconds."""
     return overview_recorder(plan, until=until, ended=ended).session
 
 
 @cache
 def shared_overview(plan: Plan, *, until: float | None = None, ended: bool = True) -> Session:
-    """Return the overview of a run that is made once, for tests that only read it."""
+    """Return the overview of a run, made once for tests that only read it."""
     return overview(plan, until=until, ended=ended)
 
 
 def overview_recorder(plan: Plan, *, until: float | None = None, ended: bool = True) -> Recorder:
-    """Return the recorder of an overview of a run after so many seconds."""
+    """Return the recorder of an overview of a run after some seconds."""
     recorder = Recorder(plan.label, started_at=STARTED_AT)
     session, world = recorder.session, plan.world
     stop = int(plan.seconds if until is None else until)

@@ -1,4 +1,4 @@
-"""The Python that stands on the pages of the documentation, block by block."""
+"""The Python code on the pages of the documentation, block by block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A block: its page, the line where it begins, its code, and why it is not run, if it is not."""
+    """A block of code: its page, its first line, its text, and why it is not run, if so."""
 
     page: Path
     line: int

@@ -1,4 +1,4 @@
-"""Sessions whose parts are known, written out by hand."""
+"""Sessions with known parts, written out by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METRICS = (
 
 
 class Script:
-    """One device whose figures are set by hand, a tenth of a second a sample."""
+    """One device whose figures are set by hand, with a sample every tenth of a second."""
 
     def __init__(self, key: str = "cuda:0", *, total: float = TOTAL) -> None:
         self.key = key
@@ -46,7 +46,7 @@ class Script:
         return self.session.devices[0]
 
     def read(self, **values: float) -> Sample:
-        """Let a tenth of a second pass, and read these figures then, the others as before."""
+        """Advance a tenth of a second, and read these figures; the others stay as before."""
         self._time += 0.1
         self.now.update(values)
         allocated = self.now["allocated"]
@@ -67,7 +67,7 @@ class Script:
         counts: Mapping[str, float] | None = None,
         **at_end: float,
     ) -> Iterator[Span]:
-        """Read at both edges; the peak is `peak`, or the highest of what was read in between."""
+        """Read at both edges; the peak is `peak`, or the highest reading in between."""
         span = self.recorder.open_span(kind, kind, self.read())
         self._highest[span.id] = {}
         yield span
@@ -128,7 +128,7 @@ def _step(script: Script, step: int, lying: float, activations: float, *, nvml: 
 
 
 def _beside(script: Script, *, allocated: float, nvml: bool, **held: float) -> None:
-    """Read what goes with so much allocated."""
+    """Read allocated bytes together with the figures that follow from them."""
     reserved = max(0.0 if math.isnan(script.now["reserved"]) else script.now["reserved"], allocated)
     script.read(
         allocated=allocated,

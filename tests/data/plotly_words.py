@@ -1,4 +1,4 @@
-"""The words of a Plotly figure without the colour that a notebook gives them."""
+"""The texts of a Plotly figure without the colours that a notebook gives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INKED = '<span style="color:var(--vscode-descriptionForeground,var(--jp-ui-font-
 
 
 def plain_words(figure: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a figure in which words are nothing but words."""
+    """Return a copy of a figure whose texts have no markup."""
     text = json.dumps(figure).replace(json.dumps(INKED)[1:-1], "").replace("</span>", "")
     found: dict[str, Any] = json.loads(text)
     return found

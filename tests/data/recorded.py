@@ -1,4 +1,4 @@
-"""What `torch.cuda.memory_snapshot` and the allocator's counters said on an H200 with torch 2.11."""
+"""The output of `torch.cuda.memory_snapshot`, and the allocator's counters, on an H200 with torch 2.11."""
 
 from __future__ import annotations
 

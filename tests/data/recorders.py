@@ -1,4 +1,4 @@
-"""Sessions whose readings are written out, row by row."""
+"""Sessions whose readings are written out row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recorder_of(
     every: float = 1.0,
     timeline: Timeline | None = None,
 ) -> Recorder:
-    """Return what writes a session of devices, of which such rows were read, every so many seconds."""
+    """Return the recorder of a session of devices, with these rows as readings at fixed intervals."""
     recorder = Recorder("run")
     if timeline is not None:
         recorder.session.timeline = timeline

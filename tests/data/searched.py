@@ -1,4 +1,4 @@
-"""What one test does not search, though others have left it in the process."""
+"""Limits a test's search to its own objects, although other tests have left some in the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _known: set[str] = set()
 
 @contextmanager
 def little_to_search(module: ModuleType) -> Iterator[None]:
-    """Have one module of the user's, a test's own, and no garbage to find in what imports leave for good.
+    """Have one user module, a test's own, and no garbage from imports.
 
     With torch and transformers each search for garbage takes 0.2 s, and one in the modules of all tests more.
     """

@@ -11,7 +11,7 @@ M = int(MIB)
 
 
 def segment(*blocks: tuple[str, int], at: int = 0, **about: Any) -> Segment:
-    """Return a segment of blocks given as state and MiB; what is rounded is half used."""
+    """Return a segment of blocks given as state and MiB; rounded blocks are half used."""
     made, address = [], at << 40
     for state, size in blocks:
         asked = {"used": size * M, "half": size * M // 2}.get(state, 0)

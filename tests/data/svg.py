@@ -1,4 +1,4 @@
-"""Reads the SVG of the still views back: where every stroke, area, box and word is, in pixels."""
+"""Reads the SVG of the still views: the place of every stroke, area, box and word, in pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Point = tuple[float, float]
 
 
 class Word(NamedTuple):
-    """A text, where it stands, and which of its ends is there."""
+    """A text, its place, and which of its ends is there."""
 
     text: str
     x: float
@@ -21,7 +21,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path of some subpaths, its corners in pixels, and how it is drawn."""
+    """A path with its subpaths, their corners in pixels, and its look."""
 
     runs: tuple[tuple[Point, ...], ...]
     fill: str
@@ -38,7 +38,7 @@ class Path:
 
 
 class Drawing:
-    """What an `svg` element shows where it is as wide as `width` pixels."""
+    """The contents of an `svg` element that is `width` pixels wide."""
 
     def __init__(self, html: str, width: float = 1000.0) -> None:
         self.width = width

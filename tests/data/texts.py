@@ -1,4 +1,4 @@
-"""What the product says, whole, in files beside this one: one place to read it, and to see it change.
+"""The product's sentences, in files beside this one, where they can be read, and changes be seen.
 
 ``HFMEM_UPDATE_TEXTS=1 pytest`` writes the files anew; the difference is then read before it is committed.
 """
@@ -13,7 +13,7 @@ TEXTS = DATA / "texts"
 
 
 def assert_reads(name: str, text: str) -> None:
-    """Assert that a text is that of the file of this name, or write the file where that is asked for."""
+    """Assert that a text equals the file of this name, or write the file if that is requested."""
     file = TEXTS / f"{name}.txt"
     if os.environ.get("HFMEM_UPDATE_TEXTS"):
         TEXTS.mkdir(exist_ok=True)

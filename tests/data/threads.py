@@ -1,4 +1,4 @@
-"""Work on threads of its own."""
+"""Runs work on threads of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def on_threads(*works: Callable[[], object]) -> None:
-    """Do each on a thread of its own, at once, and wait for all."""
+    """Run each function on a thread of its own, all at once, and wait for them."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()

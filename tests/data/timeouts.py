@@ -6,7 +6,7 @@ import signal
 
 
 class TimeIsUpError(Exception):
-    """What a handler of the user's raises."""
+    """The exception of a handler of the user's."""
 
 
 def raises(_number: int, _frame: object) -> None:
@@ -14,5 +14,5 @@ def raises(_number: int, _frame: object) -> None:
 
 
 def time_is_up() -> None:
-    """Have the time be up now."""
+    """Make the timeout expire now."""
     signal.raise_signal(signal.SIGALRM)

@@ -1,4 +1,4 @@
-"""Snapshots of an allocator in the shape in which torch dumps them, of torch 2.1 to 2.13."""
+"""Snapshots of an allocator in the form in which torch 2.1 to 2.13 dumps them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Allocations:
         self._most = most
 
     def alloc(self, size: int, *stack: Line) -> int:
-        """Allocate a block from a stack of which the innermost frame comes first; return its address."""
+        """Allocate a block from a stack, innermost frame first; return its address."""
         address, self._next = self._next, self._next + _whole(size)
         frames = self._stacks.get(stack)
         if frames is None:
@@ -41,7 +41,7 @@ class Allocations:
         self._record("free_completed", address, size, frames)
 
     def forget(self) -> None:
-        """Begin the record anew: what is live now was there before, and says where it came from no more."""
+        """Start a new recording: live blocks are from before it, and have no stack."""
         self.events.clear()
         self.live = {address: (size, []) for address, (size, _) in self.live.items()}
 
@@ -49,7 +49,7 @@ class Allocations:
         self.now += int(seconds * 1e6)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return it as `torch.cuda.memory._snapshot` does."""
+        """Return it in the form of `torch.cuda.memory._snapshot`."""
         return {
             "segments": [_segment(at, *block) for at, block in self.live.items()],
             "device_traces": [self.events[-self._most :]],
@@ -63,7 +63,7 @@ class Allocations:
         }
 
     def dump(self, protocol: int = 4) -> bytes:
-        """Return the snapshot as `torch.cuda.memory._dump_snapshot` writes it."""
+        """Return the snapshot in the form of `torch.cuda.memory._dump_snapshot`."""
         return pickle.dumps(self.snapshot(), protocol=protocol)
 
     def _frame(self, line: Line) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Machines whose GPUs share the CPU's memory, and some whose do not: figures that their owners posted.
+"""Machines whose GPUs share the CPU's memory, and some others, by figures that their owners posted.
 
 Figures only, of threads as they stood in November 2026; none of these machines was at hand.
 """
@@ -12,13 +12,13 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def gib(size: float) -> int:
-    """Return so many GiB in bytes, as the kernel counts them: in whole kB."""
+    """Return GiB in bytes as the kernel counts them, in whole kB."""
     return round(size * GIB / KIB) * KIB
 
 
 @dataclass(frozen=True)
 class Posted:
-    """What an owner posted of one machine at one moment; bytes."""
+    """The figures that an owner posted of one machine at one moment; bytes."""
 
     source: str  # the thread
     name: str  # of the GPU, as NVML or HIP names it
@@ -87,7 +87,7 @@ OF_ONE_PROCESS = 741_326_848, 1_278_197_760
 def make_machine(
     proc: Path, posted: Posted, *, resident: int = 2 * GIB, stalled: float = 0.0, swap: int = 0
 ) -> Path:
-    """Write the files of ``/proc`` that tell of such a machine and of this process."""
+    """Write the files of ``/proc`` that describe such a machine and this process."""
     (proc / "self").mkdir(parents=True, exist_ok=True)
     (proc / "pressure").mkdir(exist_ok=True)
     sizes = {"MemTotal": posted.total, "MemFree": posted.free, "MemAvailable": posted.available}

@@ -1,4 +1,4 @@
-"""What users do with us, on a monitor without hardware: each comes to `RESULT`, whatever fails of ours."""
+"""Users' code with our package, without hardware: each piece returns `RESULT`, even if we fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RESULT = "the user's result"
 
 
 class UsersError(Exception):
-    """What the user's own code raises."""
+    """The exception of the user's own code."""
 
 
 def in_spans(bench: Bench) -> str:
@@ -56,7 +56,7 @@ def reading_the_counters(bench: Bench) -> str:
 
 
 class Library:
-    """Somebody else's, of which a method is surrounded."""
+    """Another library, one of whose methods is surrounded."""
 
     def generate(self) -> str:
         return RESULT
@@ -119,7 +119,7 @@ def with_optimizer(bench: Bench) -> str:
 
 
 def in_a_loop(bench: Bench) -> str:
-    """Train in a loop that nobody names, with batches that add up, a closure, and an evaluation."""
+    """Train in a loop without spans, with accumulated batches, a closure, and an evaluation."""
     torch = pytest.importorskip("torch")
     backward, made = torch.autograd.backward, torch.optim.Optimizer.__init__
     bench.allocator.free(bench.allocator.alloc(16 * PIECE))
@@ -150,7 +150,7 @@ class Handler:
 
 
 def made_trainer(bench: Bench) -> Any:
-    """Return a Trainer that goes through the events of transformers' own, with none of what takes it time."""
+    """Return a Trainer that fires the events of transformers' own, without its slow parts."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from transformers.trainer_callback import TrainerControl, TrainerState
@@ -255,7 +255,7 @@ def loading(bench: Bench) -> str:
 
 
 class Kept(SimpleNamespace):
-    """Stands in for a cache, which can be referred to weakly."""
+    """Stands in for a cache, and supports weak references."""
 
 
 class Decoder:

@@ -1,4 +1,4 @@
-"""A session that a script samples, and the messages that a page is sent of it."""
+"""A session sampled by a script, and the messages that a page gets of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.scenes import FakeClock
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message, and when it was sent."""
+    """A message, and the time when it was sent."""
 
     at: float
     message: Message
@@ -46,7 +46,7 @@ class Sent:
 
     @property
     def breaks(self) -> list[float]:
-        """Seconds of the rows at which the lines break."""
+        """Seconds of the rows at which lines break."""
         values = np.frombuffer(self.buffers[1], "<f4").reshape(self.message["rows"], -1)
         times: list[float] = np.array(self.times)[np.isnan(values).all(axis=1)].tolist()
         return times
@@ -64,7 +64,7 @@ class Wire:
 
     @property
     def news(self) -> list[Sent]:
-        """What was sent but for snapshots."""
+        """The messages except snapshots."""
         return [one for one in self.sent if one.kind == "rows"]
 
     def send(self, message: Message, buffers: Buffers) -> None:
@@ -74,14 +74,14 @@ class Wire:
         return (1.0,) * len(self.session.series)
 
     def run(self, seconds: float, interval: float = 0.1) -> None:
-        """Sample and tick for so long."""
+        """Sample and tick for some seconds."""
         for _ in range(round(seconds / interval)):
             self.clock.advance(interval)
             self.recorder.append(Sample(self.clock.now, self.values()))
             self.recorder.publish()
 
     def sleep(self, seconds: float) -> float:
-        """Sample nothing for so long; return the middle of that."""
+        """Take no samples for some seconds; return the middle of that time."""
         began = self.clock.now
         self.clock.advance(seconds)
         self.session.timeline.add_gap(began, self.clock.now)
@@ -89,7 +89,7 @@ class Wire:
 
 
 def show(session: Session) -> Publisher:
-    """Display a session through the real wire as if it went on: the panel opens for nothing else."""
+    """Display a session through the real wire as if it were running, which opens the panel."""
 
     def send(message: Message, buffers: Buffers) -> None:
         widget.publish(message, buffers)

@@ -1,1 +1,1 @@
-"""Stand-ins for what a machine without a GPU lacks: scriptable, and shaped like the real thing."""
+"""Stand-ins for the hardware that a machine without a GPU lacks: scriptable, with the real interfaces."""

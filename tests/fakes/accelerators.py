@@ -1,8 +1,8 @@
-"""Builds of torch for the accelerators that are supported, as their own source says they behave.
+"""Builds of torch for the supported accelerators, which behave as their source says.
 
 After torch/xpu/{__init__,memory}.py, torch/csrc/{xpu/Module,DeviceAccelerator}.cpp,
-torch/{mps,backends/mps}/__init__.py and torch/cuda/memory.py of torch 2.13.
-What would initialise a device, or synchronise, fails the test.
+torch/{mps,backends/mps}/__init__.py and torch/cuda/memory.py of torch 2.13. What would initialise a device,
+or synchronise, fails the test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cuda(allocator: FakeAllocator) -> FakeTorch:
 
 
 def rocm(allocator: FakeAllocator) -> FakeTorch:
-    """Return a build for AMD's GPUs: torch.cuda is HIP there, and tells what is in use on a device."""
+    """Return a build for AMD's GPUs, in which torch.cuda is HIP and can read a device's memory in use."""
     torch: Any = FakeTorch(allocator)
     torch.version = SimpleNamespace(hip="7.1", cuda=None)
     torch._C._cuda_hasPrimaryContext = lambda index: index == 0
@@ -37,7 +37,7 @@ def rocm(allocator: FakeAllocator) -> FakeTorch:
 
 
 class AmdSmi:
-    """AMD SMI 7.0.2 (amdsmi_interface.py), as far as it is asked: what each process has, and how busy one is.
+    """The used part of AMD SMI 7.0.2 (amdsmi_interface.py): memory by process, and a device's utilisation.
 
     It is None to `torch.cuda` where it is not installed. `listed` is by process id; a `fault` is raised.
     """
@@ -50,7 +50,7 @@ class AmdSmi:
         self.asked = 0
 
     def handler(self, index: int) -> str:
-        """Return by what it knows a device of HIP's, as `torch.cuda._get_amdsmi_handler` does."""
+        """Return the handle of a device of HIP's, like `torch.cuda._get_amdsmi_handler`."""
         if not self._allocator.initialized:
             raise AssertionError("AMD SMI was asked before the device was initialised")
         return f"processor {index}"
@@ -73,7 +73,7 @@ class AmdSmi:
         ]
 
     def amdsmi_get_gpu_activity(self, handle: str) -> dict[str, Any]:
-        """Return how busy a device is; "N/A" where that is not known."""
+        """Return a device's utilisation; "N/A" if unknown."""
         assert handle == "processor 0"
         if isinstance(self.activity, Exception):
             raise self.activity
@@ -81,7 +81,7 @@ class AmdSmi:
 
 
 def with_amd_smi(torch: Any, allocator: FakeAllocator) -> AmdSmi:
-    """Have a build for AMD's GPUs find AMD SMI, as torch/cuda/__init__.py does when it is imported."""
+    """Let a build for AMD's GPUs find AMD SMI, as torch/cuda/__init__.py does on import."""
     torch.cuda.amdsmi = smi = AmdSmi(allocator)
     torch.cuda._get_amdsmi_handler = smi.handler
     return smi
@@ -150,13 +150,13 @@ class _MpsTorch(ModuleType):
             self.come_up()
 
     def come_up(self) -> None:
-        """Have the user's code ask whether MPS is available."""
+        """Let the user's code ask whether MPS is available."""
         self.allocator.initialized = True
         self.backends.mps.is_available()
 
 
 def mps(allocator: FakeAllocator) -> _MpsTorch:
-    """Return a build for Apple's GPUs, which has current values alone."""
+    """Return a build for Apple's GPUs, which has only current values."""
     return _MpsTorch(allocator)
 
 

@@ -1,4 +1,4 @@
-"""Code for notebooks: processes that use GPUs of the stand-in for the driver's library, as ranks do."""
+"""Code for notebooks that starts processes with GPUs of the stand-in driver library, like ranks."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """What `NvmlSource` uses of the module `pynvml`."""
+    """The part of the module `pynvml` that `NvmlSource` uses."""
 
     NVMLError = pynvml.NVMLError
     nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
@@ -53,7 +53,7 @@ class FakeNvml:
         self.calls: Counter[str] = Counter()
 
     def load(self) -> FakeNvml:
-        """Stand in for `import pynvml`."""
+        """Replace `import pynvml`."""
         return self
 
     def nvmlInit(self) -> None:

@@ -42,7 +42,7 @@ class Watched:
 
 
 def make_proc(folder: Path, namespace: str, nspid: str = "") -> Path:
-    """Write what the source looks up of its own process."""
+    """Write the files of ``/proc`` that the source reads of its own process."""
     (folder / "self" / "ns").mkdir(parents=True)
     (folder / "self" / "ns" / "pid").symlink_to(namespace)
     (folder / "self" / "status").write_text(f"Name:\tpython\nNSpid:\t{nspid}\nVmHWM:\t 1 kB\n")
@@ -50,7 +50,7 @@ def make_proc(folder: Path, namespace: str, nspid: str = "") -> Path:
 
 
 def two_cards() -> list[FakeGpu]:
-    """Return two unlike cards."""
+    """Return two different cards."""
     return [
         FakeGpu(name="NVIDIA T4", uuid="GPU-aaa", used=1 * GIB),
         FakeGpu(name="NVIDIA A100", uuid="GPU-bbb", used=2 * GIB),

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).with_name("libnvidia-ml.c")
 
 
 class NoCompilerError(Exception):
-    """There is no C compiler on this machine."""
+    """Raised if there is no C compiler."""
 
 
 def build_stub(directory: Path) -> Path:
@@ -36,7 +36,7 @@ def build_stub(directory: Path) -> Path:
 
 
 def stub_or_skip(directory: Path) -> Path:
-    """Return the directory with the stand-in in it; where there is no compiler the test is skipped."""
+    """Return the directory with the stand-in; skip the test if there is no compiler."""
     try:
         return build_stub(directory).parent
     except NoCompilerError as missing:

@@ -54,7 +54,7 @@ _CONTEXT: Final = 620 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a simulated run does. Bytes and seconds; mappings are by rank unless they say otherwise."""
+    """The script of a simulated run. Bytes and seconds; mappings are by rank unless they say otherwise."""
 
     world: int = 4
     per_node: int = 8  # ranks
@@ -88,7 +88,7 @@ class Script:
 
 
 class SimulatedRun:
-    """A run that moves on as far as it is told to, with all ranks of its world unless some are named."""
+    """A run that advances on request, with all ranks of its world unless some are given."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class SimulatedRun:
         self._start(0)
 
     def advance(self, seconds: float) -> Iterator[tuple[str, bytes]]:
-        """Let time pass, and yield what each stream got meanwhile, pace by pace."""
+        """Advance the time, and yield the new lines of each stream, pace by pace."""
         stop = self.now + seconds
         while self.now < stop - 1e-9:
             self.now = min(stop, self.now + self.script.pace)
@@ -118,20 +118,20 @@ class SimulatedRun:
                     yield rank.stream, self.with_garbage(data)
 
     def finish(self, outcome: str = "done") -> Iterator[tuple[str, bytes]]:
-        """End every rank that is still there, and yield the last lines."""
+        """End every remaining rank, and yield the last lines."""
         for rank in self.ranks.values():
             if data := rank.end(self.now, outcome):
                 yield rank.stream, data
 
     def restart(self, world: int = 0, *, step: int = 0) -> None:
-        """Begin a new attempt, which goes on after some step; with another world if it is elastic."""
+        """Begin a new attempt that continues after some step, with another world if it is elastic."""
         self.attempt += 1
         calm = replace(self.script, world=world or self.script.world)
         self.script = replace(calm, killed={}, stuck={}, sleeps={}, out_of_memory={})
         self._start(step)
 
     def write(self, directory: Path, seconds: float, *, finish: bool = True) -> None:
-        """Let time pass, and have each rank write its file in a directory that is made if need be.
+        """Advance the time, and write each rank's file in a directory, which is made if it is missing.
 
         The files are as old as the run's own clock says.
         """
@@ -160,7 +160,7 @@ class SimulatedRun:
         }
 
     def with_garbage(self, data: bytes) -> bytes:
-        """Return lines with as many bad ones among them as the script says."""
+        """Return the lines with as many malformed ones among them as the script says."""
         if not self.script.garbage:
             return data
         lines = data.splitlines(keepends=True)
@@ -172,7 +172,7 @@ class SimulatedRun:
 
 
 class SimulatedRank:
-    """One process: a session that is written, and its lines."""
+    """One process: a recorded session, and its lines."""
 
     def __init__(
         self,
@@ -219,11 +219,11 @@ class SimulatedRank:
 
     @property
     def kept(self) -> float:
-        """Bytes between two steps."""
+        """Bytes that stay between two steps."""
         return self._weights * (4.0 if self._has_states else 1.0) * self._times
 
     def until(self, now: float) -> bytes:
-        """Return the lines that are written up to some second of the run, and nothing once it is over."""
+        """Return the lines up to some second of the run; none after its end."""
         script, killed = self._script, self._script.killed.get(self._rank)
         if self._is_over:
             return b""
@@ -349,7 +349,7 @@ class SimulatedRank:
         return {f"{key}/allocated": Peak(value, "exact") for key in self._devices or ["cpu"]}
 
     def _wait(self, at: float) -> None:
-        """Hang in a step, unless it is this rank that the others wait for."""
+        """Hang in a step, unless the others wait for this rank."""
         if self._rank not in self._script.sleeps and not self._waits:
             self._waits = True
             sample = self._append(at)
@@ -382,7 +382,7 @@ class SimulatedRank:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add bytes to a file that is the user's own."""
+    """Append bytes to a file of the user's own."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, data)

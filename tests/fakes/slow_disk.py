@@ -1,4 +1,4 @@
-"""A simulated run of ranks, and what follows it from a disk that takes its time."""
+"""A simulated run of ranks, and its reader, on a slow disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = "a" * 32
 
 
 class SlowDisk(Disk):
-    """Counts its calls; each moves some clocks on, and those for some files fail."""
+    """Counts its calls; each advances some clocks, and those for some files fail."""
 
     def __init__(self, *clocks: FakeClock, takes: float = 0.0) -> None:
         self.clocks, self.takes = clocks, takes
@@ -50,7 +50,7 @@ class SlowDisk(Disk):
 
 
 class Followed:
-    """A simulated run whose ranks write as time passes, and what follows it, by clocks that are set."""
+    """A simulated run whose ranks write as time passes, and its reader, with clocks that tests set."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Followed:
         )  # fmt: skip
 
     def goes_on(self, seconds: float) -> None:
-        """Read in passes for some time, in which the ranks write."""
+        """Read in several passes for some time, during which the ranks write."""
         stop = self.clock.now + seconds
         while self.clock.now < stop:
             pace = self.run.script.pace
@@ -83,5 +83,5 @@ class Followed:
 
     @property
     def said(self) -> list[str]:
-        """What was found."""
+        """The findings."""
         return [finding.title for finding in self.collector.session.findings]

@@ -1,4 +1,4 @@
-"""A source that does what it is told, and a span around a block."""
+"""A source with scripted readings, and a span around a block."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FakeSource(Source):
         self.closed = False
 
     def read(self, now: float) -> Sequence[float]:
-        """Return the values set, or raise the failure set."""
+        """Return the readings that were set, or raise the failure."""
         self.reads += 1
         self.meanwhile()
         if self.failure is not None:
@@ -51,7 +51,7 @@ class FakeSource(Source):
         return tuple(self.values)
 
     def at(self, instant: Instant) -> Sequence[float] | None:
-        """Return what is known without reading."""
+        """Return the known values without a reading."""
         return self.known
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class FakeSource(Source):
 
 @contextmanager
 def spanned(monitor: Monitor, session: Session, kind: SpanKind, label: str = "") -> Iterator[None]:
-    """Keep a span open for a block that ends well."""
+    """Keep a span open for a block that ends without an error."""
     span = monitor.open_span(session, kind, label)
     yield
     monitor.close_span(session, span.id)

@@ -1,4 +1,4 @@
-"""A caching allocator without a device: alone, as an `Allocator` of its own, or behind a fake `torch`."""
+"""A caching allocator without a device: by itself, as an `Allocator`, or behind a fake `torch`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL_SEGMENT = 2 << 20
 
 
 class OutOfMemoryError(RuntimeError):
-    """What the fake raises where the real one raises `torch.OutOfMemoryError`."""
+    """The stand-in for `torch.OutOfMemoryError`."""
 
 
 def _stat() -> dict[str, int]:
@@ -49,7 +49,7 @@ def _empty_stats() -> Stats:
 
 
 def _copied(stats: Stats) -> Stats:
-    """Return a copy of nested counters, which is made at every edge: `copy.deepcopy` takes far longer."""
+    """Return a copy of nested counters; `copy.deepcopy` would be far slower, and this runs at every edge."""
     return {
         name: {
             pool: stat.copy() if isinstance(stat, dict) else stat for pool, stat in pools.items()
@@ -74,7 +74,7 @@ class FakeDevice:
     integrated: bool = False  # a part of the processor
 
     def alloc(self, block: int, size: int) -> None:
-        """Hand out a block; the process has opened the device from then on."""
+        """Hand out a block; from then on the process has the device open."""
         self.opened = True
         rounded = -(-size // ROUND) * ROUND
         free = self._current("reserved_bytes") - self._current("allocated_bytes")
@@ -100,13 +100,13 @@ class FakeDevice:
         return figures | dict.fromkeys(("allocated_bytes", "active_bytes"), rounded)
 
     def reset_peak(self) -> None:
-        """Set every peak to what is current."""
+        """Set every peak to the current value."""
         for name in (*BYTES, *COUNTS):
             for stat in self.stats[name].values():
                 stat["peak"] = stat["current"]
 
     def segment(self, index: int) -> dict[str, Any]:
-        """Return all that is reserved as one segment, as torch lists it; empty where there is none."""
+        """Return all reserved memory as one segment in torch's form; empty if there is none."""
         reserved = self._current("reserved_bytes")
         if not reserved:
             return {}
@@ -122,7 +122,7 @@ class FakeDevice:
         }  # fmt: skip
 
     def empty_cache(self) -> None:
-        """Give back what is reserved and not allocated."""
+        """Return the reserved memory that is not allocated."""
         self._take(
             "reserved_bytes", self._current("reserved_bytes") - self._current("allocated_bytes")
         )
@@ -146,7 +146,7 @@ class FakeDevice:
 
 
 class FakeAllocator(Allocator):
-    """An `Allocator` over `FakeDevice`s, with the user's own calls beside it.
+    """An `Allocator` over `FakeDevice`s, with the user's own calls.
 
     It has nothing of torch, and so is also what a second allocator must be at least.
     """
@@ -168,7 +168,7 @@ class FakeAllocator(Allocator):
 
     @property
     def resets(self) -> int:
-        """Raw resets so far, whoever made them."""
+        """The number of raw resets so far, by anybody."""
         return self.calls["reset_peak"]
 
     @property
@@ -204,7 +204,7 @@ class FakeAllocator(Allocator):
         self._owner.pop(block).free(block)
 
     def user_stats(self, device: int) -> Stats:
-        """Return what the user reads through `torch.cuda`."""
+        """Return the counters that the user reads through `torch.cuda`."""
         if self._through is None or not self.initialized:
             return self.stats(device)
         return self._through[0](self.stats, device)
@@ -235,7 +235,7 @@ class FakeAllocator(Allocator):
         return None
 
     def snapshot(self, *, quick: bool = False) -> list[dict[str, Any]]:
-        """Return one segment for each device, with a block for each that is live, and one that is free."""
+        """Return one segment for each device, with a block for each live one, and a free one."""
         return [
             segment for index, pool in enumerate(self.pools) if (segment := pool.segment(index))
         ]
@@ -288,7 +288,7 @@ def _forbidden(name: str) -> Callable[..., Any]:
 
 
 class FakeTorch(ModuleType):
-    """A module `torch` built for the allocator's devices, for `sys.modules`.
+    """A module `torch` for the allocator's devices, for `sys.modules`.
 
     Every forbidden function fails the test.
     """
@@ -343,7 +343,7 @@ class FakeTorch(ModuleType):
         return self.allocator.pools[device].opened
 
     def _stats(self, device: int) -> Stats:
-        """Return the counters, as the C entry point does."""
+        """Return the counters in the form of the C entry point."""
         self._check(device)
         return self.allocator.stats(device)
 

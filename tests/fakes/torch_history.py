@@ -1,4 +1,4 @@
-"""A torch whose allocator keeps a history: as much of it as `TorchHistory` touches.
+"""A torch whose allocator keeps a history: the part of it that `TorchHistory` uses.
 
 For XPU after torch/xpu/{__init__,memory}.py of torch 2.13, torch/csrc/xpu/Module.cpp and
 c10/xpu/XPUCachingAllocator.cpp.
@@ -56,13 +56,13 @@ class FakeTorch(ModuleType):
         setattr(self, kind, self.module)
 
     def initialize(self) -> None:
-        """Bring the device up, as torch does: first what waits for it, then it says that it is up."""
+        """Initialise the device as torch does: run the waiting calls, then report it as initialised."""
         for call, _ in self.module._queued_calls:
             call()
         self.initialized = True
 
     def alloc(self, address: int, size: int) -> None:
-        """Allocate a block, in the history too if it is recorded."""
+        """Allocate a block, and record it in the history if that is on."""
         frames = [{"filename": "a.py", "line": 1, "name": "f"}]
         if self.recording:
             event = {"action": "alloc", "addr": address, "size": size, "frames": frames}
@@ -92,8 +92,8 @@ class FakeTorch(ModuleType):
 
 
 def _old(enabled: Any, *, context: Any, stacks: Any, max_entries: Any) -> None:
-    """Have what matters of an older signature."""
+    """Have the older signature, as far as it matters."""
 
 
 def _new(enabled: Any, *, context: Any, stacks: Any, max_entries: Any, clear_history: Any) -> None:
-    """Have what matters of today's signature."""
+    """Have today's signature, as far as it matters."""

@@ -1,4 +1,4 @@
-"""As much of torch as runs out of CUDA memory: counters, blocks, observers called before the error."""
+"""The part of torch that runs out of CUDA memory: counters, blocks, observers called before the error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PR_SET_NAME, _PR_GET_NAME = 15, 16
 
 
 def run_on_a_thread_of_c(run: Callable[[], object], name: bytes = AUTOGRADS) -> None:
-    """Call something on a thread that C has made, below which there is no Python frame, and wait for it.
+    """Call a function on a thread that C has made, without a Python frame below it, and wait for it.
 
     What is called begins with no caller if it is itself of C, such as a `functools.partial`.
     """
@@ -50,7 +50,7 @@ FAMILIES = (
 
 
 class FakeCuda:
-    """A torch with CUDA, one device of 80 GiB, and blocks as a test wants them."""
+    """A torch with CUDA, one device of 80 GiB, and the blocks of a test."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A training on a fake GPU, step by step, and what its spans must say by the trace."""
+"""A training on a fake GPU, step by step, and the peaks that its spans must have by a trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
 
 @dataclass
 class Training:
-    """A training on a fake GPU, on a clock that goes on whenever it is looked at."""
+    """A training on a fake GPU, on a clock that advances at every look."""
 
     phases: Literal["auto", "all"] = "auto"
     accumulates: bool = False
@@ -51,7 +51,7 @@ class Training:
         return self.bench.clock()
 
     def act(self, action: str) -> None:
-        """Do something that a step, or what lies between two, consists of."""
+        """Do one of the things of which a step, or the time between two steps, consists."""
         name, *figure = action.split()
         getattr(self, name)(*map(float, figure))
 
@@ -89,14 +89,14 @@ class Training:
             self.traced(-size)
 
     def traced(self, change: int) -> None:
-        """Keep what is allocated from now on; nothing else happens at the same time."""
+        """Keep a trace of the allocated bytes from now on; nothing else happens meanwhile."""
         self.bench.clock.advance(1e-6)
         self.allocated += change
         self.trace.append((self.bench.clock() - self.origin, self.allocated))
         self.bench.clock.advance(1e-6)
 
     def replayed(self, span: Span) -> float:
-        """Return the highest that was allocated in a span, by the trace."""
+        """Return the highest allocated bytes in a span by the trace."""
         stop = span.start + span.duration
         before = [size for time, size in self.trace if time <= span.start][-1]
         return max([before, *(size for time, size in self.trace if span.start < time <= stop)])
@@ -106,7 +106,7 @@ class Training:
         self.free(-1)
 
     def short_steps(self) -> None:
-        """Make steps until some share a span, of which the first has ended."""
+        """Make steps until some share a span, and the first such span has ended."""
         for _ in range(200):
             self.one_step(1e-4)
             if self.run.in_group:

@@ -72,5 +72,5 @@ def scripted_run(name: str = "training") -> Session:
 
 @cache
 def shared_run(name: str = "training") -> Session:
-    """Return a session of one of the `SCRIPTED_RUNS` that is made once, for tests that only read it."""
+    """Return a session of one of the `SCRIPTED_RUNS`, made once for tests that only read it."""
     return scripted_run(name)

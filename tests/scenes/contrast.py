@@ -1,4 +1,4 @@
-"""How well one colour can be read on another."""
+"""The contrast of two colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of a table from what is read of it."""
+"""Adds steps to a table from the groups that are read of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
 
 
 def add_group(steps: Steps, group: StepGroup) -> None:
-    """Add a step, or a group of them, as the table's own iterator gives it."""
+    """Add a step, or a group of steps, in the form of the table's own iterator."""
     devices = {}
     for key, memory in group.devices.items():
         figures = [getattr(memory, name) for name in PER_DEVICE[: -len(PHASES)]]

@@ -1,4 +1,4 @@
-"""Trainings and other cells, as scripts."""
+"""Scripts of trainings and other cells."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training(
     outcome: str = "done",
     notes: Sequence[str] = (),
 ) -> Session:
-    """Play a training whose activations rise and fall; the first step makes optimizer states, which stay.
+    """Play a training whose activations rise and fall; its first step makes optimizer states, which stay.
 
     `weights` is their share of the top; None where nothing is known of the tensors.
     """
@@ -95,7 +95,7 @@ def _steps(stage: Stage, epoch: int) -> None:
 
 
 def idle() -> Session:
-    """Play an interrupted cell that left the GPU alone."""
+    """Play an interrupted cell that did not use the GPU."""
     stage = Stage("plot the losses", gpus=1)
     with stage.span("cell", "plot the losses", "interrupted"):
         stage.hold({"cpu": 0.24 * GIB}, 2.4)
@@ -103,7 +103,7 @@ def idle() -> Session:
 
 
 def leak() -> Session:
-    """Play a training that keeps 48 MiB more after every step, until it takes more than its budget."""
+    """Play a training that keeps 48 MiB more after every step, until it exceeds its budget."""
     stage, budget, kept = Stage("fine-tune", gpus=1), 6 * GIB, 3.75 * GIB
     session, chance = stage.session, random.Random(3)
     line = Guide("cuda:0", "budget", "budget 6.00 GiB", 0.0, math.inf, budget, budget)

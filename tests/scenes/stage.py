@@ -1,4 +1,4 @@
-"""Devices whose memory a script moves, sampled into a session as a poller would."""
+"""Devices whose memory follows a script, sampled into a session like by a poller."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _NO_PARTS: Final[Mapping[str, float]] = {}
 
 
 class FakeClock:
-    """A clock that moves only when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -61,13 +61,13 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Let time pass and return the new time."""
+        """Advance the time, and return the new time."""
         self.now += seconds
         return self.now
 
 
 class Stage:
-    """Devices whose memory a script moves, sampled into a session as a poller would."""
+    """Devices whose memory follows a script, sampled into a session like by a poller."""
 
     def __init__(self, label: str, *, gpus: int, interval: float = 0.1) -> None:
         self.recorder = Recorder(label, started_at=STARTED_AT)
@@ -91,7 +91,7 @@ class Stage:
 
     @contextmanager
     def span(self, kind: SpanKind, label: str, outcome: str = "done") -> Iterator[Span]:
-        """Keep a span open for a ``with`` block; only within a step is unattributed memory known."""
+        """Keep a span open for a ``with`` block; unattributed memory is known only within a step."""
         if kind == "step":
             for key in self._with_parts():
                 known = sum(self._now.get(f"{key}/{part}", 0.0) for part in HELD)
@@ -111,7 +111,7 @@ class Stage:
     def hold(
         self, target: Mapping[str, float], seconds: float, parts: Mapping[str, float] = _NO_PARTS
     ) -> None:
-        """Move each device, and some of its parts, to so many bytes within some time; sample as it goes."""
+        """Move each device, and some of its parts, to given bytes within some seconds; sample meanwhile."""
         known = self._with_parts()
         self.find([key for key in target if key not in known], dict.fromkeys(parts, 0.0))
         goals = {f"{key}/allocated": goal for key, goal in target.items()}
@@ -125,7 +125,7 @@ class Stage:
         self.clock.now = began + seconds
 
     def hold_elsewhere(self, target: Mapping[str, float], seconds: float) -> None:
-        """Have other processes hold so many bytes of each device from now on, and sample for some time."""
+        """Let other processes hold some bytes of each device from now on, and sample for some time."""
         for key, size in target.items():
             self._set(key, {"others": size})
         self.hold({}, seconds)
@@ -133,7 +133,7 @@ class Stage:
     def hold_in_children(
         self, target: Mapping[str, float], seconds: float, processes: int = 1
     ) -> None:
-        """Have child processes hold so many bytes of each device from now on, and sample for some time."""
+        """Let child processes hold some bytes of each device from now on, and sample for some time."""
         if "cpu/gpu_children" not in self._now:
             more = [Series("cpu", "gpu_children"), *(Series(key, "children") for key in self._gpus)]
             self._now |= dict.fromkeys((series.key for series in more), 0.0)
@@ -147,7 +147,7 @@ class Stage:
         self.hold({}, seconds)
 
     def find(self, keys: Iterable[str], parts: Mapping[str, float]) -> None:
-        """Know so many bytes of some parts from now on, on each device."""
+        """Set the bytes of some parts on each device from now on."""
         for key in keys if parts else ():
             if key not in self._with_parts():
                 self._set(key, dict.fromkeys(_PARTS, 0.0) | {"unattributed": math.nan})
@@ -156,7 +156,7 @@ class Stage:
             self._set(key, parts)
 
     def sleep_unsampled(self, seconds: float) -> None:
-        """Let time pass without samples, as when one call held the interpreter."""
+        """Advance the time without samples, as if one call held the interpreter."""
         began = self.clock.now
         self.clock.advance(seconds)
         self.session.timeline.add_gap(began, self.clock.now)

@@ -1,4 +1,4 @@
-"""Trainings with batches of different length, as scripts."""
+"""Scripts of trainings with batches of different lengths."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Batches:
 
 
 def with_steps() -> Session:
-    """Play a training whose steps take different batches, with its phases, evaluations and saves."""
+    """Play a training whose steps have different batches, with its phases, evaluations and saves."""
     stage, kept = Stage("fine-tune", gpus=1), 3.75 * GIB
     batches = _Batches(kept, 2.9 * MIB, 37)
     with stage.span("cell", "fine-tune"):

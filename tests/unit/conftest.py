@@ -1,4 +1,4 @@
-"""What holds for all unit tests: nothing of the machine, or of how busy it is, decides their outcome."""
+"""Rules for all unit tests: their outcome does not depend on the machine, or on how busy it is."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ settings.load_profile("facts")
 
 @pytest.fixture(autouse=True)
 def searched(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have a process that searches are quick in."""
+    """Provide a process that is searched quickly."""
     with little_to_search(request.module):
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def interrupts_as_usual() -> Iterator[None]:
-    """Let tests be interrupted: what is started under nohup, or in the background, ignores SIGINT."""
+    """Let tests be interrupted: processes started by nohup or in the background ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -42,7 +42,7 @@ def interrupts_as_usual() -> Iterator[None]:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Have what goes in a test go by itself: the collector rests."""
+    """Pause the garbage collector, so that only reference counts free objects in a test."""
     gc.disable()
     yield
     gc.enable()
@@ -50,7 +50,7 @@ def uncollected() -> Iterator[None]:
 
 @pytest.fixture
 def timeout() -> Iterator[None]:
-    """Have SIGALRM raise `TimeIsUpError`."""
+    """Make SIGALRM raise `TimeIsUpError`."""
     usual = signal.signal(signal.SIGALRM, raises)
     yield
     signal.signal(signal.SIGALRM, usual)
