@@ -55,7 +55,7 @@ COPIES: dict[str, Callable[[Session], Session]] = {
 
 
 def rebuilt(session: Session) -> Session:
-    """Return a session built from what one can read of another."""
+    """Return a session built from the attributes of another."""
     timeline, steps = session.timeline, session.steps
     outermost = [one.id for one in session.spans if one.parent is None]
     return Session(
@@ -88,7 +88,7 @@ def rebuilt(session: Session) -> Session:
 
 @pytest.mark.parametrize("run", SCRIPTED_RUNS)
 def test_a_session_built_from_data_is_the_same(run: str) -> None:
-    """Nothing that it says is lost: equal, and the same figures for who asks."""
+    """Nothing is lost: the two are equal, and give the same figures."""
     session = scripted_run(run)
     built = rebuilt(session)
     key = session.series[0].key
@@ -122,8 +122,8 @@ CHANGES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_session_that_says_anything_else_is_another(change: str) -> None:
-    """Whatever it is, down to a note."""
+def test_sessions_with_any_difference_are_unequal(change: str) -> None:
+    """Any difference counts, down to a note."""
     session, other = scripted_run("steps"), scripted_run("steps")
     assert session == other
     CHANGES[change](other)
@@ -132,8 +132,8 @@ def test_a_session_that_says_anything_else_is_another(change: str) -> None:
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_a_copy_is_what_was_known_then(way: str) -> None:
-    """The session goes on and its copy does not, however it was made; what was open is open in it."""
+def test_a_copy_has_the_state_of_its_moment(way: str) -> None:
+    """The session goes on and its copy does not, however it was made; open spans are open in the copy."""
     writer = recorder_of(NAN)
     session = writer.session
     writer.open_span("cell", "run", session.last_sample)
@@ -152,8 +152,8 @@ def test_a_copy_is_what_was_known_then(way: str) -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_session_that_has_ended_leads_to_nobody() -> None:
-    """Its recorder goes with the last who knows it: no cycle keeps a session that is deleted."""
+def test_an_ended_session_does_not_keep_its_recorder() -> None:
+    """No reference cycle keeps a deleted session or its recorder."""
     writer = recorder_of(1.0)
     session = writer.session
     writer.open_span("cell", "run", session.last_sample)
@@ -164,8 +164,8 @@ def test_a_session_that_has_ended_leads_to_nobody() -> None:
     assert len(session.spans) == 1
 
 
-def test_a_session_is_no_key() -> None:
-    """What is compared by content and changes has no place in a set."""
+def test_a_session_is_not_hashable() -> None:
+    """It is compared by its contents, which change."""
     with pytest.raises(TypeError, match="unhashable"):
         hash(Session())
 
@@ -188,18 +188,16 @@ def test_a_session_is_no_key() -> None:
         (None, 0, False),
     ],
 )
-def test_what_is_not_available_is_the_same_as_itself(
-    one: object, other: object, *, is_same: bool
-) -> None:
-    """Unlike in a comparison of numbers."""
+def test_not_available_equals_itself(one: object, other: object, *, is_same: bool) -> None:
+    """Unlike NaN in a comparison of numbers."""
     assert same(one, other) is is_same
 
 
 @given(
     st.lists(st.floats(0, 1e9), min_size=1, max_size=60), st.lists(st.floats(0, 1e9), max_size=60)
 )
-def test_a_timeline_of_rows_goes_on(rows: list[float], more: list[float]) -> None:
-    """As one that has all of its rows and begins a new one."""
+def test_a_timeline_of_rows_can_be_continued(rows: list[float], more: list[float]) -> None:
+    """Like one that has all of its rows, and begins a new one."""
     timeline = Timeline.from_rows(
         range(len(rows)), [[one] for one in rows], [[one] for one in rows]
     )
@@ -215,8 +213,8 @@ def test_a_timeline_of_rows_goes_on(rows: list[float], more: list[float]) -> Non
 
 
 @given(st.integers(1, 60), st.integers(0, 60))
-def test_steps_of_a_table_go_on(first: int, more: int) -> None:
-    """Folding as the steps that the table was taken from."""
+def test_steps_of_a_table_can_be_continued(first: int, more: int) -> None:
+    """They fold like the steps from which the table was taken."""
     steps = Steps(16)
     for number in range(first):
         add_group(steps, one_step(number))
@@ -231,7 +229,7 @@ def test_steps_of_a_table_go_on(first: int, more: int) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_a_row_has_a_label_and_a_colour_that_can_be_drawn(name: str) -> None:
-    """Opaque where a line or a layer of the stack is drawn with it."""
+    """The colour is opaque if a line or a layer of the stack is drawn with it."""
     row = TABLE[name]
     opaque = re.fullmatch(r"#[0-9A-F]{6}", row.color)
 
@@ -240,15 +238,15 @@ def test_a_row_has_a_label_and_a_colour_that_can_be_drawn(name: str) -> None:
     assert not (row.drawn and row.stacked)
 
 
-def test_what_is_found_among_tensors_is_stacked_and_sent() -> None:
-    """In the order of its columns, which is not that of the stack; child processes alone are a line, too."""
+def test_tensors_by_purpose_are_stacked_and_sent() -> None:
+    """In the order of their columns, not of the stack; only child processes are also a line."""
     assert HELD[:4] == ("weights", "buffers", "gradients", "optimizer")
     assert all(PARTS[name].stacked and PARTS[name].sent for name in HELD)
     assert {*LINES} & {*PARTS} == {"children"}
 
 
-def test_layers_that_lie_on_one_another_have_colours_of_their_own() -> None:
-    """No two layers of the stack have one colour, nor one label."""
+def test_layers_of_the_stack_have_different_colours() -> None:
+    """No two layers have the same colour or label."""
     stack = [row for row in PARTS.values() if row.stacked]
 
     assert len({row.color for row in stack}) == len({row.label for row in stack}) == len(stack)
@@ -268,7 +266,7 @@ def test_layers_that_lie_on_one_another_have_colours_of_their_own() -> None:
 def test_a_series_has_the_label_of_the_table_unless_it_has_its_own(
     series: Series, label: str
 ) -> None:
-    """What is no row of it has none by default."""
+    """A metric outside of the table has no label by default."""
     assert series.label == label
 
 
@@ -286,7 +284,7 @@ CHANGING = {
 
 
 def dataclasses_of_the_package() -> Iterator[type]:
-    """Yield each once, with the module that has it."""
+    """Yield each dataclass once, with its module."""
     for module in pkgutil.walk_packages(hfmem_widget.__path__, "hfmem_widget."):
         found = importlib.import_module(module.name)
         for _, one in inspect.getmembers(found, inspect.isclass):
@@ -298,8 +296,8 @@ EVERY = sorted(dataclasses_of_the_package(), key=lambda one: (one.__module__, on
 
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda one: f"{one.__module__}.{one.__qualname__}")
-def test_a_value_has_slots_and_stays_as_it_is(one: Any) -> None:
-    """A session keeps a hundred thousand of some; whoever was given one finds it unchanged."""
+def test_values_have_slots_and_are_frozen(one: Any) -> None:
+    """A session keeps a hundred thousand of some; nobody can change one that others have."""
     assert "__slots__" in vars(one)
     names = {one.__name__, f"{one.__module__.rpartition('.')[2]}.{one.__name__}"}
     assert one.__dataclass_params__.frozen is (

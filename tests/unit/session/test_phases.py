@@ -1,4 +1,4 @@
-"""What kind of span made the highest peak, within each outermost span."""
+"""The kind of span with the highest peak, within each outermost span."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_phases_add_up_by_kind() -> None:
 
 
 def test_each_outermost_span_has_its_own_phases() -> None:
-    """Two cells of one session are told apart."""
+    """The phases of two cells in one session are separate."""
     made = recorder_of()
     for time in (0.0, 10.0):
         cell = open_at(made, "cell", time)
@@ -45,7 +45,7 @@ def test_each_outermost_span_has_its_own_phases() -> None:
 
 
 def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps are counted though the spans of the first are gone."""
+    """All steps are counted, even those whose spans were dropped."""
     monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 400)
     made = recorder_of()
     cell = open_at(made, "cell", 0)
@@ -63,7 +63,7 @@ def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_step_knows_the_peaks_of_its_phases() -> None:
-    """Forward, backward and optimizer stand in its row, also where batches lie between."""
+    """Its row has forward, backward and optimizer, also with several batches."""
     made = recorder_of()
     step = open_at(made, "step", 0)
     for time in (1.0, 2.0):
@@ -82,7 +82,7 @@ def test_a_step_knows_the_peaks_of_its_phases() -> None:
 
 
 def test_steps_without_a_number_are_counted() -> None:
-    """A bare loop's steps are numbered from 1, in the table and on their spans."""
+    """The steps of a plain loop are numbered from 1, in the table and on their spans."""
     made = recorder_of()
     for time in range(3):
         close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
@@ -91,8 +91,8 @@ def test_steps_without_a_number_are_counted() -> None:
     assert [span.counts["step"] for span in made.session.spans] == [1, 2, 3]
 
 
-def test_what_is_open_within_a_span_is_known() -> None:
-    """Innermost first, and only what was opened in it."""
+def test_open_spans_within_a_span_are_known() -> None:
+    """Innermost first, and only those opened in it."""
     made = recorder_of()
     outer = open_at(made, "cell", 0)
     inner = open_at(made, "train", 1)
@@ -103,7 +103,7 @@ def test_what_is_open_within_a_span_is_known() -> None:
 
 
 def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
-    """What comes too late is not written into history."""
+    """A late count does not change an ended span."""
     made = recorder_of()
     span = open_at(made, "step", 0)
     close_at(made, span, 1, 1.0)
@@ -113,7 +113,7 @@ def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
 
 
 def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
-    """Those of another name count for themselves, wherever they lie."""
+    """Blocks with other names count for themselves, wherever they are."""
     made = recorder_of()
     cell = open_at(made, "cell", 0)
     outer = open_at(made, "block", 0, "load")
@@ -135,8 +135,8 @@ def block(label: str, *, peak: float = 1.0, number: int = 1, kind: Any = "block"
     return Span(number, kind, label, 0.0, sample, stop=2.0, after=sample, peaks=peaks)
 
 
-def test_names_of_blocks_are_kept_up_to_a_number_of_them() -> None:
-    """Those that came first; each of them goes on being counted."""
+def test_a_limited_number_of_block_names_is_kept() -> None:
+    """The first names are kept, and still counted."""
     phases = Phases()
     for name in [*range(MOST_PHASES), "one too many", 0]:
         phases.add(1, block(f"block {name}"))
@@ -148,7 +148,7 @@ def test_names_of_blocks_are_kept_up_to_a_number_of_them() -> None:
 
 
 def test_the_oldest_cells_lose_their_phases() -> None:
-    """There are as many cells that have some as there may be."""
+    """The number of cells with phases is limited."""
     phases = Phases()
     for root in range(MOST_ROOTS + 2):
         phases.add(root, block("x"))

@@ -1,4 +1,4 @@
-"""What writes a session, and who is told."""
+"""The recorder of a session, and its listeners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITES = 400
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Return what writes a session of one GPU."""
+    """Return the recorder of a session of one GPU."""
     return recorder_of(timeline=Timeline(0, 64))
 
 
@@ -28,8 +28,8 @@ def read(recorder: Recorder, time: float) -> Sample:
     return recorder.append(Sample(time, (time,)))
 
 
-def test_who_subscribes_is_handed_every_sample_once(recorder: Recorder) -> None:
-    """Those of a tick together, with the ones read at edges of spans since the tick before."""
+def test_subscribers_get_every_sample_once(recorder: Recorder) -> None:
+    """The samples of a tick come together with those of spans' edges since the tick before."""
     came: list[list[float]] = []
     recorder.subscribe(lambda _, samples: came.append([one.time for one in samples]))
     read(recorder, 0.0)
@@ -42,8 +42,8 @@ def test_who_subscribes_is_handed_every_sample_once(recorder: Recorder) -> None:
     assert came == [[0.0], [0.03, 0.07, 0.1], []]
 
 
-def test_what_is_kept_for_who_subscribes_is_bounded(recorder: Recorder) -> None:
-    """Where nothing ticks, it is the newest that are told."""
+def test_samples_kept_for_subscribers_are_bounded(recorder: Recorder) -> None:
+    """Without ticks, the newest samples are delivered."""
     came: list[Sample] = []
     recorder.subscribe(lambda _, samples: came.extend(samples))
     for time in range(2 * MOST_UNPUBLISHED):
@@ -53,8 +53,8 @@ def test_what_is_kept_for_who_subscribes_is_bounded(recorder: Recorder) -> None:
     assert [one.time for one in came] == list(range(MOST_UNPUBLISHED, 2 * MOST_UNPUBLISHED))
 
 
-def test_one_that_fails_is_left_out_and_the_others_are_told(recorder: Recorder) -> None:
-    """A note says so, and it is called no more."""
+def test_a_failing_subscriber_is_removed_and_the_others_are_called(recorder: Recorder) -> None:
+    """A note says so, and it is not called again."""
     came: list[int] = []
     recorder.subscribe(Mock(side_effect=OSError("gone")))
     recorder.subscribe(lambda _, samples: came.append(len(samples)))
@@ -67,8 +67,8 @@ def test_one_that_fails_is_left_out_and_the_others_are_told(recorder: Recorder) 
     assert ["gone" in note for note in recorder.session.notes] == [True]
 
 
-def test_after_the_end_nothing_is_taken(recorder: Recorder) -> None:
-    """A poller may have had a reading in its hands."""
+def test_nothing_is_recorded_after_the_end(recorder: Recorder) -> None:
+    """A poller may still have a reading to append."""
     read(recorder, 0.0)
     recorder.stop(100.0)
     late = read(recorder, 1.0)
@@ -77,8 +77,8 @@ def test_after_the_end_nothing_is_taken(recorder: Recorder) -> None:
     assert recorder.session.timeline.samples == 1
 
 
-def test_a_session_that_is_broken_off_keeps_what_was_known(recorder: Recorder) -> None:
-    """Open spans end at the newest sample, with a peak from the samples where no counter gave one."""
+def test_a_session_that_is_broken_off_keeps_its_data(recorder: Recorder) -> None:
+    """Open spans end at the newest sample, with sampled peaks if there are no exact ones."""
     outer = recorder.open_span("cell", "a", read(recorder, 1.0))
     inner = recorder.open_span("block", "b", read(recorder, 2.0))
     recorder.progress(inner.id, {KEY: Peak(50.0, "exact")})
@@ -97,8 +97,8 @@ def test_a_session_that_is_broken_off_keeps_what_was_known(recorder: Recorder) -
         recorder.close_span(inner.id, session.last_sample, {})
 
 
-def test_ids_go_on_after_those_that_were_given(recorder: Recorder) -> None:
-    """Whoever enters spans that have their ids already opens others with new ones."""
+def test_new_ids_follow_given_ones(recorder: Recorder) -> None:
+    """A recorder of spans that have ids already opens others with new ids."""
     sample = read(recorder, 0.0)
     recorder.open_span("cell", "a", sample, 7)
 
@@ -107,7 +107,7 @@ def test_ids_go_on_after_those_that_were_given(recorder: Recorder) -> None:
 
 @contextmanager
 def switching_often() -> Iterator[None]:
-    """Have threads change places after every few instructions."""
+    """Make threads switch after every few instructions."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -153,7 +153,7 @@ def of_copies(session: Session) -> None:
 def test_reads_are_whole_while_another_thread_writes(
     recorder: Recorder, look: Callable[[Session], None]
 ) -> None:
-    """Whatever is read is of one moment: no half of a fold, no span in the middle of its end."""
+    """Every read is of one moment, never of half a fold or of a span that is just ending."""
     faults: list[BaseException] = []
     recorder.open_span("cell", "a", read(recorder, 0.0))
     writing = threading.Event()

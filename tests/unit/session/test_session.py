@@ -1,4 +1,4 @@
-"""A session holds what one watch knows."""
+"""A session has the data of one watch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESERVED = Series("cuda:0", "reserved")
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Return what writes a session of one device with two series."""
+    """Return the recorder of a session of one device with two series."""
     one = Recorder("fine-tune")
     one.adopt([Device("cuda:0", "NVIDIA H200", total=100.0)], [ALLOCATED, RESERVED])
     return one
@@ -38,13 +38,13 @@ def recorder() -> Recorder:
 
 @pytest.fixture
 def session(recorder: Recorder) -> Session:
-    """Return that session."""
+    """Return the session of that recorder."""
     return recorder.session
 
 
 @pytest.mark.parametrize("key", ["cuda:0/allocated", "cuda:0/device_used", "cuda:0/weights"])
 def test_a_series_without_data_is_not_available(session: Session, key: str) -> None:
-    """Also one that its device has not got yet, as a GPU before CUDA is initialised."""
+    """Also a series that its device does not have yet, like a GPU before CUDA is initialised."""
     assert math.isnan(session.latest(key))
     assert math.isnan(session.peak(key))
 
@@ -65,10 +65,10 @@ def test_a_series_without_data_is_not_available(session: Session, key: str) -> N
         ),
     ],
 )
-def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
+def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
     session: Session, key: str, says: str
 ) -> None:
-    """A slip would else read as "not available"; a device is no series."""
+    """A typo would otherwise read as "not available"; a device is not a series."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
@@ -78,7 +78,7 @@ def test_a_series_that_cannot_be_is_an_error_that_says_what_there_is(
 
 @pytest.mark.parametrize("key", ["cuda:1/device_used", "cpu/allocated"])
 def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
-    """A driver that takes its time names its devices late: until the end that is no slip."""
+    """A slow driver names its devices late, so an unknown device is an error only at the end."""
     recorder = Recorder()
     session = recorder.session
 
@@ -87,14 +87,14 @@ def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
-def test_a_slip_is_an_error_while_the_session_runs(session: Session, key: str) -> None:
-    """What no device is called, and no series, cannot come."""
+def test_a_typo_is_an_error_while_the_session_runs(session: Session, key: str) -> None:
+    """No device and no series can have such a name."""
     with pytest.raises(OptionError):
         session.latest(key)
 
 
 def test_a_session_that_has_read_nothing_says_so() -> None:
-    """Asked for a series at its end where none was read, a session says that it has read nothing."""
+    """If nothing was read by the end of the session, the error for a series says so."""
     recorder = Recorder()
     session = recorder.session
     session.stopped_at = 1.0
@@ -103,7 +103,7 @@ def test_a_session_that_has_read_nothing_says_so() -> None:
 
 
 def test_time_never_runs_backwards(recorder: Recorder) -> None:
-    """A sample that was read earlier but arrives later is put at the time of the one before it."""
+    """A sample that arrives late gets the time of the one before it."""
     recorder.append(Sample(1.0, (1.0, 1.0)))
     kept = recorder.append(Sample(0.5, (2.0, 2.0)))
 
@@ -122,7 +122,7 @@ def test_a_series_added_while_running_pads_older_samples(
 
 
 def test_a_steps_peak_wins_over_the_samples() -> None:
-    """A recording of a run that was killed has its steps, but not their spans."""
+    """The recording of a killed run has steps, but not their spans."""
     known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
     add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
@@ -154,7 +154,7 @@ def test_closing_a_span_twice_is_an_error(recorder: Recorder) -> None:
 
 
 def test_labels_become_plain_text(recorder: Recorder) -> None:
-    """A span's label loses control and bidi characters where it enters."""
+    """Control and bidi characters are removed from a span's label."""
     span = recorder.open_span("cell", "a\u202eb\x00c\n d", recorder.append(Sample(0.0, (0.0, 0.0))))
 
     assert span.label == "abc d"
@@ -172,13 +172,13 @@ def test_to_pandas_has_a_column_for_each_series(recorder: Recorder, session: Ses
 
 
 def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
-    """Only the two extremes that a timeline keeps can be asked for."""
+    """Only the two extremes that a timeline keeps are allowed."""
     with pytest.raises(ValueError, match="'high' or 'low'"):
         session.to_pandas(fold="mean")
 
 
-def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
-    """It may never have been, or be forgotten."""
+def test_an_unknown_span_is_an_error_that_names_it() -> None:
+    """It may never have existed, or have been dropped."""
     with pytest.raises(WatchStateError, match="no span 7"):
         recorder_of(1.0).session.span(7)
 
@@ -187,14 +187,14 @@ def test_a_span_that_is_not_there_is_an_error_that_names_it() -> None:
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And how it is had."""
+    """And how to install it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         of.to_pandas()
 
 
-def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
-    """Where rows stand for several samples, the highest of each by default."""
+def test_a_frame_has_the_requested_extreme() -> None:
+    """By default the highest, where rows stand for several samples."""
     readings = [float(at % 5) for at in range(2 * BLOCK)]
     session = recorder_of(*readings, timeline=Timeline(0, 2)).session
     assert session.to_pandas()[KEY].max() == 4.0
@@ -203,7 +203,7 @@ def test_a_frame_has_the_extreme_that_was_asked_for() -> None:
 
 
 def test_a_session_has_its_chart_as_a_figure() -> None:
-    """The same that its card has."""
+    """The same chart as on its card."""
     assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
 
 
@@ -219,7 +219,7 @@ def comes_back(call: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("of_the_timeline", [True, False])
 def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
-    """The thread that held it does not exist there, and gives nothing back."""
+    """The thread that held it does not exist in the child, and never releases it."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
     lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
@@ -231,8 +231,8 @@ def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: 
     assert session.peak("cuda:0/allocated") == 7.0
 
 
-def test_a_live_session_names_what_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's version and ours are always there; of the others, those that run."""
+def test_a_live_session_names_imported_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's version and ours are always there, those of others if they are imported."""
     monkeypatch.setitem(sys.modules, "peft", SimpleNamespace(__version__="0.0.99\x1b[31m"))
     monkeypatch.setitem(sys.modules, "trl", None)  # as an import that failed
     session = Session()
@@ -244,7 +244,7 @@ def test_a_live_session_names_what_is_imported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
-    """What was recorded is the same, wherever that was."""
+    """Two recordings are the same, wherever they were made."""
     session = Session("run", software={"torch": "0.0.99"})
 
     assert pickle.loads(pickle.dumps(session)).software == {"torch": "0.0.99"}
@@ -252,7 +252,7 @@ def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
 
 
 def test_the_peak_without_a_key_is_the_gpus() -> None:
-    """The host's where no GPU was used; it is a number that shows itself as people read it."""
+    """The host's if no GPU was used; the number displays itself in GiB or MiB."""
     recorder = recorder_of((9e9, 0.0), keys=("cpu", "cuda:0"))
     assert recorder.session.peak() == 9e9
     read(recorder, 1.0, (9e9, 1342177280.0))

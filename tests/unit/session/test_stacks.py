@@ -1,4 +1,4 @@
-"""What a user gets of stacks: rows, a data frame, a file."""
+"""The public form of stacks: rows, a data frame, a file."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def stacks(pickled: bytes = zlib.compress(pickle.dumps(SNAPSHOT))) -> Stacks:
 
 
 @pytest.mark.parametrize("by", ["line", "module", "operator"])
-def test_the_rows_of_every_grouping_are_the_whole(by: str) -> None:
-    """Nothing is lost between them, and the biggest is first."""
+def test_the_rows_of_every_grouping_add_up(by: str) -> None:
+    """Nothing is lost in any grouping, and the largest row is first."""
     rows = stacks().rows(by)  # type: ignore[arg-type]  # parametrised by the words themselves
     assert sum(row.bytes for row in rows) == 1000
     assert sum(row.blocks for row in rows) == 6
@@ -39,13 +39,13 @@ def test_the_rows_of_every_grouping_are_the_whole(by: str) -> None:
 
 
 def test_a_line_has_its_text_and_a_module_has_none() -> None:
-    """An operator is called from many lines."""
+    """An operator has none either: it is called from many lines."""
     assert stacks().rows("line")[0].source == "y = x @ w"
     assert stacks().rows("module")[0].source == ""
 
 
-def test_another_device_can_be_asked_for() -> None:
-    """By default it is the one on which most was live."""
+def test_another_device_can_be_requested() -> None:
+    """The default is the device with the most live bytes."""
     assert stacks().rows(device="cuda:1")[0].bytes == 600
 
 
@@ -60,17 +60,17 @@ NOTHING = Stacks((), StackRecording("allocator"))
         (stacks(), {"by": "colour"}, "'line', 'module' or 'operator'"),
     ],
 )
-def test_what_there_is_not_is_answered_with_what_there_is(
+def test_an_unknown_device_or_grouping_is_an_error_that_lists_the_known(
     of: Stacks, asked: dict[str, Any], said: str
 ) -> None:
-    """A device that was not recorded, a grouping that there is not; by default there is nothing to tell."""
+    """Without any device there are no rows by default."""
     with pytest.raises(OptionError, match=said):
         of.rows(**asked)
     assert NOTHING.rows() == ()
 
 
 def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
-    """To the byte, as one row of its own, never spread."""
+    """To the byte; the rounding is a row of its own, and is never spread."""
     peak = stacks().peaks[0]
     assert peak.exact
     assert peak.bytes + peak.rounding == peak.allocated
@@ -84,15 +84,15 @@ def test_a_data_frame_has_every_place() -> None:
     assert list(frame.columns)[:4] == ["device", "line", "module", "operator"]
 
 
-def test_a_saved_snapshot_is_what_was_recorded(tmp_path: Path) -> None:
-    """A pickle, for its owner alone."""
+def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
+    """A pickle that only its owner can read."""
     path = stacks().save(tmp_path / "peak.pickle")
     assert pickle.loads(path.read_bytes()) == SNAPSHOT
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """Also where it is a link to nowhere."""
+def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
+    """Also one that is a broken link."""
     there = tmp_path / "peak.pickle"
     there.write_text("mine", encoding="utf-8")
     link = tmp_path / "link.pickle"
@@ -110,8 +110,8 @@ def test_home_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stacks().save("~/peak.pickle") == tmp_path / "peak.pickle"
 
 
-def test_what_could_not_be_written_leaves_no_file(tmp_path: Path) -> None:
-    """A half file would be in the way of the next try."""
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    """A partial file would block the next try."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
     try:
@@ -142,7 +142,7 @@ def live(size: int, device: str = GPU) -> LivePeak:
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
 def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
-    """In a list of them, and they show themselves as they do below the card."""
+    """In their repr; displayed, they look as they do below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
     assert repr(stacks) == f"<Stacks: live at the peak: {told}>"

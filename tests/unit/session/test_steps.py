@@ -1,4 +1,4 @@
-"""Steps fold into groups, and nothing that mattered is lost."""
+"""Steps fold into groups without losing what matters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_worst_step_stays_exact(peaks: list[float], most: int) -> None:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=200))
 def test_steps_of_different_trainings_never_fold_together(parents: list[int]) -> None:
-    """A group lies within one parent, and groups stay in order."""
+    """A group is within one parent, and groups stay in order."""
     parents.sort()
     groups = list(many([1.0] * len(parents), 8, parents))
 
@@ -55,10 +55,8 @@ def test_steps_of_different_trainings_never_fold_together(parents: list[int]) ->
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=120), st.integers(1, 40))
-def test_steps_that_come_together_fold_as_those_that_come_alone(
-    parents: list[int], together: int
-) -> None:
-    """Rows of a table are added as steps are, however many come at once."""
+def test_steps_added_at_once_fold_like_single_ones(parents: list[int], together: int) -> None:
+    """Rows of a table are added like steps, however many come at once."""
     parents.sort()
     alone, table = many([1.0] * len(parents), 8, parents), Steps(len(parents))
     for at, parent in enumerate(parents):
@@ -71,8 +69,8 @@ def test_steps_that_come_together_fold_as_those_that_come_alone(
     assert steps == alone
 
 
-def test_folded_tells_what_came_after_an_instant() -> None:
-    """Only the groups that ended later, in at most about so many rows."""
+def test_folded_has_the_groups_after_an_instant() -> None:
+    """Only groups that ended later, in about as many rows as requested."""
     steps = many([1.0] * 16, 64)
 
     later = steps.folded(100, after=10.5)[:, steps.columns.index("first")]
@@ -81,7 +79,7 @@ def test_folded_tells_what_came_after_an_instant() -> None:
 
 
 def test_a_device_that_appears_later_adds_columns() -> None:
-    """What is not known of it before is NaN, and what was known stays."""
+    """Its earlier figures are NaN, and those of other devices stay."""
     steps = many([2.0])
     group = one_step(2, 3.0)
     add_group(steps, replace(group, devices={**group.devices, "cuda:1": group.devices[GPU]}))
@@ -92,13 +90,13 @@ def test_a_device_that_appears_later_adds_columns() -> None:
 
 
 def test_steps_say_how_many_they_are() -> None:
-    """Printed, they name the steps, the rows that these were folded to, and the devices."""
+    """Their repr has the number of steps, the rows of the table, and the devices."""
     assert repr(many([1.0] * 40)) == "<Steps: 40 steps in 10 rows; devices: cuda:0>"
     assert repr(Steps()) == "<Steps: 0 steps in 0 rows; devices: none>"
 
 
-def test_the_table_can_be_had_as_a_data_frame() -> None:
-    """One row a group, one column a figure."""
+def test_the_table_becomes_a_data_frame() -> None:
+    """One row for each group, one column for each figure."""
     frame = many([2.0, 5.0]).to_pandas()
 
     assert list(frame["cuda:0/peak_allocated"]) == [2.0, 5.0]
@@ -107,8 +105,8 @@ def test_the_table_can_be_had_as_a_data_frame() -> None:
     assert np.isnan(frame["content_tokens"]).all()
 
 
-def test_a_data_frames_names_are_no_series() -> None:
-    """What a column is called in the frame of the steps means nothing else in that of the session."""
+def test_a_data_frames_names_are_not_those_of_series() -> None:
+    """No column of the steps' frame means something else in the session's frame."""
     metrics = (*ROLES, *HELD, "activations")
     session = recorder_of((1.0,) * 2 * len(metrics), keys=(GPU, "cpu"), metrics=metrics).session
     of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
@@ -137,23 +135,23 @@ def stepped(counts: dict[str, float], *heights: float) -> StepGroup:
     [({}, math.nan), ({"tokens": 8.0}, 8.0), ({"tokens": 8.0, "largest_batch": 4.0}, 4.0)],
 )
 def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: float) -> None:
-    """All of its tokens, where it is one batch."""
+    """All of its tokens, if it has one batch."""
     step = stepped(counts)
 
     assert step.devices[GPU].worst_tokens == pytest.approx(worst, nan_ok=True)
     assert step.tokens == pytest.approx(counts.get("tokens", math.nan), nan_ok=True)
 
 
-def test_steps_that_cannot_be_joined_go_from_the_oldest_on() -> None:
-    """Where each has a parent of its own, half of them make room for the newer ones."""
+def test_steps_that_cannot_be_merged_are_dropped_from_the_oldest_on() -> None:
+    """If each has its own parent, half of them are dropped to make room."""
     steps = many([1.0] * 9, most=8, parents=[*range(1, 10)])
 
     assert [(one.first, one.last) for one in steps] == [(at, at) for at in range(5, 10)]
     assert steps.count == 9
 
 
-def test_steps_that_cannot_be_joined_are_told_from_the_newest_on() -> None:
-    """As many as were asked for."""
+def test_of_steps_that_cannot_be_merged_the_newest_are_returned() -> None:
+    """As many as were requested."""
     steps = many([1.0] * 6, most=8, parents=[*range(1, 7)])
 
     assert steps.folded(3)[:, 1].tolist() == [4.0, 5.0, 6.0]
@@ -167,20 +165,20 @@ def test_steps_that_cannot_be_joined_are_told_from_the_newest_on() -> None:
         (17, [(1, 4), (5, 8), (9, 12), (13, 16), (17, 17)]),
     ],
 )
-def test_steps_are_joined_by_twos_and_fours(count: int, rows: list[tuple[int, int]]) -> None:
-    """Twice as many a row, each time that there is no room; the newest row fills up first."""
+def test_steps_are_merged_by_twos_and_fours(count: int, rows: list[tuple[int, int]]) -> None:
+    """A row has twice as many steps after each fold; the newest row fills up first."""
     assert [(one.first, one.last) for one in many([1.0] * count, most=8)] == rows
 
 
 def test_before_the_first_step_none_has_ended() -> None:
-    """Whatever ends is later."""
+    """Any time is later than the end of the newest step."""
     assert many([]).ended_at == -math.inf
     assert many([1.0, 1.0]).ended_at == 2.5
 
 
 @pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (2, 2)])
 def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
-    """As many as there may be stay as they are; the newest stays apart."""
+    """As many as fit stay single; the newest is never merged."""
     steps = many([1.0] * 8, most=8)
     folded = steps.folded(most)
 
@@ -189,7 +187,7 @@ def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> 
 
 
 def test_a_step_of_no_span_has_no_parent() -> None:
-    """What a step was not counted of is not known, nor is what it never had."""
+    """Figures that were not counted are unknown."""
     step = stepped({})
 
     assert (step.parent, step.first, step.last, step.start, step.stop) == (0, 3, 3, 0.0, 2.0)
@@ -197,6 +195,8 @@ def test_a_step_of_no_span_has_no_parent() -> None:
 
 
 @pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
-def test_a_step_tells_of_the_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
-    """Where nothing was allocated there is nothing to tell; the least byte counts."""
+def test_a_step_has_figures_of_the_devices_it_used(
+    heights: tuple[float, ...], *, there: bool
+) -> None:
+    """A device without allocations has none; a single byte is enough."""
     assert (GPU in stepped({}, *heights).devices) is there

@@ -1,4 +1,4 @@
-"""The timeline keeps the shape of a run of any length, and the highs since any opening, in bounded memory."""
+"""The timeline keeps the shape of a run of any length, and the highs of open spans, in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
     st.lists(st.tuples(st.floats(0, 1e12), st.just(math.nan) | st.floats(0, 9)), max_size=600),
     st.sampled_from([2, 8, 64, 128]),
 )
-def test_looking_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
-    """Samples wait to be put into rows together; a timeline that is read after each has the same rows.
+def test_reading_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
+    """Samples wait to be entered together; a timeline that is read after each one has the same rows.
 
     So has one to which they were added at once.
     """
@@ -38,8 +38,8 @@ def test_looking_changes_nothing(samples: list[tuple[float, float]], capacity: i
     assert at_once == patient
 
 
-def test_two_threads_may_append_and_look() -> None:
-    """While one thread appends and another looks, no sample is lost or taken in twice."""
+def test_one_thread_may_append_while_another_reads() -> None:
+    """No sample is lost or entered twice."""
     timeline = Timeline(1, capacity=1 << 16)
     stop = threading.Event()
 
@@ -58,7 +58,7 @@ def test_two_threads_may_append_and_look() -> None:
 
 
 def test_the_longest_gaps_are_kept() -> None:
-    """With more gaps than are kept, the shortest goes first."""
+    """If there are too many gaps, the shortest is dropped first."""
     timeline = Timeline(1)
     for second in range(GAPS_KEPT + 1):
         timeline.add_gap(float(second), second + (0.1 if second == 7 else 0.5))
@@ -92,7 +92,7 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
 def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
     start: float, stop: float, times: list[int], gaps: int
 ) -> None:
-    """As many as it says, each with its readings, and gaps at its ends too; the whole is as before."""
+    """With the readings of its rows, and gaps at its ends too; the whole does not change."""
     timeline = Timeline(2, capacity=64)
     for at in range(10):
         timeline.append(float(at), (float(at), 2.0 * at))
@@ -109,8 +109,8 @@ def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
 
 @pytest.mark.parametrize("look_every", [1, 7, 1000])
 @pytest.mark.parametrize("samples", [1, 8, 9, 17, 100, 500])
-def test_each_row_stands_for_as_many_samples_in_a_row(samples: int, look_every: int) -> None:
-    """From its time on; only the last may stand for fewer. However often it was looked at meanwhile."""
+def test_each_row_stands_for_the_same_number_of_samples(samples: int, look_every: int) -> None:
+    """From its time on; only the last may stand for fewer, however often it was read meanwhile."""
     timeline = Timeline(1, capacity=8)
     heights = [float(at * 37 % 101) for at in range(samples)]
     for at, height in enumerate(heights):
@@ -129,7 +129,7 @@ def test_each_row_stands_for_as_many_samples_in_a_row(samples: int, look_every: 
 
 @pytest.mark.parametrize("rows", [3, 4, 5])
 def test_very_many_series_have_few_rows(rows: int) -> None:
-    """Of an odd number of them the last one stays as it is."""
+    """If their number is odd, the last row stays as it is."""
     width = CELLS // (rows - 1)
     timeline = Timeline(width, capacity=4096)
     counts, times = [], []
@@ -148,7 +148,7 @@ ACTIONS = st.lists(st.sampled_from(["note", "open", "close", "ask"]), max_size=6
 
 
 def highest(rows: list[tuple[float, ...]]) -> list[float]:
-    """Return the highest of each column, the slow way."""
+    """Return the highest value of each column, computed the slow way."""
     width = max(len(row) for row in rows)
     columns = [[row[at] for row in rows if at < len(row)] for at in range(width)]
     return [
@@ -158,7 +158,7 @@ def highest(rows: list[tuple[float, ...]]) -> list[float]:
 
 @given(actions=ACTIONS, data=st.data())
 def test_any_interleaving_keeps_every_high(actions: list[str], data: Any) -> None:
-    """Nested or overlapping, asked or not, with columns added: each opening has the highest since it."""
+    """Nested or overlapping, read or not, with new columns: each opening has the highest value since."""
     highs: Highs[int] = Highs()
     truth: dict[int, list[tuple[float, ...]]] = {}
     width = 1
@@ -189,7 +189,7 @@ def _padded(values: list[float]) -> list[float]:
     return [*values, *[NOTHING] * (3 - len(values))]
 
 
-def test_neighbours_without_end_do_not_pile_up_in_what_they_lie_in() -> None:
+def test_many_inner_openings_do_not_pile_up_in_the_outer_one() -> None:
     """An outer opening that is never the newest keeps a bounded number of rows."""
     highs: Highs[int] = Highs()
     highs.open(-1, (0.0,))
@@ -202,8 +202,8 @@ def test_neighbours_without_end_do_not_pile_up_in_what_they_lie_in() -> None:
     assert highs.since(-1) == [10 * MOST_ROWS - 1.0]
 
 
-def test_what_is_not_open_has_no_highs() -> None:
-    """Asking after the end gives nothing."""
+def test_a_closed_key_has_no_highs() -> None:
+    """Reading it after the end returns nothing."""
     highs: Highs[str] = Highs()
     highs.open("a", (1.0,))
     highs.close("a")

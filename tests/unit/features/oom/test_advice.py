@@ -1,4 +1,4 @@
-"""What is advised after an out-of-memory error, from where on, and what it then says."""
+"""The advice after an out-of-memory error: its thresholds, and its texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def training(kind: Any = "forward", *, counts: Any = None, **more: Any) -> Incid
 
 
 def advice_of(words: str, known: Incident, cause: Cause = "unknown") -> Advice | None:
-    """Return the advice whose action has these words, if a cause, or what takes memory, calls for it."""
+    """Return the advice whose action has these words, if a cause or a part of memory calls for it."""
     found = [*remedies(known, cause), *savings(known)]
     return next((one for one in found if words in one.action), None)
 
@@ -101,7 +101,7 @@ def beside(origin: Any, cache: float) -> Incident:
 def test_advice_has_a_reason_and_a_saving(
     words: str, known: Incident, cause: Cause, gib: float | None
 ) -> None:
-    """It is given where it would help, with the bytes that it would save, and nowhere else."""
+    """It is given only if it would help, with the bytes that it would save."""
     told = advice_of(words, known, cause)
 
     assert (None if told is None else told.bytes) == (None if gib is None else gib * GIB)
@@ -118,10 +118,10 @@ def test_advice_has_a_reason_and_a_saving(
         (40.0, NAN, ""),
     ],
 )
-def test_a_request_larger_than_all_there_is_is_told_as_so_many_times(
+def test_a_request_beyond_the_device_is_given_as_a_multiple(
     asked: float, total: float, words: str
 ) -> None:
-    """Digits behind the point up to ten times; a request that might fit is to be made in pieces."""
+    """With a decimal up to ten times; a request that might fit should be made in pieces."""
     told = advice_of("in chunks", incident(asked=asked, free=1.0, total=total), "huge")
 
     assert told is not None
@@ -132,8 +132,8 @@ def test_a_request_larger_than_all_there_is_is_told_as_so_many_times(
 
 
 @pytest.mark.parametrize(("left", "said"), [(0, False), (5 * 2**30, True)])
-def test_what_an_error_keeps_is_told(left: int, *, said: bool) -> None:
-    """Where nothing else holds it, so that `%memholders --free errors` would free it."""
+def test_memory_that_only_an_error_holds_is_named(left: int, *, said: bool) -> None:
+    """`%memholders --free errors` would free it."""
     told = advise(incident(**FULL, seen=Seen(freed=left)), OomDiagnosis("unknown", "It is."))
 
     assert any("%memholders --free errors" in one.action for one in told) is said
@@ -142,10 +142,8 @@ def test_what_an_error_keeps_is_told(left: int, *, said: bool) -> None:
 @pytest.mark.parametrize(
     ("reserved", "asked", "share"), [(30.0, 10.0, "0.5"), (30.0, 11.0, "0.55"), (70.0, 11.0, "1")]
 )
-def test_a_limit_is_to_be_raised_to_what_is_needed(
-    reserved: float, asked: float, share: str
-) -> None:
-    """In twentieths of the device, and to all of it at most."""
+def test_a_limit_should_be_raised_to_the_need(reserved: float, asked: float, share: str) -> None:
+    """In twentieths of the device, up to all of it."""
     limited = incident(asked=asked, free=40.0, reserved=reserved, allowed=32.0)
     told = advice_of("Raise", limited, "limit")
 
@@ -165,10 +163,10 @@ def test_a_limit_is_to_be_raised_to_what_is_needed(
         ),
     ],
 )
-def test_other_processes_are_named_by_how_much_they_take(
+def test_other_processes_are_named_with_their_use(
     processes: dict[int, int], named: str, saving: str
 ) -> None:
-    """Three of them at most; where none is known, by what names them."""
+    """At most three; if none is known, the tool that lists them."""
     listed = tuple((number, size * GIB) for number, size in processes.items())
     told = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")
 

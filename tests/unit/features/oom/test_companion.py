@@ -1,4 +1,4 @@
-"""What goes along with a watch and says why it ran out of memory."""
+"""The companion of a watch that explains why memory ran out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Run:
         self.shown = self.companion.conclude(self.session, cell)
 
     def hold(self, gib: float = 77) -> None:
-        """Let the GPU have so many GiB for a second."""
+        """Let the GPU hold some GiB for a second."""
         self.stage.hold({"cuda:0": gib * GIB}, 1.0)
 
     @property
@@ -74,7 +74,7 @@ class Run:
 
     @property
     def marks(self) -> list[tuple[str, float, float]]:
-        """What is marked on the chart: the label, when, and what was allocated."""
+        """The marks on the chart: label, time, and allocated bytes."""
         assert {guide.kind for guide in self.session.guides} <= {"oom"}
         return [(guide.label, guide.start, guide.last) for guide in self.session.guides]
 
@@ -84,8 +84,8 @@ def out_of_memory(asked: float = 2.0) -> BaseException:
     return error
 
 
-def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
-    """The card has the step in which it happened, though that has ended by then."""
+def test_an_error_has_the_spans_that_were_open_at_that_instant() -> None:
+    """The card has the step of the error, though it has ended by then."""
     run = Run()
     stage = run.stage
     with (
@@ -108,7 +108,7 @@ def test_an_error_is_told_with_what_was_open_at_that_instant() -> None:
 
 
 def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) -> None:
-    """On autograd's thread, which may have no Python, all is noted, and it is told that it was there."""
+    """On autograd's thread, which may have no Python, all figures are noted, and the pass is named."""
     run = Run()
     with run.cell(out_of_memory()):
         run.stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
@@ -120,8 +120,8 @@ def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) 
     assert run.findings[0].evidence["observed"] is True
 
 
-def test_what_dry_runs_tried_takes_the_place_of_general_advice() -> None:
-    """The card has one list: what was tried, with its figures, and of the rest what no dry run can try."""
+def test_results_of_dry_runs_replace_general_advice() -> None:
+    """The card has one list: changes with their figures, then advice that no dry run can try."""
     run = Run()
     move = Move("Adafactor", (), 4, 512, 1, "", int(20 * GIB), 19.0 * GIB, 21.0 * GIB, 80.0 * GIB)
     texts = []
@@ -154,7 +154,7 @@ def test_what_dry_runs_tried_takes_the_place_of_general_advice() -> None:
     ],
 )
 def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseException) -> None:
-    """Where no GPU is known the card says that the reason is not, and has none of the host's figures."""
+    """If no GPU is known, the card calls the cause unknown, and has none of the host's figures."""
     run = Run(gpus=0)
     with run.cell(error):
         run.stage.hold({"cpu": 8 * GIB}, 1.0)
@@ -166,7 +166,7 @@ def test_an_error_of_a_gpu_is_not_explained_with_the_machine(error: BaseExceptio
 
 
 def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
-    """That no size was found speaks of no GPU: without one the machine's own memory is meant."""
+    """An error that no size was found names no GPU: without one, the machine's memory is meant."""
     run = Run(gpus=0)
     with run.cell(RuntimeError("No executable batch size found, reached zero.")):
         pass
@@ -176,7 +176,7 @@ def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("error", [None, RuntimeError("the planner is out of memory slots")])
 def test_without_an_error_about_memory_there_is_nothing(error: BaseException | None) -> None:
-    """No card, no finding, no mark; words about memory in a user's own error are no reason for one."""
+    """No card, no finding, no mark, even if a user's own error mentions memory."""
     run = Run()
     with run.cell(error):
         pass
@@ -197,7 +197,7 @@ def test_without_an_error_about_memory_there_is_nothing(error: BaseException | N
     ],
 )
 def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) -> None:
-    """An attempt that was tried again with success has a finding, and no card."""
+    """An attempt that was repeated with success has a finding, and no card."""
     run = Run()
     with run.cell() as cell:
         for asked in sizes:
@@ -211,7 +211,7 @@ def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) 
 
 
 def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
-    """Of several the one whose request the error names is told, and how many there were before."""
+    """The card is about the event that the error names, with the number of earlier ones."""
     run = Run()
     with run.cell(out_of_memory(2.0)):
         for asked in (8, 4, 2):
@@ -221,7 +221,7 @@ def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
 
 
 def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
-    """Caught or not, with what was allocated at that instant by the allocator's own count."""
+    """Caught or not, with the allocated bytes of that instant by the allocator's own counter."""
     run = Run()
     with run.cell(out_of_memory(4.0)):
         for asked in (8, 4):
@@ -248,7 +248,7 @@ def test_of_very_many_events_the_newest_are_marked() -> None:
 
 
 def test_two_watches_of_one_session_mark_an_event_once() -> None:
-    """Running out within a watched block of a watched cell has one mark on the chart."""
+    """An error within a watched block of a watched cell has one mark on the chart."""
     run = Run()
     inner = OutOfMemory(observer=run.observer)
     with run.cell(), run.stage.span("block", "y") as block:
@@ -258,8 +258,8 @@ def test_two_watches_of_one_session_mark_an_event_once() -> None:
     assert len(run.marks) == 1
 
 
-def test_an_error_that_nobody_observed_is_told_by_its_text_and_where_it_left_the_code() -> None:
-    """With the spans that it went through, and a mark at the reading nearest to it."""
+def test_an_unobserved_error_is_explained_by_its_text_and_its_spans() -> None:
+    """With the spans that it ended, and a mark at the nearest reading."""
     run = Run(can_observe=False)
     with run.cell(out_of_memory()):
         with run.stage.span("evaluate", "evaluate at step 40", "raised OutOfMemoryError"):
@@ -270,8 +270,8 @@ def test_an_error_that_nobody_observed_is_told_by_its_text_and_where_it_left_the
     assert run.marks == [("out of memory: 2.00 GiB requested", 1.0, 77 * GIB)]
 
 
-def test_an_error_that_says_no_size_is_marked_without() -> None:
-    """Where neither the allocator nor the error says what was asked for, the mark has no figure."""
+def test_an_error_without_a_size_is_marked_without_one() -> None:
+    """Neither the allocator nor the text has the size of the request."""
     run = Run(can_observe=False)
     with run.cell(RuntimeError("CUDA error: out of memory")):
         run.hold()
@@ -279,7 +279,7 @@ def test_an_error_that_says_no_size_is_marked_without() -> None:
 
 
 def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
-    """Attaching would initialise it: nothing is before the user's code has; the next tick does it, once."""
+    """Attaching would initialise CUDA, so a tick attaches once the user's code has done that."""
     run = Run(initialized=False)
     with run.cell():
         assert run.recorder.subscribers
@@ -293,7 +293,7 @@ def test_cuda_that_comes_up_within_the_cell_is_found_by_a_tick() -> None:
 
 @pytest.mark.parametrize("ran_out", [False, True])
 def test_a_doubtful_error_counts_where_memory_did_run_out(*, ran_out: bool) -> None:
-    """What cuDNN says where a workspace does not fit it says for other reasons, too."""
+    """An error of cuDNN for a workspace that does not fit also has other causes."""
     run = Run()
     with run.cell(
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if")
@@ -305,7 +305,7 @@ def test_a_doubtful_error_counts_where_memory_did_run_out(*, ran_out: bool) -> N
 
 @pytest.mark.usefixtures("uncollected")
 def test_neither_the_error_nor_its_frames_are_kept() -> None:
-    """The error, and a big object in a function that it went through, go when the user lets them go."""
+    """The error, and a large object in one of its functions, are freed when the user drops them."""
     run = Run()
 
     class Big:
@@ -333,7 +333,7 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_of_nested_watches_the_inner_one_shows_its_card(*, quiet: bool) -> None:
-    """One error is shown once, and found by both; an inner watch that is quiet leaves it to the outer."""
+    """One error has one card, and a finding in both; a quiet inner watch leaves the card to the outer one."""
     run = Run()
     inner = OutOfMemory(WatchOptions(quiet=quiet), observer=run.observer)
     with run.cell(out_of_memory()):
@@ -360,7 +360,7 @@ except MemoryError:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
 def test_a_limit_of_the_shells_is_the_reason() -> None:
-    """Under ``ulimit -v`` a real allocation fails: the limit is said, not what the machine has free."""
+    """Under ``ulimit -v`` the card names the limit, not the machine's free memory."""
     done = run_alone(UNDER_A_LIMIT)
     assert "limit Limit reached: ulimit -v" in done.stdout
     assert "2.00 GiB requested, this process may use" in done.stdout

@@ -1,4 +1,4 @@
-"""Why memory ran out, and what to change: scripted errors of which the reason is known."""
+"""The cause of an out-of-memory error and the advice, for scripted errors with known causes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.data.parted import NAN
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_reason_is_found(case: Case) -> None:
-    """Of each scripted error the reason is the one that the script has."""
+def test_the_cause_is_found(case: Case) -> None:
+    """Each scripted error gets the cause of its script."""
     assert diagnose(case.incident).cause == case.cause
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_advice_has_a_reason_here(case: Case) -> None:
-    """What applies is said, in order; what does not apply is not; never more than five."""
+    """The advice that applies is given in order, and no other; never more than five."""
     told = advise(case.incident, diagnose(case.incident))
     assert len(told) <= MOST
     for advice, words in zip(told, case.advice, strict=False):
@@ -48,7 +48,7 @@ def test_advice_has_a_reason_here(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_sentences_are_whole(case: Case) -> None:
-    """A sentence begins with a capital, ends with one stop, and has no figure that is not known."""
+    """A sentence begins with a capital, ends with one full stop, and has no unknown figure."""
     diagnosis = diagnose(case.incident)
     advice = advise(case.incident, diagnosis)
     finding = finding_of(case.incident, diagnosis, advice, spans()[0])
@@ -67,10 +67,10 @@ def test_sentences_are_whole(case: Case) -> None:
         (("activation_checkpointing", "gradient_checkpointing"), "activation_checkpointing"),
     ],
 )
-def test_checkpointing_is_called_as_the_installed_transformers_does(
+def test_checkpointing_has_its_name_in_the_installed_transformers(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], option: str
 ) -> None:
-    """The old name is deprecated where there is a new one, and holds where nothing is known."""
+    """The old name is deprecated in newer versions, and is used if the version is unknown."""
     module = ModuleType("transformers.training_args")
     if arguments:
         module.__dict__["TrainingArguments"] = make_dataclass("TrainingArguments", arguments)
@@ -84,8 +84,8 @@ FIGURES: dict[str, Any] = json.loads((DATA / "oom_figures.json").read_text(encod
 FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?(?: (?:[KMGTP]iB|%))?")
 
 
-def figures_told(incident: Incident) -> dict[str, Any]:
-    """Return the figures of the diagnosis, and of each advice: of its sentence, and what it may save."""
+def figures_in(incident: Incident) -> dict[str, Any]:
+    """Return the figures of the diagnosis and of each advice: of its sentence, and of its saving."""
     diagnosis = diagnose(incident)
     return {
         "diagnosis": FIGURE.findall(diagnosis.sentence),
@@ -101,8 +101,8 @@ def figures_told(incident: Incident) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_figure_is_the_incidents(case: Case) -> None:
-    """Of each scripted error: what is taken, what is free, what each change saves, and in this order."""
-    assert figures_told(case.incident) == FIGURES[case.name]
+    """For each scripted error: used memory, free memory, and the saving of each change, in this order."""
+    assert figures_in(case.incident) == FIGURES[case.name]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_every_figure_is_the_incidents(case: Case) -> None:
     ],
 )
 def test_sizes_beyond_any_machine_have_greater_units(size: float, words: str) -> None:
-    """From 1000 GiB on a size is told in TiB, from 1000 TiB on in PiB."""
+    """From 1000 GiB on a size is in TiB, from 1000 TiB on in PiB."""
     assert format_bytes(size) == words
 
 
@@ -128,7 +128,7 @@ SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
     case=st.sampled_from(CASES),
 )
 def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
-    """Whatever is known or not, there is a diagnosis in a sentence, and advice with reasons."""
+    """Whatever is known, there is a diagnosis in a sentence, and advice with reasons."""
     names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "grown")
     base = case.incident
     incident = Incident(
@@ -156,8 +156,8 @@ def test_the_documented_order_is_the_codes_order() -> None:
     assert places == sorted(places)
 
 
-def test_what_called_a_backward_pass_did_not_ask() -> None:
-    """An optimizer whose closure calls backward(), such as LBFGS, is not what ran out."""
+def test_the_caller_of_a_backward_pass_made_no_request() -> None:
+    """An optimizer whose closure calls backward(), such as LBFGS, did not run out of memory itself."""
     calls = (BACKWARD, "torch._tensor.backward", "__main__.closure", "torch.optim.lbfgs.step")
     assert not in_optimizer(incident(asked=1, free=0, calls=calls))
     assert training(incident(asked=1, free=0, calls=calls))
@@ -176,18 +176,16 @@ def test_what_called_a_backward_pass_did_not_ask() -> None:
         ),
     ],
 )
-def test_the_share_of_the_biggest_part_is_said_of_what_it_is_of(
-    more: dict[str, Any], told: str
-) -> None:
-    """The allocated bytes: not what is free on the machine, nor what a library asked for."""
+def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], told: str) -> None:
+    """The allocated bytes, not the free memory of the machine nor a library's request."""
     parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
     full = incident(asked=8, free=1, parts=parts, **more)
 
     assert told in diagnose(full).sentence
 
 
-def test_growth_that_is_not_known_has_no_figure() -> None:
-    """Predictions that are put together are advised about, whatever is known of their size."""
+def test_unknown_growth_has_no_figure() -> None:
+    """The advice on concatenated predictions is given even if their size is unknown."""
     case = next(one for one in CASES if one.name.startswith("predictions that are put together"))
     for grown in (0.0, float("nan"), -GIB):
         told = advise(replace(case.incident, grown=grown), diagnose(case.incident))
@@ -201,7 +199,7 @@ def test_growth_that_is_not_known_has_no_figure() -> None:
      (0, 1, False), (NAN, 1, False)],
 )  # fmt: skip
 def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool) -> None:
-    """Tokens by words, of two or four bytes, and what the allocator rounds up: here of 1 or 2 MiB."""
+    """Tokens times vocabulary, of two or four bytes, with the allocator's rounding of 1 or 2 MiB."""
     path, model = spans("train", "step", tokens=tokens), ModelFacts(vocabulary=512)
     one = incident(asked=mib / 1024, free=0.01, path=path, model=model)
 
@@ -217,10 +215,10 @@ def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool)
         (81.0, {"weights": 40.0}, "more than cuda:0 has in total"),
     ],
 )
-def test_a_huge_request_is_held_against_what_the_model_leaves(
+def test_a_huge_request_is_compared_with_what_the_model_leaves(
     asked: float, parts: dict[str, float], how: str
 ) -> None:
-    """Where the model itself holds something; else against all there is."""
+    """Or with all memory, if the model itself holds nothing."""
     found = huge(incident(asked=asked, free=1.0, parts=parts))
 
     assert found is not None
@@ -228,8 +226,8 @@ def test_a_huge_request_is_held_against_what_the_model_leaves(
 
 
 @pytest.mark.parametrize(("asked", "promised"), [(30.0, True), (1 / GIB, True), (0.0, False)])
-def test_others_are_no_reason_for_what_nobody_asked_for(asked: float, *, promised: bool) -> None:
-    """That it would have fit is said of a request."""
+def test_other_processes_are_no_cause_without_a_request(asked: float, *, promised: bool) -> None:
+    """The sentence that it would have fit is only for a known request."""
     sentence = diagnose(incident(asked=asked, free=1.0, others=40.0, allocated=1.0)).sentence
 
     assert ("would have fit" in sentence) is promised
@@ -246,5 +244,5 @@ def test_others_are_no_reason_for_what_nobody_asked_for(asked: float, *, promise
     ],
 )
 def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, words: str) -> None:
-    """Nothing is free, but nothing was not asked for."""
+    """Zero free bytes are a figure, a request of zero bytes is not."""
     assert headline(incident(asked=asked, free=free)) == f"Out of memory on cuda:0{words}"

@@ -1,4 +1,4 @@
-"""The card of an out-of-memory error: no script, everything escaped, the same in plain text."""
+"""The card of an out-of-memory error: without a script, fully escaped, and the same in plain text."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def case(words: str) -> Incident:
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_every_card_is_whole(one: Case) -> None:
-    """Each element is closed, there is no script, and nothing unknown is told."""
+def test_every_card_is_well_formed(one: Case) -> None:
+    """Each element is closed, there is no script, and no unknown figure."""
     told = bundle(one.incident)
     assert "a" not in Strict(told["text/html"]).tags
     for text in told.values():
@@ -43,7 +43,7 @@ def test_every_card_is_whole(one: Case) -> None:
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
 def test_both_forms_say_the_same(one: Case) -> None:
-    """The diagnosis and each thing to change stand in the HTML and in the plain text."""
+    """The HTML and the plain text both have the diagnosis and each advice."""
     told = bundle(one.incident)
     diagnosis = diagnose(one.incident)
     plain = told["text/plain"]
@@ -54,7 +54,7 @@ def test_both_forms_say_the_same(one: Case) -> None:
 
 
 def test_the_card_with_a_table_of_changes_is_small() -> None:
-    """Its HTML is at most 15 kB with eight changes: as many as are tried for most trainings."""
+    """Its HTML has at most 15 kB with eight changes, as many as are tried for most trainings."""
     batch, steps = "per_device_train_batch_size", "gradient_accumulation_steps"
     tried: dict[str, tuple[Any, dict[str, str], str]] = {
         "gradient checkpointing": ("arguments", {"gradient_checkpointing": "True"}, "25 % slower"),
@@ -110,14 +110,14 @@ def test_text_from_outside_is_text() -> None:
 def test_the_bar_has_the_request_and_ends_where_memory_does(
     words: str, *, is_drawn: bool, scale: str
 ) -> None:
-    """Dashed, behind the parts."""
+    """The request is dashed, after the parts."""
     drawn = bar_html(case(words))
     assert ("stroke-dasharray" in drawn) is is_drawn
     assert scale in drawn
 
 
 def test_without_parts_there_is_no_bar() -> None:
-    """Nor is there an empty one."""
+    """Not even an empty one."""
     assert bar_html(incident(asked=9.0, free=1.0)) == ""
 
 
@@ -137,10 +137,10 @@ def test_without_parts_there_is_no_bar() -> None:
         ),
     ],
 )
-def test_the_biggest_blocks_are_told_with_their_lines(
+def test_the_biggest_blocks_have_their_lines(
     biggest: tuple[LiveBlocks, ...], lines: list[str]
 ) -> None:
-    """One from before the recording says that instead; where nothing was recorded there are sizes alone."""
+    """A block from before the recording says so instead; without a recording there are only sizes."""
     incident = case("float32 on a card that has")
     assert incident.blocks is not None
     known = replace(incident, blocks=replace(incident.blocks, biggest=biggest))
@@ -149,7 +149,7 @@ def test_the_biggest_blocks_are_told_with_their_lines(
 
 
 def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
-    """Where `ulimit` was met it is the whole, of what this process has mapped, and not the machine."""
+    """With `ulimit`, the bar shows the mapped memory of this process, not the machine."""
     met = case("CPU: a limit of the shell's")
     assert met.met_a_limit
     drawn = bar_html(met)
@@ -163,8 +163,8 @@ def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
     assert sum(widths) <= 100.5
 
 
-def test_a_capacity_is_the_one_that_stands_everywhere() -> None:
-    """It is what NVML tells, as on the card; CUDA's is less by what the driver keeps."""
+def test_the_capacity_is_the_same_as_everywhere() -> None:
+    """NVML's figure, as on the card; CUDA's is lower by the driver's reserve."""
     own = case("full of 16-bit weights")
     device = replace(own.device, total=own.total + 0.6 * GIB)
     told = bundle(replace(own, device=device))["text/plain"]
@@ -173,7 +173,7 @@ def test_a_capacity_is_the_one_that_stands_everywhere() -> None:
 
 
 def test_earlier_errors_are_counted() -> None:
-    """What the code caught before is said at the foot."""
+    """The card ends with the number of errors that the code caught before."""
     incident = case("float32 on a card that has")
     assert "2 earlier out-of-memory errors" in bundle(incident, 2)["text/html"]
     assert "1 earlier out-of-memory error" in bundle(incident, 1)["text/plain"]
@@ -181,7 +181,7 @@ def test_earlier_errors_are_counted() -> None:
 
 
 def test_the_biggest_five_of_other_processes_are_named() -> None:
-    """The biggest first, each with its number and its size."""
+    """The largest first, each with its id and size."""
     processes = tuple((number, number * GIB) for number in (3, 1, 7, 2, 6, 5))
     told = bundle(replace(case("another process has most"), processes=processes))
     named = [f"process {number}: {number}.00\u00a0GiB" for number in (7, 6, 5, 3, 2)]
@@ -195,8 +195,8 @@ def test_the_biggest_five_of_other_processes_are_named() -> None:
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_the_parts_are_what_is_taken(one: Case) -> None:
-    """Each by its name and its size; what is free is no part of it."""
+def test_the_parts_are_the_used_memory(one: Case) -> None:
+    """Each with its name and size; free memory is not a part."""
     anatomy = one.incident.anatomy
     line = [text for text in bundle(one.incident)["text/plain"].splitlines() if "parts: " in text]
     parts = () if anatomy is None else [part for part in anatomy.parts if part.name != "free"]
@@ -219,8 +219,10 @@ PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "ot
         (40.0, ["weights", "activations", "cache"]),
     ],
 )
-def test_a_limit_is_met_by_what_this_process_has_reserved(allowed: float, names: list[str]) -> None:
-    """The cache counts against it, the context and other processes do not; what is free is never drawn."""
+def test_a_limit_counts_the_reserved_memory_of_this_process(
+    allowed: float, names: list[str]
+) -> None:
+    """With the cache, without the context and other processes; free memory is never drawn."""
     one = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
 
     assert [part.name for part in drawn_parts(one)] == names
@@ -228,7 +230,7 @@ def test_a_limit_is_met_by_what_this_process_has_reserved(allowed: float, names:
 
 @pytest.mark.parametrize(("cache", "named"), [(0.0, False), (4.0, True)])
 def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, named: bool) -> None:
-    """Where there is one worth telling."""
+    """If it is large enough to mention."""
     parts = PARTS | {"cache": cache}
     told = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
     names = [name for name, _, _ in told]

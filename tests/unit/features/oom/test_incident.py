@@ -1,4 +1,4 @@
-"""What an out-of-memory error says, of which device and of which request, beside what was read."""
+"""The figures of an out-of-memory error: its device, its request, and the readings."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
 def test_an_error_is_about_the_gpu_that_has_most(
     used: tuple[float, ...], said: str, key: str
 ) -> None:
-    """Unless it says itself which it is about."""
+    """Unless its text names the GPU."""
     session, _ = session_of(*((size, size + 1, 0.0) for size in used))
 
     assert device_of(session, OutOfMemoryText("cuda", said), None).key == key
 
 
-def test_what_apples_allocator_may_use_is_its_capacity() -> None:
-    """It recommends a limit, and knows of no other."""
+def test_the_limit_of_apples_allocator_is_its_capacity() -> None:
+    """It recommends a limit, and has no other figure."""
     session, sample = session_of((1.0, 2.0, 0.0))
     text = OutOfMemoryText("mps", "mps:0", allowed=20 * GIB, total=5.0)
     found = incident_of(session, Failure(text, sample))
@@ -82,10 +82,10 @@ def test_what_apples_allocator_may_use_is_its_capacity() -> None:
         ({}, NAN, NAN, [], 61),
     ],
 )
-def test_what_others_have_is_told_by_who_knows_best(
+def test_use_by_others_comes_from_the_best_source(
     processes: dict[int, float], in_use: float, sampled: float, foreign: list[int], others: float
 ) -> None:
-    """Of 70 GiB in use this process has 9, and up to 2 for CUDA; a container's driver calls it another."""
+    """Of 70 GiB in use this process has 9, and up to 2 for CUDA; in a container it has another id."""
     session, sample = session_of((8.0, 9.0, sampled))
     listed = tuple((number, size * GIB) for number, size in processes.items())
     text = OutOfMemoryText(
@@ -99,7 +99,7 @@ def test_what_others_have_is_told_by_who_knows_best(
 
 @pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
 def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: float) -> None:
-    """Then nobody knows whose it is."""
+    """Then its owner is unknown."""
     session, sample = session_of((8.0, 9.0, NAN))
     text = OutOfMemoryText("cuda", "cuda:0", total=80 * GIB, free=(80 - used) * GIB)
     found = incident_of(session, Failure(text, sample))
@@ -119,24 +119,24 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
         (NAN, "", "cublas", False),
     ],
 )
-def test_an_error_is_of_an_event_if_it_asked_for_as_much(
+def test_an_error_belongs_to_an_event_of_the_same_size(
     asked: float, device: str, origin: Any, *, same: bool
 ) -> None:
-    """Of the same device; a text has two decimals, and may say nothing."""
+    """And of the same device; a text has two decimals, and may have no size."""
     event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 
     assert belongs_to(OutOfMemoryText(origin, device, asked * GIB), event) is same
 
 
 class OddConfig:
-    """A configuration that has nothing yet."""
+    """A configuration that is not filled yet."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
 
 
 class Model:
-    """A model as far as its own fields say what it is; a property of its may do anything."""
+    """A model whose own fields have its settings; its properties may do anything."""
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
@@ -149,8 +149,8 @@ class Model:
         return [self]
 
 
-def test_what_models_say_of_themselves_is_read_from_their_fields() -> None:
-    """None of their code runs; one whose configuration cannot be read says nothing, and the others do."""
+def test_settings_of_models_are_read_from_their_fields() -> None:
+    """None of their code runs; a model with an unreadable configuration is skipped."""
     config = SimpleNamespace(vocab_size=50_000, quantization_config=None)
     failure = failure_of(
         MemoryError(),
@@ -174,8 +174,8 @@ def test_what_models_say_of_themselves_is_read_from_their_fields() -> None:
         ({}, ""),
     ],
 )
-def test_a_batch_is_told_as_far_as_it_is_known(counts: dict[str, float], words: str) -> None:
-    """Samples by tokens where they come to the same; else the one that is known."""
+def test_a_batch_is_described_as_far_as_known(counts: dict[str, float], words: str) -> None:
+    """Samples by tokens if the product is right; otherwise the figure that is known."""
     assert batch(incident(asked=1.0, free=0.5, path=spans("step", **counts))) == words
 
 
@@ -195,10 +195,10 @@ AGAIN = ("torch.nn.functional.linear", "torch.utils.checkpoint.unpack_hook", BAC
         (("torch.nn.functional.linear", "__main__.train"), (), ()),
     ],
 )
-def test_where_it_happened_is_told_once(
+def test_the_place_of_an_error_is_named_once(
     calls: tuple[str, ...], open_spans: Any, words: tuple[str, ...]
 ) -> None:
-    """From the outside in, without the cell; the backward pass also where no span says it."""
+    """From the outside in, without the cell; the backward pass also without a span."""
     one = incident(asked=1.0, free=0.5, calls=calls, path=spans(*open_spans, step=3))
 
     assert where(one) == words

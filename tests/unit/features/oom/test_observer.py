@@ -1,4 +1,4 @@
-"""What is noted when the CUDA allocator runs out: figures and names, and nothing that disturbs."""
+"""The observer of the CUDA allocator: it notes figures and names, and disturbs nothing."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SEGMENTS = [
 
 
 def listening(cuda: FakeCuda, **more: Any) -> list[OomEvent]:
-    """Return what will be noted of the events to come."""
+    """Return the list of events to come."""
     told: list[OomEvent] = []
     OomObserver(CudaAllocator(cuda.modules), **more).listen(told.append)
     return told
@@ -73,7 +73,7 @@ def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
 
 
 def test_an_event_has_the_allocators_figures() -> None:
-    """What was asked, what is free, the ceiling, the counters, the card and who asked are noted."""
+    """The request, the free memory, the ceiling, the counters, the card and the running functions."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["allocated_bytes"]["all"]["current"] = 6 * GIB
     (told,) = observed(cuda, asked=4 * GIB, free=GIB, ceiling=16 * GIB)
@@ -84,8 +84,10 @@ def test_an_event_has_the_allocators_figures() -> None:
     assert f"{__name__}.observed" in told.calls
 
 
-def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Autograd's thread has no Python: all figures are there, and who called the backward pass is named."""
+def test_a_backward_pass_is_named_by_the_thread_that_waits_for_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Autograd's thread has no Python: all figures are there, with the caller of the backward pass."""
     cuda = FakeCuda(SEGMENTS)
     told = listening(cuda)
 
@@ -103,7 +105,7 @@ def test_a_backward_pass_is_told_by_who_waits_for_it(capsys: pytest.CaptureFixtu
 
 
 def test_python_within_a_backward_pass_comes_first() -> None:
-    """What autograd's thread runs, such as a user's Function, is told before who waits for it."""
+    """Functions on autograd's thread, such as a user's Function, come before those of the waiting thread."""
     cuda = FakeCuda(SEGMENTS)
     told = listening(cuda)
 
@@ -119,7 +121,7 @@ def test_python_within_a_backward_pass_comes_first() -> None:
 
 
 def test_another_thread_of_c_has_no_caller() -> None:
-    """A thread that is none of autograd's is not told by who waits for autograd at that time."""
+    """A thread that is not autograd's is not attributed to one that waits for autograd."""
     cuda = FakeCuda(SEGMENTS)
     told = listening(cuda)
     cuda.run_out_in_backward(name=b"loader")
@@ -127,7 +129,7 @@ def test_another_thread_of_c_has_no_caller() -> None:
 
 
 def test_of_two_backward_passes_none_is_named() -> None:
-    """Where two threads wait, either may be the one, and neither is told."""
+    """If two threads wait, either may be the caller, so neither is named."""
     cuda = FakeCuda(SEGMENTS)
     told = listening(cuda)
     waits, ends = threading.Event(), threading.Event()
@@ -146,8 +148,8 @@ def test_of_two_backward_passes_none_is_named() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_nothing_of_who_waits_is_kept() -> None:
-    """A frame that was looked at would keep what its function holds, until a collection."""
+def test_no_frame_of_the_waiting_thread_is_kept() -> None:
+    """A kept frame would keep the variables of its function until a collection."""
     cuda = FakeCuda(SEGMENTS)
     told = listening(cuda)
 
@@ -167,14 +169,14 @@ def test_nothing_of_who_waits_is_kept() -> None:
     ("asked", "largest", "free"), [(4 * GIB, 2 * GIB, 3 * GIB + 512), (2 << 20, 2 << 20, 2 << 20)]
 )
 def test_blocks_are_summed_up(asked: int, largest: int, free: int) -> None:
-    """Large and small requests have a pool each; private pools and other devices are apart."""
+    """Large and small requests have separate pools; private pools and other devices are left out."""
     told = summed_up(SEGMENTS, 0, asked)
     assert (told.largest_free, told.free, told.private_free) == (largest, free, 9 * GIB)
     assert (told.count, told.expandable) == (9, True)
 
 
-def test_the_biggest_blocks_are_told_by_the_users_line() -> None:
-    """Blocks made at one line are one entry, and the line is the user's, not a library's."""
+def test_the_biggest_blocks_have_the_users_line() -> None:
+    """Blocks of one line are one entry, and the line is the user's, not a library's."""
     told = summed_up(SEGMENTS, 0, 4 * GIB).biggest
     assert told == (
         LiveBlocks(3.0 * GIB, 2, "train.py, line 12, in step"),
@@ -191,7 +193,7 @@ def test_the_biggest_blocks_are_told_by_the_users_line() -> None:
     ],
 )
 def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> None:
-    """A cell's file has no name that anybody knows; without a line of the user's a library's is told."""
+    """The file name of a cell means nothing to people; without a user's line, a library's is given."""
     block = {"size": 8, "state": "active_allocated", "frames": frames}
     (biggest,) = summed_up([{"device": 0, "blocks": [block]}], 0, GIB).biggest
     assert biggest.where == where
@@ -201,14 +203,14 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
     ("modules", "settled"), [({}, False), (FakeCuda(can_observe=False).modules, True)]
 )
 def test_where_there_are_no_observers_none_is_attached(modules: Any, *, settled: bool) -> None:
-    """A process without torch is left alone, and may import it; a build for CPUs is asked once."""
+    """A process without torch is left alone, and may import it later; a build for CPUs is asked once."""
     observer = OomObserver(CudaAllocator(modules))
     observer.listen(lambda _event: None)
     assert observer.settled is settled
 
 
 def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
-    """Under cudaMallocAsync attaching raises, and the error's text is what remains."""
+    """Attaching raises under cudaMallocAsync, and only the error's text remains."""
     asked: list[object] = []
 
     def refuse(observer: object) -> None:
@@ -225,7 +227,7 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 
 
 def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a listener raises would take the place of the user's own error; it costs one line."""
+    """A listener's exception would replace the user's own error; it becomes one line."""
     cuda = FakeCuda()
     observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(Mock(side_effect=ValueError("broken")))
@@ -234,7 +236,7 @@ def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[s
 
 
 def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor what the allocator's own functions raise there."""
+    """Nor do exceptions of the allocator's own functions."""
     cuda = FakeCuda()
     cuda.stats = {}
     assert observed(cuda)[0].readings == {}
@@ -243,8 +245,8 @@ def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture
     assert "not looked at" in capsys.readouterr().err
 
 
-def test_where_nobody_listens_nothing_is_looked_at() -> None:
-    """What is attached stays attached, and costs nothing once no watch is left."""
+def test_without_listeners_nothing_is_read() -> None:
+    """The observer stays attached, but costs nothing without a watch."""
     cuda = FakeCuda(SEGMENTS)
     told: list[OomEvent] = []
     observer = OomObserver(CudaAllocator(cuda.modules))
@@ -255,8 +257,8 @@ def test_where_nobody_listens_nothing_is_looked_at() -> None:
     assert cuda.snapshots == 0
 
 
-def test_too_many_blocks_are_not_looked_at() -> None:
-    """The counters say how many there are, before any is looked at."""
+def test_too_many_blocks_are_not_read() -> None:
+    """The counters have their number before any is read."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["active"]["all"]["current"] = MOST_BLOCKS + 1
     (told,) = observed(cuda)
@@ -264,8 +266,8 @@ def test_too_many_blocks_are_not_looked_at() -> None:
     assert cuda.snapshots == 0
 
 
-def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> None:
-    """Looking takes at most a share of the time, where code tries again and again."""
+def test_blocks_of_frequent_events_are_read_now_and_then() -> None:
+    """Reading takes a limited share of the time if code tries again and again."""
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
     told = listening(cuda, clock=lambda: next(times))
@@ -274,8 +276,8 @@ def test_of_one_event_after_another_the_blocks_are_looked_at_now_and_then() -> N
     assert [one.blocks is None for one in told] == [False, True, False]
 
 
-def test_each_device_that_runs_out_has_its_blocks_looked_at() -> None:
-    """In a backward pass under DataParallel all of them may run out at the same instant."""
+def test_blocks_of_each_device_that_runs_out_are_read() -> None:
+    """In a backward pass under DataParallel, all devices may run out at the same instant."""
     cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.1, 0.2))
     told = listening(cuda, clock=lambda: next(times))
@@ -284,8 +286,8 @@ def test_each_device_that_runs_out_has_its_blocks_looked_at() -> None:
     assert [one.device for one in told if one.blocks is not None] == ["cuda:0", "cuda:1"]
 
 
-def test_an_older_torch_brings_its_history_along() -> None:
-    """There the blocks are looked at only where no history is recorded, which takes seconds to copy."""
+def test_an_older_torch_lists_blocks_only_without_a_history() -> None:
+    """Its list of blocks includes the recorded history, which takes seconds to copy."""
     cuda = FakeCuda(SEGMENTS, old=True)
     assert observed(cuda)[0].blocks is not None
     cuda.recording = True

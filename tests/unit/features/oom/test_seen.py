@@ -1,4 +1,4 @@
-"""What is seen of memory while an error is alive: who holds it, and what the code would have needed next."""
+"""Observations while an error is alive: the holders of memory, and the memory needed next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = LlamaConfig(
 
 
 class Seeing:
-    """Looks at the error that leaves it, as a watch does: no variable of the caller's has it."""
+    """Observes the error that leaves it, like a watch, without a variable of the caller's that holds it."""
 
     seen: Seen
 
@@ -36,20 +36,20 @@ class Seeing:
 
 
 class Notebook(dict[str, Any]):
-    """The variables of a notebook, whose cells are run as Python compiles them."""
+    """The variables of a notebook, whose cells are compiled and run by Python."""
 
     def __init__(self, **names: Any) -> None:
         super().__init__(__name__="__main__", torch=torch, fail=fail, **names)
 
     def see(self, cell: str) -> Seen:
-        """Return what is seen of the error that a cell raises."""
+        """Return the observations on the error of a cell."""
         with Seeing() as looked:
             exec(compile(cell, "<cell>", "exec"), self)
         return looked.seen
 
 
 class Trainer:
-    """Has a model to train, and one that it compares that with."""
+    """Has a model to train, and a reference model."""
 
     def __init__(self, model: Any, reference: Any) -> None:
         self.model, self.parts = model, {"reference": [reference]}
@@ -66,7 +66,7 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Notebook]:
-    """Return what makes the notebook of this process."""
+    """Return a function that makes the notebook of this process."""
     # However much the tests before have left in it, nothing is left out for want of time.
     monkeypatch.setattr(module, "MOST_SECONDS", 60.0)
 
@@ -79,7 +79,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Notebook]:
 
 
 def a_model(**more: Any) -> Any:
-    """Return a model with its optimizer, of which a step has been made."""
+    """Return a model with its optimizer after one step."""
     model = LlamaForCausalLM(CONFIG)
     optimizer = torch.optim.AdamW(model.parameters(), **more)
     model(
@@ -95,8 +95,10 @@ def bytes_of(model: Any) -> int:
     return sum(weight.nbytes for weight in model.parameters())
 
 
-def test_what_a_variable_holds_too_is_not_promised(notebook: Callable[..., Notebook]) -> None:
-    """`%memholders --free errors` frees what the error's functions hold alone."""
+def test_memory_that_a_variable_also_holds_is_not_promised(
+    notebook: Callable[..., Notebook],
+) -> None:
+    """`%memholders --free errors` frees only what the functions of the error hold alone."""
     seen = notebook(kept=[]).see(
         "def run():\n"
         "    alone = torch.zeros(1024, 1024)\n"
@@ -107,10 +109,10 @@ def test_what_a_variable_holds_too_is_not_promised(notebook: Callable[..., Noteb
     assert seen.freed == 4 * MIB
 
 
-def test_what_a_function_that_still_runs_holds_is_not_promised(
+def test_memory_of_a_running_function_is_not_promised(
     notebook: Callable[..., Notebook],
 ) -> None:
-    """It may catch the error, and then has its variables."""
+    """The function may catch the error, and then keeps its variables."""
     notebook()
 
     def run(given: Any) -> None:
@@ -127,7 +129,7 @@ def test_what_a_function_that_still_runs_holds_is_not_promised(
 
 
 def test_losses_kept_with_their_graphs_are_named(notebook: Callable[..., Notebook]) -> None:
-    """With how many they are, and what they hold; nothing is promised of the error."""
+    """With their number and bytes; nothing is promised for freeing the error."""
     seen = notebook(kept=[], model=torch.nn.Linear(64, 64)).see(
         "for _ in range(30):\n    kept.append(model(torch.randn(1000, 64)).relu().sum())\nfail()"
     )
@@ -138,7 +140,7 @@ def test_losses_kept_with_their_graphs_are_named(notebook: Callable[..., Noteboo
 
 
 def test_losses_that_a_function_kept_are_named_by_it(notebook: Callable[..., Notebook]) -> None:
-    """Without the error before it: that is freed, and the next run keeps them again."""
+    """Without the error in the path: it will be freed, and the next run keeps the losses again."""
     seen = notebook(model=torch.nn.Linear(64, 64)).see(
         "def run():\n"
         "    losses = []\n"
@@ -153,10 +155,10 @@ def test_losses_that_a_function_kept_are_named_by_it(notebook: Callable[..., Not
 
 
 @pytest.mark.parametrize("name", ["hidden_states", "attentions"])
-def test_what_one_forward_pass_returned_is_not_kept(
+def test_the_output_of_one_forward_pass_is_not_kept_graphs(
     notebook: Callable[..., Notebook], name: str
 ) -> None:
-    """The states of all layers are several tensors with graphs, and those of one step."""
+    """The hidden states of all layers are several tensors with graphs, but of one step."""
     seen = notebook(model=torch.nn.Linear(64, 64), make=SimpleNamespace).see(
         f"x = model(torch.randn(1000, 64)); outputs = make({name}=(x, x.relu(), x.tanh()))\nfail()"
     )
@@ -164,7 +166,7 @@ def test_what_one_forward_pass_returned_is_not_kept(
 
 
 def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -> None:
-    """By what holds it and its optimizer together, with all that both hold; what runs is not it."""
+    """By the name that holds it and its optimizer, with the bytes of both; the running model is not named."""
     seen = notebook(make=a_model, runs=[a_model()]).see(
         "def again():\n"
         "    model, optimizer = make()\n"
@@ -183,10 +185,10 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
 @pytest.mark.parametrize(
     "again", ["model = load()", "def main():\n    global model\n    model = load()\nmain()"]
 )
-def test_a_model_that_is_made_anew_is_named_by_its_variable(
+def test_a_model_that_is_made_again_is_named_by_its_variable(
     notebook: Callable[..., Notebook], again: str
 ) -> None:
-    """The statement that failed was to assign it, and nothing reads it: what it holds is of before."""
+    """The failed statement was to assign the variable, and nothing reads it, so it has the earlier model."""
     seen = notebook(make=LlamaForCausalLM, config=CONFIG).see(
         "model = make(config)\n"
         f"def load():\n    new = make(config)\n    fail()\n    return new\n{again}"
@@ -208,10 +210,8 @@ def test_a_model_that_is_made_anew_is_named_by_its_variable(
         "for _ in range(2):\n    teacher\n    (lambda model: fail())(student)\n    teacher = None",
     ],
 )
-def test_a_model_that_the_code_uses_is_no_other(
-    notebook: Callable[..., Notebook], cell: str
-) -> None:
-    """Its teacher is of the same class: the code names it, or an object has it whose method runs."""
+def test_a_model_in_use_is_not_another_model(notebook: Callable[..., Notebook], cell: str) -> None:
+    """Its teacher has the same class: the code names it, or an object with a running method has it."""
     student, teacher = LlamaForCausalLM(CONFIG), LlamaForCausalLM(CONFIG)
     names = {"student": student, "teacher": teacher, "made": student, "other": teacher}
     del teacher
@@ -233,7 +233,7 @@ def test_a_model_that_the_code_uses_is_no_other(
 def test_gradients_and_states_to_come_are_known_before_they_are_made(
     notebook: Callable[..., Notebook], make: Callable[[Any], Any], states: int
 ) -> None:
-    """By the weights without a gradient, and the optimizer's kind; of a kind not known nothing is said."""
+    """By the weights without gradients, and the kind of optimizer; nothing is said of an unknown kind."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     model[0].requires_grad_(False)
     seen = notebook(model=model, optimizer=make(model[1].parameters())).see(
@@ -243,8 +243,8 @@ def test_gradients_and_states_to_come_are_known_before_they_are_made(
     assert (seen.gradients, seen.states) == (trained, states * trained)
 
 
-def test_what_is_made_already_is_not_to_come(notebook: Callable[..., Notebook]) -> None:
-    """After a step there are states, and after a backward pass gradients."""
+def test_existing_gradients_and_states_are_not_to_come(notebook: Callable[..., Notebook]) -> None:
+    """After a backward pass there are gradients, and after a step states."""
     model, optimizer = a_model()
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
@@ -254,10 +254,10 @@ def test_what_is_made_already_is_not_to_come(notebook: Callable[..., Notebook]) 
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("call", [1, 4])
-def test_a_cache_is_known_at_the_length_that_was_asked_for(
+def test_a_cache_is_known_at_the_requested_length(
     notebook: Callable[..., Notebook], beams: int, call: int
 ) -> None:
-    """Layers, heads, rows and type are the cache's own, also in a prefill that ends in the sixth."""
+    """By its own layers, heads, rows and type, also in a prefill that fails in the sixth layer."""
     model = LlamaForCausalLM(CONFIG).to(torch.bfloat16).eval()
     layer = model.model.layers[5].mlp
     forward, calls = layer.forward, iter(range(1, 100))
@@ -272,7 +272,7 @@ def test_a_cache_is_known_at_the_length_that_was_asked_for(
     assert seen.cache.whole == pytest.approx(8 * 2 * 2 * 16 * 2 * 4 * beams * 216, rel=0.05)
 
 
-def test_a_cache_without_a_length_is_not_foretold(notebook: Callable[..., Notebook]) -> None:
-    """A loop by hand does not say how far it goes."""
+def test_a_cache_without_a_length_is_not_forecast(notebook: Callable[..., Notebook]) -> None:
+    """A manual loop does not say how far it goes."""
     seen = notebook(past=DynamicCache()).see("def run(past):\n    fail(past)\nrun(past)")
     assert seen.cache is None

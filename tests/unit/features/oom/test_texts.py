@@ -24,7 +24,7 @@ from tests.fakes.torch_oom import FakeCuda
 
 
 class Said(NamedTuple):
-    """One text, where it is from, and what is in it; bytes, None where it does not say."""
+    """A text, its origin, and its figures in bytes; None for those that it does not have."""
 
     version: str
     origin: str
@@ -48,7 +48,7 @@ AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "tor
 
 
 def out_of_memory(error: BaseException | None) -> OutOfMemoryText | None:
-    """Return what an error, or one that it came from, says of memory."""
+    """Return the figures of an error about memory, or of one in its chain."""
     found = about_memory(error)
     return None if found is None else found[1]
 
@@ -57,8 +57,8 @@ SomebodyElses = type("OutOfMemoryError", (Exception,), {"__module__": "game.inve
 
 
 @pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
-def test_a_text_is_taken_apart(said: Said) -> None:
-    """The texts of every version tell who asked, for how much, of what."""
+def test_a_text_is_parsed(said: Said) -> None:
+    """The texts of every version give origin, size and device of the request."""
     told = read_text(said.text)
     assert told is not None
     assert told.origin == said.origin
@@ -75,8 +75,8 @@ def test_a_text_is_taken_apart(said: Said) -> None:
 
 
 @pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
-def test_such_a_runtime_error_is_about_memory(said: Said) -> None:
-    """A RuntimeError with one of these texts is one, also as the cause of another error."""
+def test_a_runtime_error_with_such_a_text_is_about_memory(said: Said) -> None:
+    """Also as the cause of another error."""
     error = RuntimeError(said.text)
     outer = ValueError("no")
     outer.__cause__ = error
@@ -88,7 +88,7 @@ def test_such_a_runtime_error_is_about_memory(said: Said) -> None:
 
 @pytest.mark.parametrize("text", NOT_ABOUT_MEMORY)
 def test_words_about_memory_are_not_enough(text: str) -> None:
-    """A text must begin as such texts do; words in the middle of a sentence say nothing."""
+    """The words must begin the text; within a sentence they mean nothing."""
     assert out_of_memory(RuntimeError(text)) is None
 
 
@@ -101,7 +101,7 @@ def test_other_types_are_not_about_memory(said: Said) -> None:
 
 @pytest.mark.parametrize(("text", "asked"), NUMPY)
 def test_numpys_errors_are_read(text: str, asked: float | None) -> None:
-    """Numpy's MemoryError says how much, with its own way of writing digits."""
+    """NumPy's MemoryError has the size, in its own notation."""
     told = out_of_memory(MemoryError(text))
     assert told is not None
     assert (told.origin, told.device) == ("numpy", "cpu")
@@ -131,29 +131,29 @@ CuPys = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memor
     ],
 )  # fmt: skip
 def test_types_decide_where_they_can(error: BaseException, origin: str | None) -> None:
-    """An OutOfMemoryError of torch's, MemoryError and ENOMEM are about memory whatever they say."""
+    """MemoryError, ENOMEM and torch's OutOfMemoryError are about memory, whatever their texts."""
     told = out_of_memory(error)
 
     assert (told and told.origin) == origin
 
 
 def test_an_error_from_none_hides_what_was_before() -> None:
-    """``raise … from None`` says that the error before is not the reason."""
+    """``raise … from None`` means that the earlier error is not the cause."""
     error = ValueError("handled")
     error.__context__, error.__suppress_context__ = MemoryError(), True
     assert out_of_memory(error) is None
 
 
 def test_an_error_while_handling_one_is_about_it() -> None:
-    """What fails in an ``except`` block, and a group's members, are followed."""
+    """Errors raised in an ``except`` block, and members of a group, are followed."""
     error = KeyError("model")
     error.__context__ = MemoryError()
     assert out_of_memory(error) is not None
     assert out_of_memory(ExceptionGroup("two", [ValueError(), MemoryError()])) is not None
 
 
-def test_a_ring_of_errors_ends() -> None:
-    """Errors that are each other's cause, or a chain without end, are followed only so far."""
+def test_a_cycle_of_errors_ends() -> None:
+    """Errors that cause each other, and very long chains, are followed only so far."""
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first
     assert out_of_memory(first) is None
@@ -165,8 +165,8 @@ def test_a_ring_of_errors_ends() -> None:
     assert out_of_memory(last) is None
 
 
-def test_an_error_that_cannot_say_what_it_is() -> None:
-    """An error whose ``__str__`` raises is none that we know."""
+def test_an_error_whose_text_raises_is_unknown() -> None:
+    """An error with a failing ``__str__`` is not recognised."""
 
     class Mute(RuntimeError):
         def __str__(self) -> str:
@@ -177,13 +177,13 @@ def test_an_error_that_cannot_say_what_it_is() -> None:
 
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
-    """Whatever an error says, reading it does not fail."""
+    """Reading never fails, whatever the text."""
     read_text(text)
 
 
 @given(st.sampled_from(CORPUS), st.text(max_size=8), st.floats(0, 1), st.floats(0, 1))
 def test_no_damaged_text_makes_it_raise(said: Said, put: str, begin: float, end: float) -> None:
-    """A text cut anywhere, with anything put in, is read without a failure and says no negative bytes."""
+    """A text that is cut anywhere, with anything inserted, is read without an exception or negative bytes."""
     first, last = sorted((int(begin * len(said.text)), int(end * len(said.text))))
     told = read_text(said.text[:first] + put + said.text[last:])
     if told is not None:
@@ -193,7 +193,7 @@ def test_no_damaged_text_makes_it_raise(said: Said, put: str, begin: float, end:
 
 @given(st.sampled_from(CORPUS), st.integers(0, 10**30))
 def test_no_figure_makes_it_raise(said: Said, figure: int) -> None:
-    """Any figure in the place of each is read, or told as unknown."""
+    """Any figure in the place of each is read, or called unknown."""
     read_text(re.sub(r"\d+", str(figure), said.text))
 
 
@@ -203,7 +203,7 @@ TOTAL = 139.8 * 2**30
 
 
 def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the blocks as the allocator told them."""
+    """Return the blocks as the allocator listed them."""
     return [
         {**segment, "blocks": [{"size": size, "state": state} for size, state in segment["blocks"]]}
         for segment in one["segments"]
@@ -211,7 +211,7 @@ def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def event_of(one: dict[str, Any]) -> OomEvent | None:
-    """Replay what the allocator told its observer."""
+    """Replay the allocator's call of its observer."""
     if "arguments" not in one:
         return None
     cuda = FakeCuda(segments_of(one))
@@ -225,7 +225,7 @@ def event_of(one: dict[str, Any]) -> OomEvent | None:
 
 
 def session() -> Session:
-    """Return a session that has seen nothing but its devices."""
+    """Return a session that knows only its devices."""
     recorder = Recorder("recorded")
     recorder.adopt((Device("cuda:0", "NVIDIA H200", "", H200), Device("cpu", "", "", 128e9)), ())
     return recorder.session
@@ -238,8 +238,8 @@ def read(one: dict[str, Any]) -> OutOfMemoryText:
 
 
 @pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
-def test_the_reason_is_found(one: dict[str, Any]) -> None:
-    """With what the allocator told, or by the text alone, the reason is the one that was provoked."""
+def test_the_cause_is_found(one: dict[str, Any]) -> None:
+    """With the allocator's figures, or by the text alone, it is the one that was provoked."""
     for event in (event_of(one), None):
         incident = incident_of(session(), Failure(read(one), Sample(0.0, ())), event)
         assert diagnose(incident).cause == one["cause"]
@@ -249,7 +249,7 @@ def test_the_reason_is_found(one: dict[str, Any]) -> None:
     "one", [one for one in RECORDED if "arguments" in one], ids=lambda one: one["name"]
 )
 def test_text_and_observer_agree(one: dict[str, Any]) -> None:
-    """The text's figures, which have two decimals, are those of the observer."""
+    """The figures of the text, with two decimals, are those of the observer."""
     told, event = read(one), event_of(one)
     assert event is not None
     assert belongs_to(told, event)

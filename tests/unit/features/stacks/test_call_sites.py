@@ -1,4 +1,4 @@
-"""Where allocations came from, told from stacks as torch records them."""
+"""The places of allocations, by stacks as torch records them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _sources() -> Iterator[None]:
 
 
 def test_the_line_is_the_users_innermost() -> None:
-    """Not the library's below it, and with its text; a cell has its number."""
+    """Not a line of a library below it; it has its text, and a cell its number."""
     found = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
     assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
 
@@ -88,7 +88,7 @@ def test_the_line_is_the_users_innermost() -> None:
 def test_the_module_is_the_innermost_that_a_person_knows(
     frames: tuple[Frame, ...], module: str, kind: str
 ) -> None:
-    """Its own class before torch's; else the optimizer, the backward pass, or a model that moves."""
+    """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
     found = site(*frames, IN_CELL)
     assert (found.module, found.kind) == (module, kind)
 
@@ -98,13 +98,13 @@ def test_the_module_is_the_innermost_that_a_person_knows(
     [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")],
 )
 def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str) -> None:
-    """Only the tracker of operators knows them; else the innermost function is named, or the line's text."""
+    """Only the tracker knows operators; otherwise it is the innermost function, or the text of the line."""
     assert site(frame, IN_CELL).operator == operator
     assert site(IN_CELL).operator == "y = model(x)"
 
 
 def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
-    """The allocator's frames have `forward` only; the file tells whose it is."""
+    """The allocator's frames have only `forward`, and the file gives its class."""
     file = tmp_path / "mine.py"
     file.write_text(
         "class Net:\n    def forward(self, x):\n        return x + 1\n", encoding="utf-8"
@@ -113,7 +113,7 @@ def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
-    """With its class, and as either way of recording calls it; without a stack there is none."""
+    """With its class, and the same name from both ways of recording; without a stack there is none."""
     source = tmp_path / "mine.py"
     source.write_text(
         "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
@@ -123,15 +123,15 @@ def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
     assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
 
 
-def test_what_has_no_stack_of_python_is_told() -> None:
-    """What was there before, and on a GPU a backward pass, which runs on a thread of autograd's."""
+def test_allocations_without_a_python_stack_have_placeholders() -> None:
+    """Memory from before the recording, and a GPU's backward pass on autograd's thread."""
     before, found = site(seen=False), site()
     assert (before.line, before.kind) == (BEFORE, "before")
     assert (found.module, found.kind) == (BACKWARD, "backward")
 
 
-def test_places_are_put_together_and_the_biggest_comes_first() -> None:
-    """Nothing is lost: the sum of the sites is that of the blocks, in whatever order they came."""
+def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
+    """Nothing is lost: the sites add up to the blocks, whatever their order."""
     made = Allocations()
     made.alloc(9, IN_CELL)
     made.forget()
@@ -142,8 +142,8 @@ def test_places_are_put_together_and_the_biggest_comes_first() -> None:
     assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
 
 
-def test_a_file_that_is_no_python_costs_nothing(tmp_path: Path) -> None:
-    """The name stays as it was recorded."""
+def test_a_file_that_is_not_python_changes_nothing(tmp_path: Path) -> None:
+    """The name stays as recorded."""
     file = tmp_path / "odd.py"
     file.write_text("this is (not python", encoding="utf-8")
     assert site((str(file), 1, "forward"), IN_CELL).module == "forward \u00b7 odd.py"
@@ -174,7 +174,7 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
-    """The user's own, else a library's that is not torch, else what torch was doing."""
+    """The user's own, else that of a library other than torch, else what torch was doing."""
     assert site(*frames).line == line
 
 
@@ -211,10 +211,10 @@ x = 4
         (6, "<lambda>", "<lambda>"),
     ],
 )
-def test_a_function_is_called_by_what_it_lies_in(
+def test_a_function_has_its_qualified_name(
     tmp_path: Path, line: int, name: str, told_as: str
 ) -> None:
-    """Wherever it is defined; what has a class already, or no name, stays as it is."""
+    """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")
 

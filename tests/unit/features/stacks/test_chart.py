@@ -1,4 +1,4 @@
-"""The picture and the tables of what held memory over time."""
+"""The picture and the tables of the places that held memory over time."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def held(made: Allocations) -> OverTime:
 
 
 def stacks_of(made: Allocations) -> Stacks:
-    """Return what a watch has recorded of an allocator."""
+    """Return the stacks that a watch records of an allocator."""
     return Stacks((live_peak(replay(made.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
 
 
 def carried(html: str) -> list[Any]:
-    """Return what each picture carries for a script."""
+    """Return the data that each picture has for the script."""
     found = re.findall(r'data-hfmem-moments="([^"]*)"', html)
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
 
 
 @pytest.mark.parametrize("by", BY)
 def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
-    """Also in words that hovering says, with the most that it held; and the peak is marked."""
+    """Its tooltip has the name, and the most that it held; the peak is marked."""
     over = held(training())
     drawn, bands = chart_html(over, by, "title"), over.bands[by]
 
@@ -47,16 +47,16 @@ def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
     assert "492.0 MiB at the peak" in drawn
 
 
-def test_nothing_has_no_picture() -> None:
-    """A history in which nothing was allocated."""
+def test_an_empty_history_has_no_picture() -> None:
+    """A history without allocations."""
     made = Allocations()
     made.free(made.alloc(0, ("a.py", 1, "f")))
 
     assert chart_html(held(made), "line", "title") == ""
 
 
-def test_a_table_has_what_was_gone_at_the_peak() -> None:
-    """With the most it held; plain text, which has no heads, has the peak alone."""
+def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
+    """With the most that they held; plain text, which has no headings, has only the peak."""
     bundle = stacks_bundle(stacks_of(training()))
     modules = bundle["text/html"].split("by module")[-1]
 
@@ -65,8 +65,8 @@ def test_a_table_has_what_was_gone_at_the_peak() -> None:
     assert "autograd (backward)" not in bundle["text/plain"]
 
 
-def test_a_script_gets_what_each_band_held_to_the_byte() -> None:
-    """By line, module and operator, in this order, and in the colours of the picture; there is one script."""
+def test_the_script_gets_the_bytes_of_each_band() -> None:
+    """By line, module and operator, in this order and in the picture's colours; there is one script."""
     made = training()
     over, html = held(made), stacks_bundle(stacks_of(made))["text/html"]
 
@@ -82,8 +82,8 @@ def test_a_script_gets_what_each_band_held_to_the_byte() -> None:
         assert data["isTimed"]
 
 
-def test_a_name_from_outside_cannot_end_what_the_script_gets() -> None:
-    """Nor the script: it is packed."""
+def test_a_name_from_outside_cannot_end_the_scripts_data() -> None:
+    """Nor the script itself, since the data are encoded."""
     hostile = '"><script>alert(1)</script>'
     made = Allocations()
     made.wait(1.0)
@@ -94,8 +94,8 @@ def test_a_name_from_outside_cannot_end_what_the_script_gets() -> None:
     assert "alert(1)" in carried(html)[0]["bands"][0][0]
 
 
-def test_what_is_written_as_a_report_has_no_second_script() -> None:
-    """The page's own draws it; a static page has the picture and the tables."""
+def test_a_report_has_no_second_script() -> None:
+    """The page's own script draws it; a static page has the picture and the tables."""
     from hfmem_widget.features.report.page import page
 
     session = scripted_run("training")

@@ -28,14 +28,14 @@ def _nobody_records() -> Iterator[None]:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
-    """Return a torch with CUDA up, in the place of the real one."""
+    """Return a torch with CUDA initialised, in place of the real one."""
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
     return torch
 
 
 class Watched:
-    """A cell that is watched with stacks, from its beginning."""
+    """A cell that is watched with stacks from its beginning."""
 
     def __init__(self, *devices: str, key: str = "cuda:0") -> None:
         self.recorder = Recorder("x", started_at=time.time() - 1.0)
@@ -49,14 +49,14 @@ class Watched:
         self.companion.end(self.recorder, self.span, error)
 
     def report(self, certainty: Certainty = "exact", **peaks: float) -> str:
-        """Return what is shown, if the allocator's own peaks are these."""
+        """Return the report, given these peaks of the allocator."""
         of_cuda = {f"cuda:0/{name}": Peak(size, certainty) for name, size in peaks.items()}
         shown = self.companion.report(self.session, replace(self.span, peaks=of_cuda))
         return shown.get("text/plain", "")
 
 
-def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
-    """And stays in the session, compared with the ledger's exact peak; nobody listens any more."""
+def test_live_memory_is_shown_below_the_card(cuda: FakeTorch) -> None:
+    """It stays in the session, compared with the ledger's exact peak; no listener is left."""
     watched = Watched()
     assert len(watched.recorder.subscribers) == 1
     cuda.alloc(1, 1000)
@@ -75,7 +75,7 @@ def test_what_was_live_stands_below_the_card(cuda: FakeTorch) -> None:
 def test_operators_are_followed_where_cuda_is_not_up_or_not_watched(
     cuda: FakeTorch, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], follows: list[bool]
 ) -> None:
-    """Where the CPU alone is watched, its operators are followed beside a CUDA that is up."""
+    """If only the CPU is watched, its operators are followed even though CUDA is initialised."""
     begun: list[bool] = []
     monkeypatch.setattr(OperatorTracker, "begin", lambda _: begun.append(True))
     watched = Watched(*devices)
@@ -86,7 +86,7 @@ def test_operators_are_followed_where_cuda_is_not_up_or_not_watched(
 
 
 def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The allocator's history, read by the same code; the CPU's operators are not followed meanwhile."""
+    """The same code reads the allocator's history; the CPU's operators are not followed meanwhile."""
     torch = FakeTorch("xpu", initialized=False)
     monkeypatch.setitem(sys.modules, "torch", torch)
     watched = Watched("xpu:0", key="xpu:0")
@@ -103,7 +103,7 @@ def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> 
 def test_beside_an_allocator_without_a_history_the_cpu_is_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On Apple's GPUs, whose allocator records nothing, a cell's CPU tensors are shown."""
+    """With Apple's GPUs, whose allocator records nothing, a cell's CPU tensors are shown."""
     begun: list[bool] = []
     memory = FakeAllocator(device_type="mps", initialized=True)
     monkeypatch.setitem(sys.modules, "torch", accelerators.mps(memory))
@@ -114,7 +114,7 @@ def test_beside_an_allocator_without_a_history_the_cpu_is_followed(
     assert begun == [True]
 
 
-def test_after_an_error_the_stacks_are_there_for_who_explains_it(cuda: FakeTorch) -> None:
+def test_after_an_error_the_stacks_are_ready_for_its_card(cuda: FakeTorch) -> None:
     """Before anything is reported."""
     watched = Watched()
     cuda.alloc(1, 1000)
@@ -123,8 +123,8 @@ def test_after_an_error_the_stacks_are_there_for_who_explains_it(cuda: FakeTorch
     assert watched.session.stacks.rows()[0].bytes == 1000
 
 
-def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> None:
-    """One sentence on the card, nothing below it."""
+def test_the_users_own_recording_is_left_alone(cuda: FakeTorch) -> None:
+    """The card says so in one sentence, and nothing is shown below it."""
     cuda.recording = True
     watched = Watched()
     watched.end()
@@ -136,10 +136,10 @@ def test_the_users_own_recording_is_left_alone_and_said_so(cuda: FakeTorch) -> N
     assert cuda.calls == []
 
 
-def test_torch_that_came_within_is_said_to_have_come_too_late(
+def test_torch_that_the_cell_imports_comes_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The mode must be there before the first operator."""
+    """The mode must be active before the first operator, and a note says so."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     watched = Watched()
     without_cuda = FakeTorch()

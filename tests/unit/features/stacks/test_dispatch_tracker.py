@@ -1,4 +1,4 @@
-"""The tracker of operators: what it counts, and that code runs under it as it does without."""
+"""The tracker of operators: its counts, and that code runs under it as it does without it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Following:
 
 
 class UsersMode(dispatch.TorchDispatchMode):  # type: ignore[misc, name-defined]  # torch is not checked here
-    """A mode of the user's own, which changes nothing."""
+    """A mode of the user's own that changes nothing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -101,7 +101,7 @@ def of_one_that_grows() -> list[Any]:
     [(of_two_at_a_time, 24), (of_views, 8), (of_a_view_alone, 12), (of_one_that_grows, 16)],
 )
 def test_the_peak_is_the_sum_of_the_storages_that_lived_together(make: Any, kib: int) -> None:
-    """Each counts once however many views it has, until the last of them is gone, at its own size."""
+    """Each storage counts once, at its own size, until its last view is gone."""
     with Following() as following:
         kept = make()
     assert following.peak.bytes == kib * KIB
@@ -109,7 +109,7 @@ def test_the_peak_is_the_sum_of_the_storages_that_lived_together(make: Any, kib:
 
 
 def test_a_step_of_training_is_counted_to_the_byte() -> None:
-    """Weights from before, activations, gradients: each as large as its tensor."""
+    """Earlier weights, activations and gradients, each as large as its tensor."""
     layer = torch.nn.Linear(64, 32, bias=False)
     batch = torch.ones(16, 64)
     with Following() as following:
@@ -124,7 +124,7 @@ def test_a_step_of_training_is_counted_to_the_byte() -> None:
 
 
 def test_the_backward_pass_is_followed() -> None:
-    """On the CPU it runs on the thread that asked for it, in sight of the mode."""
+    """On the CPU it runs on the thread that called it, where the mode is active."""
     weight = torch.ones(64, 64, requires_grad=True)
     with Following() as following:
         (weight * 2).sum().backward()
@@ -133,8 +133,8 @@ def test_the_backward_pass_is_followed() -> None:
     assert weight.grad is not None
 
 
-def test_what_python_brings_in_was_made_here() -> None:
-    """`torch.tensor` makes its storage out of sight, and lifts it in."""
+def test_tensors_from_python_values_are_counted() -> None:
+    """`torch.tensor` makes its storage outside of operators, and lifts it in."""
     with Following() as following:
         kept = torch.tensor([1.0, 2.0])
     ((size, frames),) = live(following.peak)
@@ -144,7 +144,7 @@ def test_what_python_brings_in_was_made_here() -> None:
 
 
 def test_the_stack_ends_in_the_code_that_ran() -> None:
-    """Innermost first: the operator, then the function that called it."""
+    """Innermost first: the operator, then its calling function."""
     with Following() as following:
         kept = floats(4)
     ((_, frames),) = live(following.peak)
@@ -155,7 +155,7 @@ def test_the_stack_ends_in_the_code_that_ran() -> None:
 
 
 def test_results_are_what_they_would_have_been() -> None:
-    """Also the error of an operator."""
+    """And so are errors of operators."""
     torch.manual_seed(0)
     plain = torch.nn.functional.dropout(torch.ones(100), 0.5)
     with Following():
@@ -166,8 +166,8 @@ def test_results_are_what_they_would_have_been() -> None:
     assert torch.equal(plain, followed)
 
 
-def test_no_python_of_ours_runs_where_a_storage_goes() -> None:
-    """An interrupt that came there would be lost: Python ignores what a weak reference's callback raises."""
+def test_no_python_of_ours_runs_when_a_storage_is_freed() -> None:
+    """An interrupt there would be lost: Python ignores exceptions in callbacks of weak references."""
     with Following():
         kept = floats(4)
         (reference,) = weakref.getweakrefs(kept.untyped_storage())
@@ -176,7 +176,7 @@ def test_no_python_of_ours_runs_where_a_storage_goes() -> None:
 
 
 def test_the_users_own_mode_stays_where_it_is() -> None:
-    """Entered within and not left by the end, it is still there; ours is not."""
+    """If it is still active at the end, it stays; ours is removed."""
     mine = UsersMode()
     with Following() as following:
         mine.__enter__()
@@ -187,7 +187,7 @@ def test_the_users_own_mode_stays_where_it_is() -> None:
     del kept
 
 
-def test_followed_within_a_follower_both_see_it() -> None:
+def test_nested_trackers_both_record() -> None:
     """A watch within a watch, both with stacks."""
     with Following() as outer, Following() as inner:
         kept = floats(4)
@@ -196,7 +196,7 @@ def test_followed_within_a_follower_both_see_it() -> None:
 
 
 def test_another_threads_operators_are_not_seen() -> None:
-    """A mode belongs to a thread; the other one runs at its full speed."""
+    """A mode belongs to a thread; others run at full speed."""
     made: list[Any] = []
     with Following() as following:
         thread = threading.Thread(target=lambda: made.append(floats(4)))
@@ -206,8 +206,8 @@ def test_another_threads_operators_are_not_seen() -> None:
     assert following.tracked.snapshot["device_traces"] == [[]]
 
 
-def test_ended_on_another_thread_it_sees_nothing_any_more() -> None:
-    """The mode cannot be taken off from there, but it only passes on."""
+def test_ended_on_another_thread_it_records_nothing_more() -> None:
+    """The mode cannot be removed from there, but it only passes calls on."""
     following = Following()
     following.__enter__()
     (mode,) = dispatch._get_current_dispatch_mode_stack()
@@ -219,8 +219,8 @@ def test_ended_on_another_thread_it_sees_nothing_any_more() -> None:
     mode.__exit__(None, None, None)
 
 
-def test_what_is_compiled_stays_compiled() -> None:
-    """And is compiled without a trace of ours in it."""
+def test_compiled_code_stays_compiled() -> None:
+    """And no code of ours is traced into it."""
     counters = pytest.importorskip("torch._dynamo.utils").counters
 
     def compiled(x: Any) -> Any:
@@ -234,8 +234,8 @@ def test_what_is_compiled_stays_compiled() -> None:
     assert counters["stats"]["calls_captured"] == 3
 
 
-def test_the_oldest_events_make_room() -> None:
-    """The newest are kept, and that there were more is said."""
+def test_the_oldest_events_are_dropped() -> None:
+    """The newest are kept, and a flag says that there were more."""
     with Following(most=4) as following:
         for _ in range(10):
             floats(4)
@@ -246,8 +246,8 @@ def test_the_oldest_events_make_room() -> None:
     del kept
 
 
-def test_what_it_cost_is_measured() -> None:
-    """Each operator's share is in it."""
+def test_its_cost_is_measured() -> None:
+    """It includes the share of each operator."""
     with Following() as following:
         for _ in range(200):
             torch.ones(1)
@@ -255,7 +255,7 @@ def test_what_it_cost_is_measured() -> None:
 
 
 def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is torch imported for it."""
+    """And torch is not imported."""
     monkeypatch.delitem(sys.modules, "torch")
     tracker = OperatorTracker()
     assert not tracker.begin()
@@ -263,7 +263,7 @@ def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_sparse_tensors_pass() -> None:
-    """A tensor without a storage of its own is not counted, and not disturbed."""
+    """A tensor without a storage of its own is not counted, and still works."""
     with Following():
         sparse = torch.eye(3).to_sparse()
         assert float((sparse @ torch.ones(3, 1)).sum()) == 3.0
@@ -280,7 +280,7 @@ def test_the_viewer_of_torch_can_read_it() -> None:
 
 
 def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
-    """Also where the user's own code prints it, within the cell."""
+    """Also if the user's own code prints it within the cell."""
     tracker = OperatorTracker()
     tracker.begin()
     try:
@@ -292,8 +292,8 @@ def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
     assert frames == [__file__]
 
 
-def test_frames_of_ours_are_taken_out_of_what_an_error_came_from() -> None:
-    """Neither a cause nor the errors of a group show a frame of ours."""
+def test_frames_of_ours_are_removed_from_causes_of_errors() -> None:
+    """Neither a cause nor a member of a group shows a frame of ours."""
     mode = sys.modules["hfmem_widget.features.stacks.dispatch_tracker"].__file__
     namespace: dict[str, Any] = {}
     exec(compile("def ours():\n    raise KeyError\n", str(mode), "exec"), namespace)
@@ -310,10 +310,10 @@ def test_frames_of_ours_are_taken_out_of_what_an_error_came_from() -> None:
     assert [one.filename for one in traceback.extract_tb(came_from.__traceback__)] == [__file__]
 
 
-def test_an_operator_deep_in_recursion_fails_of_itself_alone(
+def test_an_operator_deep_in_recursion_fails_only_by_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is too deep for our frames is not seen, and neither told nor raised."""
+    """A call that leaves no room for our frames is not recorded, and causes no message and no error."""
 
     def at(depth: int) -> float:
         return (torch.ones(1) + 1).item() if depth == 0 else at(depth - 1)
@@ -334,7 +334,7 @@ def test_an_operator_deep_in_recursion_fails_of_itself_alone(
 
 
 def profiled(way: Any) -> dict[str, int]:
-    """Return what torch's profiler counts of a small step."""
+    """Return the counts of torch's profiler for a small step."""
     weight = torch.randn(8, 8, requires_grad=True)
     with way() as profile:
         (weight @ weight).relu().sum().backward()
@@ -347,7 +347,7 @@ def of_today() -> Any:
 
 @pytest.mark.parametrize("way", [of_today, torch.autograd.profiler.profile])
 def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
-    """Each operator once and no mode of ours; what is made before and after is followed."""
+    """Each operator once, and no mode of ours; tensors made before and after are recorded."""
     bare = profiled(way)
     with Following() as following:
         before = floats(8)
@@ -360,7 +360,7 @@ def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
 
 
 def test_a_profiler_around_the_watch_is_left_alone() -> None:
-    """It began before: nothing is followed until it ends, and it counts as without us."""
+    """Nothing is recorded until it ends, and its counts are as without us."""
     with of_today() as bare:
         floats(8)
     with of_today() as profile, Following() as following:
@@ -370,8 +370,8 @@ def test_a_profiler_around_the_watch_is_left_alone() -> None:
     assert following.tracked.snapshot["device_traces"] == [[]]
 
 
-def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
-    """It sees that thread's operators, and we go on to see this one's."""
+def test_a_profiler_on_another_thread_changes_nothing() -> None:
+    """It counts that thread's operators, and ours are still recorded."""
     counts: dict[str, int] = {}
     with Following() as following:
         thread = threading.Thread(target=lambda: counts.update(profiled(of_today)))
@@ -385,7 +385,7 @@ def test_a_profiler_on_another_thread_is_none_of_ours() -> None:
 
 
 def test_the_users_own_modes_stay_in_their_order_around_a_profiler() -> None:
-    """Ours goes from below theirs and comes back there, so that each takes away its own."""
+    """Ours is removed from below theirs, and returns there, so that each mode removes itself."""
     theirs = UsersMode()
     with Following() as following:
         ours = dispatch._get_current_dispatch_mode_stack()[0]
@@ -399,7 +399,7 @@ def test_the_users_own_modes_stay_in_their_order_around_a_profiler() -> None:
 
 
 def test_torchs_functions_are_its_own_again() -> None:
-    """What is wrapped to know of profilers is there for the time of the watch alone."""
+    """The wrappers that detect profilers exist only during a watch."""
     module = torch.autograd.profiler
     before = (module._run_on_profiler_start, module._run_on_profiler_stop)
     with Following(), Following():
@@ -407,10 +407,10 @@ def test_torchs_functions_are_its_own_again() -> None:
     assert (module._run_on_profiler_start, module._run_on_profiler_stop) == before
 
 
-def test_a_fault_of_ours_ends_the_following_and_is_told_once(
+def test_a_fault_of_ours_ends_the_recording_and_is_reported_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The user's operators go on, of which none is seen any more; one line says why."""
+    """The user's operators continue unrecorded; one line says why."""
     with Following() as following:
         kept = floats(8)
         with monkeypatch.context() as patched:
@@ -427,7 +427,7 @@ def test_a_fault_of_ours_ends_the_following_and_is_told_once(
 
 @pytest.mark.parametrize("count", [0, 3, 4, 5, 8, 11])
 def test_the_newest_are_kept_oldest_first(count: int) -> None:
-    """However often it went round."""
+    """However often the ring was filled."""
     ring = EventRing(4)
     for number in range(count):
         ring.add(0, number, 10 * number, float(number))
@@ -440,7 +440,7 @@ def test_the_newest_are_kept_oldest_first(count: int) -> None:
 
 
 def test_equal_places_are_one() -> None:
-    """A loop has the same few."""
+    """A loop has only a few different ones."""
     ring = EventRing(4)
     code = (test_equal_places_are_one.__code__, 1)
     first, again = ring.place("aten::mm", (code,)), ring.place("aten::mm", (code,))
@@ -451,8 +451,8 @@ def test_equal_places_are_one() -> None:
     assert [frame["name"] for frame in event["frames"]] == ["aten::mm", code[0].co_qualname]
 
 
-def test_an_event_is_no_work_for_the_garbage_collector() -> None:
-    """It would collect far more often than without us."""
+def test_events_do_not_trigger_the_garbage_collector() -> None:
+    """It would otherwise run far more often than without us."""
     ring = EventRing(100_000)
     gc.collect()
     before = len(gc.get_objects())

@@ -1,4 +1,4 @@
-"""The picture and the tables of what was live at the peak."""
+"""The picture and the tables of the live memory at the peak."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ WRAPPED = {"wrapped": True, "since": 3.0}
         ({}, {"began": 0.04}, "Matches", "was initialised"),
     ],
 )
-def test_how_sure_it_is_and_what_it_cost_is_said(
+def test_accuracy_and_cost_are_given(
     changed: dict[str, Any], recording: dict[str, Any], words: str, unsaid: str
 ) -> None:
-    """Equality to the byte where it is so, else by how much it is off; what is not known is not said."""
+    """Equality to the byte, else the difference; unknown figures are left out."""
     told = text(replace(peak(), **changed), **recording)
 
     assert words in told
@@ -83,14 +83,14 @@ def test_how_sure_it_is_and_what_it_cost_is_said(
 
 
 def test_rounding_is_a_row_of_its_own() -> None:
-    """It leads from what was asked for to the allocator's figure."""
+    """It leads from the requested bytes to the allocator's figure."""
     lines = text().splitlines()
     assert any("512 B" in line and "rounded up to whole blocks" in line for line in lines)
     assert any("peak allocated" in line for line in lines)
 
 
-def test_what_is_beyond_the_longest_table_is_one_row() -> None:
-    """With its sum: nothing is left out."""
+def test_rows_beyond_the_longest_table_are_one_row() -> None:
+    """With their sum, so that nothing is left out."""
     told = text(peak(MOST_ROWS + 3))
     assert "everything else (3)" in told
     assert f"cell [1] line {MOST_ROWS}" not in told
@@ -105,7 +105,7 @@ def test_several_devices_follow_each_other() -> None:
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
-    """In place of the tables; on the CPU with what was not followed: NumPy, Python, other threads."""
+    """Instead of the tables; on the CPU it names what is not traced: NumPy, Python, other threads."""
     assert text(LivePeak("cuda:0", 0, 0, ())) == "No allocation was recorded"
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
         "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
@@ -120,21 +120,21 @@ def test_text_from_outside_stays_text() -> None:
     assert "<img" not in drawn
 
 
-def test_how_to_keep_the_snapshot_is_said_only_where_there_is_one() -> None:
-    """And that no file was written."""
+def test_the_note_on_saving_is_shown_only_with_a_snapshot() -> None:
+    """It also says that no file was written."""
     assert "session.stacks.save" in html()
     kept = Stacks((peak(),), StackRecording("allocator"))
     assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
 
 
 def rows_of(table: str) -> list[list[str]]:
-    """Return the words of a table's rows, cell by cell."""
+    """Return the texts of a table's rows, cell by cell."""
     cells = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", table)]
     return [[" ".join(re.sub(r"<[^>]+>", " ", one).split()) for one in row] for row in cells]
 
 
 def test_tables_and_text_have_the_same_rows() -> None:
-    """Of each grouping: name, line, how many, bytes and share; then what they come to. One is open."""
+    """For each grouping: name, line, count, bytes and share, then their sum. One table is open."""
     found = tuple(replace(one, blocks=at + 1) for at, one in enumerate(sites(3)))
     first = replace(peak(), sites=found)
     page = html(first, peak(device="cuda:1"))

@@ -1,4 +1,4 @@
-"""What was live at the peak, against a plain simulation of the history that remembers everything."""
+"""The live memory at the peak, compared with a plain simulation that remembers the whole history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.data import DATA
 
 @dataclass
 class Allocator:
-    """Blocks, the trace of them in a ring, and what was live when most was."""
+    """Blocks, their trace in a ring, and the live blocks at the highest moment."""
 
     most: int
     before: dict[int, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Allocator:
 
 @st.composite
 def histories(draw: st.DrawFn) -> Allocator:
-    """Draw a history of few addresses, so that they are used again and again."""
+    """Draw a history with few addresses, which are therefore reused."""
     before = draw(st.dictionaries(st.integers(0, 3), st.integers(1, 4000), max_size=3))
     allocator = Allocator(draw(st.integers(1, 60)), before)
     for _ in range(draw(st.integers(0, 60))):
@@ -97,7 +97,7 @@ def live(found: Replay) -> list[tuple[int, Frames | None]]:
 
 
 def lines(blocks: list[tuple[int, Frames | None]]) -> list[tuple[int, int]]:
-    """Return the line that allocated each block, of which each has its own, and its size; -1 is unknown."""
+    """Return the size of each block with the line that allocated it, which is unique; -1 is unknown."""
     return sorted((-1 if frames is None else frames[0]["line"], size) for size, frames in blocks)
 
 
@@ -125,7 +125,7 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
-    """Of two training steps on an H200, to the byte; whole blocks add a little."""
+    """Two training steps on an H200, to the byte; whole blocks add a little."""
     text = (DATA / "h200_history.json").read_text(encoding="utf-8")
     recorded = json.loads(text)
     actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
@@ -144,8 +144,8 @@ def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     assert 0 <= recorded["allocated_peak"] - found.bytes < 1 << 20
 
 
-def test_a_block_of_which_the_event_is_gone_keeps_its_stack() -> None:
-    """A block that is still there says itself where it came from."""
+def test_a_block_whose_event_is_gone_keeps_its_stack() -> None:
+    """A live block has its own stack."""
     allocator = Allocator(1)
     allocator.alloc(1, 20)
     allocator.alloc(2, 10)
@@ -156,7 +156,7 @@ def test_a_block_of_which_the_event_is_gone_keeps_its_stack() -> None:
 
 @pytest.mark.parametrize("action", ["segment_alloc", "segment_map", "oom", "snapshot", "annotate"])
 def test_other_events_change_nothing(action: str) -> None:
-    """What torch records besides, now or later, is passed over."""
+    """Other kinds of events, of now or of later versions, are ignored."""
     allocator = Allocator(100)
     allocator.alloc(1, 10)
     snapshot = allocator.snapshot()
@@ -165,12 +165,12 @@ def test_other_events_change_nothing(action: str) -> None:
 
 
 def test_a_device_without_a_history_has_nothing() -> None:
-    """Asked for a device that the snapshot does not have, it finds nothing."""
+    """Also a device that the snapshot does not have."""
     assert replay({"segments": [], "device_traces": []}, 3).bytes == 0
 
 
 def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
-    """Most was live as the history begins: when that was it does not tell."""
+    """If the history begins with the highest bytes, their time is unknown."""
     allocator = Allocator(10, {0: 4000})
     allocator.free(0, in_use=False)
     found = replay(allocator.snapshot(), 0)
@@ -179,7 +179,7 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
 
 
 def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
-    """Not of the one before or after, nor of when it was reached again."""
+    """Not of the one before or after, nor of a later equal peak."""
     allocator = Allocator(10)
     for address in range(3):
         allocator.alloc(address, 100)

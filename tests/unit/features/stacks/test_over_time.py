@@ -1,4 +1,4 @@
-"""What held memory over time, against a plain simulation that remembers everything."""
+"""Memory over time by place, compared with a plain simulation that remembers everything."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def sums(held: OverTime) -> list[list[int]]:
 
 
 @given(histories(), st.sampled_from([WHOLE, 8, 20]))
-def test_the_bands_are_what_the_allocator_has(allocator: Allocator, most: int) -> None:
-    """At every moment they add up to it, to the byte, by whatever they are grouped; at the peak, too."""
+def test_the_bands_add_up_to_the_allocated_bytes(allocator: Allocator, most: int) -> None:
+    """At every moment, to the byte, in every grouping; also at the peak."""
     truth = [sum(live.values()) for live, _ in allocator.retained]
     held = drawn(allocator.snapshot(), most)
 
@@ -54,8 +54,8 @@ def test_the_bands_are_what_the_allocator_has(allocator: Allocator, most: int) -
 
 
 @given(histories())
-def test_each_band_is_what_its_line_holds(allocator: Allocator) -> None:
-    """By a simulation that knows who allocated each block; what was there before is a band of its own."""
+def test_each_band_has_the_bytes_of_its_line(allocator: Allocator) -> None:
+    """By a simulation that knows each block's line; earlier memory is a band of its own."""
     snapshot = allocator.snapshot()
     held, live, truth = drawn(snapshot), dict[int, str](), list[Counter[str]]()
     for at, (blocks, _) in enumerate(allocator.retained):
@@ -85,8 +85,8 @@ def many(lines: int, *, freed: bool = True) -> Allocations:
     return made
 
 
-def test_few_bands_are_left_and_few_moments() -> None:
-    """The largest; the rest is one band on top."""
+def test_bands_and_moments_are_limited() -> None:
+    """The largest bands are kept; the rest is one band on top."""
     held = drawn(many(2000).snapshot(), MOST_MOMENTS)
     bands = held.bands["line"]
 
@@ -100,7 +100,7 @@ def test_few_bands_are_left_and_few_moments() -> None:
 
 
 def test_a_spike_between_two_moments_is_kept() -> None:
-    """However short it was: its height, to the byte."""
+    """However short, with its height to the byte."""
     made = many(3000)
     made.wait(100)
     made.free(made.alloc(123_456_789_123, ("/u/spike.py", 1, "f")))
@@ -113,8 +113,8 @@ def test_a_spike_between_two_moments_is_kept() -> None:
     assert held.bands["line"][0].name == "u/spike.py:1"
 
 
-def test_what_was_there_before_lies_at_the_bottom() -> None:
-    """Freed without having been allocated, or there at the end."""
+def test_earlier_memory_is_at_the_bottom() -> None:
+    """Blocks that were freed, or live at the end, without having been allocated."""
     made = many(4)
     made.forget()
     made.free(next(iter(made.live)))
@@ -125,7 +125,7 @@ def test_what_was_there_before_lies_at_the_bottom() -> None:
 
 
 def test_a_ring_that_lost_its_beginning_keeps_the_figures() -> None:
-    """What its lost events allocated has the line that its block still says, else it was there before."""
+    """Memory of lost events has the line of its live block, or else counts as earlier memory."""
     made = many(40, freed=False)
     whole, ring = made.snapshot(), made.snapshot()
     ring["device_traces"] = [ring["device_traces"][0][-10:]]
@@ -135,7 +135,7 @@ def test_a_ring_that_lost_its_beginning_keeps_the_figures() -> None:
 
 
 def test_times_are_seconds_since_the_first_event() -> None:
-    """And those of torch before 2.2, which has none, are numbers of events."""
+    """Before torch 2.2, which has no times, they are numbers of events."""
     snapshot = many(4).snapshot()
     timed = drawn(snapshot)
     for event in snapshot["device_traces"][0]:

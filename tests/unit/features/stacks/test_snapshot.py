@@ -1,4 +1,4 @@
-"""Snapshots of torch's allocator in files, as they are opened and shown."""
+"""Snapshots of torch's allocator in files: opening and display."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Opens = Callable[[Any], Snapshot]
 
 @pytest.fixture
 def opens(tmp_path: Path) -> Opens:
-    """Return what writes a pickle and opens it."""
+    """Return a function that writes a pickle and opens it."""
 
     def written(snapshot: Any) -> Snapshot:
         path = tmp_path / f"{len([*tmp_path.iterdir()])}.pickle"
@@ -45,8 +45,8 @@ def html(snapshot: Snapshot) -> str:
     return snapshot._repr_mimebundle_()["text/html"]
 
 
-def test_it_shows_what_held_the_memory_and_how_it_lay(opens: Opens) -> None:
-    """A sentence, the peak by line, module and operator as torch's own history has it, and the map."""
+def test_it_shows_the_places_and_the_layout_of_memory(opens: Opens) -> None:
+    """A sentence, the peak by line, module and operator, and the map."""
     made = training()
     opened = opens(made.snapshot())
     told, found = text(opened), replay(made.snapshot(), 0)
@@ -61,8 +61,8 @@ def test_it_shows_what_held_the_memory_and_how_it_lay(opens: Opens) -> None:
     assert [name in html(opened) for name in ("<svg", "<script")] == [True, False]
 
 
-def test_segments_alone_are_what_was_live(opens: Opens) -> None:
-    """As `torch.cuda.memory_snapshot` returns them: without a history."""
+def test_segments_alone_show_the_live_memory(opens: Opens) -> None:
+    """As `torch.cuda.memory_snapshot` returns them, without a history."""
     made = training()
     opened = opens(made.snapshot()["segments"])
 
@@ -73,7 +73,7 @@ def test_segments_alone_are_what_was_live(opens: Opens) -> None:
 
 
 def old(snapshot: dict[str, Any]) -> dict[str, Any]:
-    """Return it as torch 2.1 lists it."""
+    """Return it in the form of torch 2.1."""
     for event in snapshot["device_traces"][0]:
         for key in ("time_us", "compile_context", "user_metadata", "segment_pool_id"):
             del event[key]
@@ -103,7 +103,7 @@ COMPILED = (
 
 
 def test_lines_are_those_of_python(opens: Opens) -> None:
-    """By default torch notes the frames of C++, too, around them."""
+    """By default torch also records frames of C++, around those of Python."""
     made, both = training(), training()
     for event in (snapshot := both.snapshot())["device_traces"][0]:
         between = [{"filename": file, "line": line, "name": name} for file, line, name in COMPILED]
@@ -114,7 +114,7 @@ def test_lines_are_those_of_python(opens: Opens) -> None:
 
 
 def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) -> None:
-    """It has no frames of Python."""
+    """It has no Python frames."""
     made = Allocations()
     made.alloc(1 << 20, COMPILED[0], ("??", 0, "torch::autograd::Engine::thread_main(GraphTask)"))
     opened = opens(made.snapshot()).stacks
@@ -123,7 +123,7 @@ def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) ->
 
 
 def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
-    """With what was there already; one that has everything does not."""
+    """With the bytes from before it; a complete history has no such note."""
     late, whole = training(), Allocations()
     whole.free(whole.alloc(1 << 20, ("a.py", 1, "f")))
 
@@ -132,7 +132,7 @@ def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
 
 
 def test_several_devices_follow_each_other(opens: Opens) -> None:
-    """The one with the highest peak first; one that has nothing is left out."""
+    """The one with the highest peak first; an empty one is left out."""
     snapshot = training(1).snapshot()
     second = training(3).snapshot()
     for segment in second["segments"]:
@@ -143,8 +143,8 @@ def test_several_devices_follow_each_other(opens: Opens) -> None:
     assert [peak.device for peak in opens(snapshot).stacks.peaks] == ["cuda:2", "cuda:0"]
 
 
-def test_nothing_that_it_names_is_opened(opens: Opens, tmp_path: Path) -> None:
-    """A line of a file here is not put into what may be handed on, and a pipe would be waited for."""
+def test_files_that_it_names_are_not_opened(opens: Opens, tmp_path: Path) -> None:
+    """A line of a local file must not get into a page that may be shared, and a pipe would block."""
     secret, pipe = tmp_path / "secret.py", tmp_path / "pipe.py"
     secret.write_text("password = 'x'\n")
     os.mkfifo(pipe)
@@ -156,7 +156,7 @@ def test_nothing_that_it_names_is_opened(opens: Opens, tmp_path: Path) -> None:
 
 
 def test_text_from_outside_stays_text(opens: Opens) -> None:
-    """Names of files and functions are anybody's."""
+    """Names of files and functions may be anything."""
     hostile = "<img src=x onerror=alert(1)>"
     made = Allocations()
     made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
@@ -165,7 +165,7 @@ def test_text_from_outside_stays_text(opens: Opens) -> None:
 
 
 def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
-    """Without a script, and never over another file."""
+    """Without a script, and never over an existing file."""
     opened = opens(training().snapshot())
     path = opened.report(tmp_path / "page.html")
     page = path.read_text(encoding="utf-8")
@@ -193,14 +193,14 @@ def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
         {},
     ],
 )
-def test_what_is_no_snapshot_is_refused(opens: Opens, wrong: Any) -> None:
-    """In one sentence with its name."""
+def test_other_files_are_refused(opens: Opens, wrong: Any) -> None:
+    """In one sentence with the name."""
     with pytest.raises(OptionError, match=r"\d\.pickle cannot be opened: it is not a snapshot"):
         opens(wrong)
 
 
-def test_what_is_listed_again_and_again_is_refused(opens: Opens) -> None:
-    """By reference a small file can list more than memory holds."""
+def test_repeated_references_are_refused(opens: Opens) -> None:
+    """By references a small file can list more entries than fit into memory."""
     made = Allocations()
     made.alloc(1 << 20, ("a.py", 1, "f"))
     segment = made.snapshot()["segments"][0]
@@ -211,7 +211,7 @@ def test_what_is_listed_again_and_again_is_refused(opens: Opens) -> None:
 
 
 def test_a_call_in_it_is_refused(tmp_path: Path) -> None:
-    """Nothing of it is run; the sentence says why it is not opened."""
+    """Nothing in it is run; a sentence says why it is not opened."""
 
     class Runs:
         def __reduce__(self) -> Any:
@@ -231,7 +231,7 @@ VALUES: st.SearchStrategy[Any] = (
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every container within a value with each of its keys."""
+    """Return every container within a value, with each of its keys."""
     keys = value.keys() if isinstance(value, dict) else range(len(value))
     inner = [(value[key]) for key in keys if isinstance(value[key], (dict, list))]
     return [(value, key) for key in keys] + [place for each in inner for place in places(each)]
@@ -240,7 +240,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_wrong_in_it_is_refused_or_shown(opens: Opens, data: st.DataObject) -> None:
-    """Any figure, name or list may be something else, or not there."""
+    """Any figure, name or list may be something else, or missing."""
     snapshot = copy.deepcopy(SMALL)
     for _ in range(data.draw(st.integers(1, 3))):
         container, key = data.draw(st.sampled_from(places(snapshot)))
