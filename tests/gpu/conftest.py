@@ -1,4 +1,4 @@
-"""Tests on a real GPU. Each runs its code in an interpreter of its own, in which CUDA is not up yet."""
+"""Tests on a real GPU. Each runs its code in an interpreter of its own, without CUDA initialised."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ else:
 
 @dataclass(frozen=True)
 class Run:
-    """Runs code in a fresh interpreter, and returns what it passed to `report`."""
+    """Runs code in a new interpreter, and returns what it passed to `report`."""
 
     before: str = ""
 
     def after(self, before: str) -> Run:
-        """Return one that runs other code before."""
+        """Return a runner that runs other code before."""
         return Run(before)
 
     def __call__(self, code: str) -> Any:
@@ -55,7 +55,7 @@ LOCKS = Path(tempfile.gettempdir())
 
 @pytest.fixture(autouse=True)
 def the_card(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Share the card with tests in other processes, or with none where a test is marked `whole_card`."""
+    """Share the card with tests in other processes, or have it alone if a test is marked `whole_card`."""
     is_alone = request.node.get_closest_marker("whole_card") is not None
     with _locked("hfmem-tests-card", shared=not is_alone, gate="hfmem-tests-gate"):
         yield
@@ -63,7 +63,7 @@ def the_card(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @contextmanager
 def _locked(name: str, *, shared: bool, gate: str = "") -> Iterator[None]:
-    """Hold a lock of this machine; who waits for it keeps the gate, so that nobody else comes before."""
+    """Hold a lock of this machine; a waiting process keeps the gate, so that no other comes before it."""
     with (LOCKS / name).open("w") as file:
         if gate:
             with _locked(gate, shared=False):
@@ -74,7 +74,7 @@ def _locked(name: str, *, shared: bool, gate: str = "") -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip everything here, with the reason, where there is no GPU."""
+    """Skip everything here, with the reason, if there is no GPU."""
     here = [item for item in items if "tests/gpu" in item.path.as_posix()]
     if not here:
         return
@@ -93,6 +93,6 @@ def run_python() -> Run:
 
 @pytest.fixture
 def two_gpus(run_python: Run) -> None:
-    """Skip the test where there is one GPU only."""
+    """Skip the test if there is only one GPU."""
     if run_python("import torch\nreport(torch.cuda.device_count())") < 2:
         pytest.skip("needs two GPUs")

@@ -8,7 +8,7 @@ import pytest
 
 
 def execute(*cells: str) -> Any:
-    """Return the notebook with its outputs; skip the test where nothing runs notebooks."""
+    """Return the notebook with its outputs; skip the test if nothing can run notebooks."""
     nbclient = pytest.importorskip("nbclient", reason="notebooks need nbclient")
     nbformat = pytest.importorskip("nbformat", reason="notebooks need nbformat")
     pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
@@ -18,7 +18,7 @@ def execute(*cells: str) -> Any:
 
 
 def plain(cell: Any) -> str:
-    """Return what a cell displays, as plain text."""
+    """Return the displays of a cell as plain text."""
     return "\n".join(one.data.get("text/plain", "") for one in cell.outputs if "data" in one)
 
 

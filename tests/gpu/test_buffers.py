@@ -68,8 +68,8 @@ def check(told: dict[str, Any], what: str) -> None:
 
 
 @pytest.mark.parametrize("habit", ["", "bf16=True"])
-def test_cublas_workspaces_are_told(run_python: Run, habit: str) -> None:
-    """They take what PyTorch frees when it is told to clear them: the main thread's and autograd's."""
+def test_cublas_workspaces_are_counted(run_python: Run, habit: str) -> None:
+    """By what PyTorch frees when they are cleared: the main thread's and autograd's."""
     told, there = run_python.after(ALONE + TRAINER + SUM)(f"""
 trainer = make_trainer([128] * 8, layers=6, {habit})
 with hfmem_widget.watch("train", quiet=True) as session:
@@ -88,7 +88,7 @@ report([told, left - torch.cuda.memory_allocated(0)])
 
 
 def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
-    """And on a device that only holds tensors none is told."""
+    """Nor on a device that only holds tensors."""
     told = run_python.after(SUM + NET)("""
 import gc
 model = net(1024, 2).cuda()
@@ -105,7 +105,7 @@ report(report_of())
 
 
 def test_a_graph_keeps_the_sum_of_the_parts(run_python: Run) -> None:
-    """A captured forward pass, replayed: its outputs are allocated, and its workspace is told."""
+    """A captured forward pass, replayed: its outputs are allocated, and its workspace is counted."""
     told = run_python.after(SUM + NET)("""
 model = net(2048, 8).cuda()
 batch = torch.randn(512, 2048, device="cuda")
@@ -127,8 +127,8 @@ report(said(session))
     assert told["owners"]["cuBLAS workspaces"] > 0
 
 
-def test_eight_bit_states_are_all_told(run_python: Run) -> None:
-    """Bitsandbytes' states, their scales and the code books that they share."""
+def test_eight_bit_states_are_all_counted(run_python: Run) -> None:
+    """The states of bitsandbytes, their scales and their shared code books."""
     pytest.importorskip("bitsandbytes")
     told = run_python.after(SUM + NET + LOOP)("""
 import bitsandbytes as bnb
@@ -181,7 +181,7 @@ dist.destroy_process_group()
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("how", ["ddp", "views", "fsdp2"])
 def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) -> None:
-    """Under DDP its buckets are told to the byte, under FSDP what it has gathered."""
+    """DDP's buckets are counted to the byte, and FSDP's gathered parameters."""
     script, place = tmp_path / "ranks.py", tmp_path / "said.json"
     script.write_text(RANKS)
     command = [sys.executable, *TORCHRUN, free_port(), str(script), how, str(place)]
@@ -196,8 +196,8 @@ def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) ->
         assert there == [told["buckets"]]
 
 
-def test_pinned_memory_is_told_on_the_host(run_python: Run) -> None:
-    """As PyTorch's own count of it has it; before CUDA is up there is none, and nothing is initialised."""
+def test_pinned_memory_is_counted_on_the_host(run_python: Run) -> None:
+    """By PyTorch's own counter; before CUDA is initialised there is none, and nothing is initialised."""
     up, told, truth, notes = run_python.after(SUM)("""
 import time
 with hfmem_widget.watch("pin", quiet=True) as session:

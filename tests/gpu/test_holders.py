@@ -38,7 +38,7 @@ def fresh(notebook: Kernel) -> Kernel:
 
 
 def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
-    """Return the rows and the remainder of the device, and what its allocator says is allocated."""
+    """Return the rows and the remainder of the device, and the allocated bytes by its allocator."""
     result = kernel.run(ASK)
     assert result.status == "ok", result.errors
     rows, (remainder,), before, after = json.loads(printed(result))
@@ -47,13 +47,13 @@ def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], dict[str, Any], int]:
 
 
 def rounded(size: int) -> int:
-    """Return what CUDA's allocator hands out for so many bytes."""
+    """Return the bytes that CUDA's allocator hands out for a request."""
     return -(-size // 512) * 512
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_culprit_is_the_first_row(fresh: Kernel, case: Case) -> None:
-    """By its path and to the byte; and what is explained and what is not are what is allocated."""
+    """By its path and to the byte; explained and unexplained bytes add up to the allocated ones."""
     for cell in case.cells:
         result = fresh.run(cell)
         assert result.status == "ok" or "error" in case.path, result.errors
@@ -68,7 +68,7 @@ def test_the_culprit_is_the_first_row(fresh: Kernel, case: Case) -> None:
 
 
 def test_nothing_of_a_plain_notebook_is_unexplained(fresh: Kernel) -> None:
-    """But the allocator's rounding of each tensor, which is told."""
+    """Except the allocator's rounding of each tensor, which is shown."""
     _, before, _ = ask(fresh)
     fresh.run("kept = [torch.zeros(n) for n in (1, 100, 1000, 2**20)]")
     rows, after, _ = ask(fresh)
@@ -85,8 +85,8 @@ module._register_attribute("kept", torch._C.TensorType.get(), block(32))
 """
 
 
-def test_what_only_c_plus_plus_holds_is_told_to_the_byte(fresh: Kernel) -> None:
-    """Tensors that no name leads to are in a row that says so, or in the remainder."""
+def test_tensors_held_by_c_plus_plus_are_counted_to_the_byte(fresh: Kernel) -> None:
+    """They are in a row for objects without a name, or in the remainder."""
     before_rows, before, _ = ask(fresh)
     assert fresh.run(IN_C_PLUS_PLUS).status == "ok"
     rows, after, _ = ask(fresh)
@@ -96,7 +96,7 @@ def test_what_only_c_plus_plus_holds_is_told_to_the_byte(fresh: Kernel) -> None:
 
 
 def test_the_device_is_told_apart_from_the_host(fresh: Kernel) -> None:
-    """Of two blocks, the one on the GPU is told of the GPU, and the other is not."""
+    """Of two blocks, only the one on the GPU is listed for the GPU."""
     fresh.run("here = torch.zeros(2**20, device='cpu'); there = block(2)")
     rows, _, _ = ask(fresh)
     assert [one["path"] for one in rows if one["bytes"] >= BLOCK] == ["there"]

@@ -42,8 +42,8 @@ def generate(model, look=None, new=256, rows=4, prompt=128, **options):
         "rows=1, assistant_model=llama(2, 1024)",
     ],
 )
-def test_the_cache_is_told_to_the_byte_at_every_step(run_python: Run, options: str) -> None:
-    """Of 256 tokens, whatever implements it; of one that is offloaded, what lies on each side."""
+def test_the_cache_is_counted_to_the_byte_at_every_step(run_python: Run, options: str) -> None:
+    """Of 256 tokens, for every type of cache; an offloaded one on each side."""
     wrong, steps, left = run_python.after(LLAMA)(f"""
 attach()
 model = llama()
@@ -63,7 +63,7 @@ report([wrong[:5], len(look.ours), session.latest("cuda:0/kv_cache") - owned(*al
 def test_the_peak_of_a_generation_is_explained(
     run_python: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its parts come to the allocator's own peak, and next to none of it is not attributed."""
+    """Its parts add up to the allocator's own peak, and almost nothing is not attributed."""
     parts, allocated, exact, told, sentence, cache, phases = run_python.after(LLAMA)("""
 from hfmem_widget.view.tokens import kv_cache_text
 attach()
@@ -98,8 +98,8 @@ report([parts, peak.allocated, exact, list(peak.notes), kv_cache_text(session, s
     assert max(peak for _, peak, _ in phases) == exact
 
 
-def test_what_would_fit_does_fit(run_python: Run) -> None:
-    """A cache of the estimated length can be allocated beside the model, one half as long again cannot."""
+def test_the_estimated_length_fits(run_python: Run) -> None:
+    """A cache of that length can be allocated beside the model, one half as long again cannot."""
     fits, beyond = run_python.after(LLAMA)("""
 attach()
 model = llama(4)
@@ -125,8 +125,8 @@ report([allocates(cache.longest), allocates(1.5 * cache.longest)])
 
 
 @pytest.mark.parametrize("options", ["", "num_beams=2", "do_sample=True"])
-def test_what_is_generated_is_the_same_bit_for_bit(run_python: Run, options: str) -> None:
-    """With and without us, its scores too."""
+def test_generated_tokens_are_the_same_bit_for_bit(run_python: Run, options: str) -> None:
+    """With and without us, and so are the scores."""
     repeats, same, bare, watched = run_python.after(LLAMA)(f"""
 import time
 model = llama(8)
@@ -154,8 +154,8 @@ report([equal(bare, again), equal(bare, watched), 1000 * without / 256, 1000 * w
     assert same
 
 
-def test_a_static_cache_under_cuda_graphs_is_told_as_well(run_python: Run) -> None:
-    """Where `generate` compiles the decode by itself; the steps are followed outside of the graphs."""
+def test_a_static_cache_under_cuda_graphs_is_counted(run_python: Run) -> None:
+    """If `generate` compiles the decode; the steps are followed outside of the graphs."""
     failed, wrong, steps, same, phases = run_python.after(LLAMA)("""
 model = llama(4, 1024)
 options = {"cache_implementation": "static", "new": 64}
@@ -183,8 +183,8 @@ report(["", wrong[:5], len(look.ours), torch.equal(bare, watched),
     assert phases[1][1]["limit"] == 128 + 64 - 1
 
 
-def test_a_loop_by_hand_is_told_to_the_byte(run_python: Run) -> None:
-    """Of 256 tokens, without `generate`; and its temporaries are no riddle."""
+def test_a_loop_by_hand_is_counted_to_the_byte(run_python: Run) -> None:
+    """Of 256 tokens, without `generate`; and its temporaries are explained."""
     wrong, steps, share = run_python.after(LLAMA)("""
 attach()
 model = llama()

@@ -1,4 +1,4 @@
-"""`%memholders --free` on a GPU: what is let go of is returned to the device, and measured so."""
+"""`%memholders --free` on a GPU: freed memory is returned to the device, as measured."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_out_of_memory_errors_tensors_go_and_the_device_has_them_back(fresh: 
 
 
 def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
-    """`--no-cache` frees a tensor into the cache, where it is told and a later `cache` returns it."""
+    """`--no-cache` frees a tensor into the cache, whose bytes are shown and a later `cache` returns."""
     fresh.run("kept = block(64)")
     allocated, reserved = counters(fresh)
     told(fresh, "%memholders --free kept --no-cache")
@@ -81,8 +81,8 @@ def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
     assert counters(fresh)[1] <= reserved - 256 * MIB
 
 
-def test_what_would_be_free_is_what_is_freed(fresh: Kernel) -> None:
-    """By variables that share, outputs, and a graph."""
+def test_the_predicted_bytes_are_freed(fresh: Kernel) -> None:
+    """For variables that share memory, outputs, and a graph."""
     fresh.run("weight = torch.nn.Parameter(torch.ones(2**20))")
     fresh.run("losses = [weight.exp().sum() for _ in range(16)]; both = [losses, block(8)]")
     result = fresh.run(
@@ -97,7 +97,7 @@ def test_what_would_be_free_is_what_is_freed(fresh: Kernel) -> None:
     assert freed == 16 * (4 * MIB + 512) + 32 * MIB
 
 
-def test_who_holds_the_rest_is_told(fresh: Kernel) -> None:
-    """After a release, the GPU's remaining bytes are told with the model that holds them."""
+def test_holders_of_the_rest_are_shown(fresh: Kernel) -> None:
+    """After a release, the GPU's remaining bytes are listed with the model that holds them."""
     fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
     assert "still held: 64.0 MiB by model" in told(fresh, "%memholders --free spare")

@@ -1,4 +1,4 @@
-"""After an out-of-memory error on a real GPU, what is said to fit does, with the peak that was said."""
+"""Changes after an out-of-memory error on a real GPU: those that should fit do, with the forecast peak."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ report([error, [move.name for move in session.moves], tried, largest])
         pytest.param(8, 16, 512, 12, id="half the layers"),
     ],
 )
-def test_what_is_said_to_fit_does(
+def test_changes_that_should_fit_do(
     run_python: Run, gib: int, rows: int, length: int, layers: int
 ) -> None:
-    """Peaks are never too low by more than 1 %, and off by 5 % at most; the largest batch fits, too."""
+    """Peaks are at most 1 % too low, and off by 5 % at most; the largest batch fits, too."""
     error, listed, tried, largest = run_python(
         TRAINER + TRIED.format(gib=gib, rows=rows, length=length, layers=layers)
     )
@@ -97,8 +97,8 @@ report([fit.calibration, fit.forecast.total, float(session.peak("cuda:0/allocate
 """
 
 
-def test_what_a_dry_run_does_not_see_is_in_what_would_fit(run_python: Run) -> None:
-    """Here it is what hooks of the user's keep for the backward pass: a measured step has it."""
+def test_memory_that_a_dry_run_misses_is_in_the_scaled_forecast(run_python: Run) -> None:
+    """Here the user's hooks keep it for the backward pass, and a measured step has it."""
     told, forecast, measured, changes = run_python(TRAINER + MORE)
 
     assert "what would fit is scaled by that, part by part." in told
@@ -150,10 +150,10 @@ report([error, tried])
         pytest.param(6, 256, "lambda _: {}", id="predictions"),
     ],
 )
-def test_an_evaluation_takes_what_was_said(
+def test_an_evaluation_takes_the_forecast_memory(
     run_python: Run, gib: int, rows: int, metrics: str
 ) -> None:
-    """What is said to fit does, with its peak: too low by 1 % at most, and off by 5 %."""
+    """Changes that should fit do: the peak is at most 1 % too low, and off by 5 %."""
     error, tried = run_python(TRAINER + EVALUATED.format(gib=gib, rows=rows, metrics=metrics))
 
     assert error == "out of memory"

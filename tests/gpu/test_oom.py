@@ -84,8 +84,8 @@ report({{
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_reason_is_found(run_python: Run, case: Provoked) -> None:
-    """The diagnosis and its advice are right, the error is as it would be, and the memory is free again."""
+def test_the_cause_is_found(run_python: Run, case: Provoked) -> None:
+    """The diagnosis and its advice are right, the error is unchanged, and the memory is free again."""
     seen = run_python(
         HARNESS.format(
             scenario=case.scenario, before=case.before, attach=case.attach, after=case.after

@@ -105,7 +105,7 @@ def train():
 
 
 def launched(tmp_path: Path, kind: str) -> tuple[hfmem_widget.Session, list[dict[str, float]]]:
-    """Return the session of a training with torchrun, and what each rank has said of itself."""
+    """Return the session of a training with torchrun, and each rank's own figures."""
     script = tmp_path / "train.py"
     script.write_text(TRAINER if kind == "trainer" else SCRIPT, encoding="utf-8")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
@@ -178,7 +178,7 @@ def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_ran_out_of_memory_is_named(tmp_path: Path) -> None:
-    """It alone, with what it asked for."""
+    """It alone, with its request."""
     session, _ = launched(tmp_path, "oom")
     findings = [one for one in session.run.findings if one.kind == "rank-oom"]
 
@@ -186,8 +186,8 @@ def test_the_rank_that_ran_out_of_memory_is_named(tmp_path: Path) -> None:
     assert "Rank 1" in findings[0].title
 
 
-def test_a_rank_that_waits_for_a_late_one_is_not_said_to_be_behind(tmp_path: Path) -> None:
-    """Rank 1 slept in step 21; of short steps it is not known how far each rank has come."""
+def test_a_rank_that_waits_for_a_late_one_is_not_called_behind(tmp_path: Path) -> None:
+    """Rank 1 slept in step 21; the progress of ranks within short steps is unknown."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
@@ -203,7 +203,7 @@ def test_a_rank_that_waits_for_a_late_one_is_not_said_to_be_behind(tmp_path: Pat
 
 
 def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
-    """Whoever looks for the reason begins with it."""
+    """It is where a search for the cause begins."""
     session, _ = launched(tmp_path, "killed")
     gone = [one for one in session.run.findings if one.kind in {"rank-gone", "rank-silent"}]
 

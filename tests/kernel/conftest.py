@@ -52,7 +52,7 @@ def kernel(start_kernel: StartKernel, bare_command: list[str]) -> Kernel:
 
 @contextmanager
 def command_of(home: Path, *modules: str) -> Iterator[list[str]]:
-    """Have a process from which kernels begin; those of a host's Python begin by themselves."""
+    """Provide a process from which kernels are forked; those of a host's Python start by themselves."""
     if sys.executable != KERNEL_PYTHON:
         yield ipykernel_of()
     else:
@@ -63,14 +63,14 @@ def command_of(home: Path, *modules: str) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def bare_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Return what begins a kernel that has imported what every kernel needs."""
+    """Return the command for a kernel that has imported what every kernel needs."""
     with command_of(tmp_path_factory.mktemp("bare")) as command:
         yield command
 
 
 @pytest.fixture(scope="session")
 def torch_command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Return what begins a kernel that has imported torch and transformers."""
+    """Return the command for a kernel that has imported torch and transformers."""
     with command_of(tmp_path_factory.mktemp("torch"), *TRANSFORMERS) as command:
         yield command
 
@@ -86,7 +86,7 @@ def shared_kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
 
 @pytest.fixture
 def reloaded(shared_kernel: Kernel) -> Kernel:
-    """Return the file's kernel with no variable of the test before, and the extension loaded anew."""
+    """Return the file's kernel without the variables of the test before, and with the extension reloaded."""
     for cell in ("%reset -f", "%reload_ext hfmem_widget"):
         assert shared_kernel.run(cell).status == "ok"
     return shared_kernel
@@ -94,6 +94,6 @@ def reloaded(shared_kernel: Kernel) -> Kernel:
 
 @pytest.fixture
 def fresh(shared_kernel: Kernel) -> Kernel:
-    """Return the file's kernel with nothing left of the test before, and with what makes culprits."""
+    """Return the file's kernel without traces of the test before, and with the code of the culprits."""
     begin_anew(shared_kernel)
     return shared_kernel

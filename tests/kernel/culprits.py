@@ -38,7 +38,7 @@ for _name in [one for one in globals() if one[:1] == "_" and one[1:].isdigit()]:
 
 
 class Case(NamedTuple):
-    """Cells that keep memory, and what is to be blamed for it."""
+    """Cells that keep memory, and the name to blame for it."""
 
     cells: tuple[str, ...]
     path: str
@@ -247,7 +247,7 @@ CASES = {
 
 
 def begin_anew(kernel: Kernel, device: str = "cpu") -> None:
-    """Leave nothing of what ran before, and make tensors on a device from now on."""
+    """Remove all traces of earlier cells, and make tensors on a device from now on."""
     prepare = PREPARE + ("" if device == "cpu" else f"torch.set_default_device({device!r})\n")
     # A small error takes the place of the last one; an empty result that of the last result.
     for cell in ("import sys; sys.modules.pop('helpers', None); 1 / 0", FORGET, prepare):
@@ -267,7 +267,7 @@ def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def without_numbers(path: str) -> str:
-    """Return a path where the number of a cell or a hook, which no test knows, is N."""
+    """Return a path with N in place of the number of a cell or a hook, which tests do not know."""
     for name in (r"Out\[", r"cell \[", r"_forward_hooks\["):
         path = re.sub(rf"({name})\d+\]", r"\1N]", path)
     return path

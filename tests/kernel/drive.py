@@ -36,7 +36,7 @@ KERNEL_PYTHON = os.environ.get("HFMEM_KERNEL_PYTHON", sys.executable)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A cell that was sent and not yet waited for."""
+    """A cell that was sent, and whose end is not awaited yet."""
 
     request: str
     first: int
@@ -44,7 +44,7 @@ class Running:
 
 
 def ipykernel_of(python: str = KERNEL_PYTHON) -> list[str]:
-    """Return the command that begins a kernel under an interpreter."""
+    """Return the command that starts a kernel under an interpreter."""
     return [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 
@@ -131,7 +131,7 @@ class Kernel:
         return result
 
     def has_made(self, name: str) -> Callable[[], bool]:
-        """Return a function that says whether a cell has made this file, which is not there yet."""
+        """Return a function that returns whether a cell has made this file, which does not exist yet."""
         path = self.folder / name
         path.unlink(missing_ok=True)
         return path.exists
@@ -192,11 +192,11 @@ class Kernel:
     def wait_for(
         self, wanted: Callable[[Message], bool], *, timeout: float = CELL_TIMEOUT
     ) -> Message:
-        """Return the next message, of those not yet read, that is wanted."""
+        """Return the next unread message that is wanted."""
         return self._until(wanted, len(self.published), time.monotonic() + timeout)
 
     def complete(self, code: str) -> list[str]:
-        """Return what the Tab key offers at the end of a text."""
+        """Return the completions at the end of a text."""
         reply = self._client.complete(code, reply=True, timeout=CELL_TIMEOUT)
         return list(reply["content"]["matches"])
 
@@ -219,7 +219,7 @@ class Kernel:
         self._client.wait_for_ready(timeout=START_TIMEOUT)
 
     def shutdown(self) -> None:
-        """End the process and take its folder away."""
+        """End the process and remove its folder."""
         self._client.stop_channels()
         self._manager.shutdown_kernel(now=True)
         self._manager.cleanup_resources()

@@ -1,4 +1,4 @@
-"""What a kernel published, and what of it belongs to one cell."""
+"""The messages that a kernel published, and those of one cell."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Result:
 
     @property
     def status(self) -> str:
-        """As the reply says: ok, error or aborted."""
+        """The status of the reply: ok, error or aborted."""
         return str(self.reply["status"])
 
     def of(self, *kinds: str) -> tuple[Message, ...]:
@@ -46,7 +46,7 @@ class Result:
 
     @property
     def outputs(self) -> tuple[Message, ...]:
-        """What shows under this cell: streams, displays and their updates, its value, errors."""
+        """The outputs of this cell: streams, displays and their updates, its value, errors."""
         return self.of(*OUTPUTS)
 
     @property
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def displays(self) -> tuple[Message, ...]:
-        """What was displayed, and updates of displays."""
+        """The displays, and updates of displays."""
         return self.of("display_data", "update_display_data")
 
     @property
@@ -66,7 +66,7 @@ class Result:
 
     @property
     def value_text(self) -> str:
-        """Its plain text; empty where it has none."""
+        """Its plain text; empty without one."""
         return str((self.value or {}).get("text/plain", ""))
 
     @property
@@ -83,5 +83,5 @@ class Result:
 
     @property
     def comms(self) -> tuple[Message, ...]:
-        """All comm traffic meanwhile: a thread's messages may name another cell as their parent."""
+        """All comm messages meanwhile, since a thread's messages may name another cell as their parent."""
         return tuple(one for one in self.messages if one.kind.startswith("comm_"))

@@ -21,7 +21,7 @@ from traitlets import HasTraits, Unicode, default
 
 
 class OneCommand(KernelSpecManager):
-    """Knows one kernel: what one command begins."""
+    """Knows one kernel, that of a command."""
 
     def __init__(self, command: Sequence[str]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class OneCommand(KernelSpecManager):
 
 
 class _OverIpc(HasTraits):
-    """Gives a manager addresses that nobody else can have."""
+    """Gives a manager addresses that no other process can have."""
 
     transport = Unicode("ipc")
 
@@ -42,7 +42,7 @@ class _OverIpc(HasTraits):
 
 
 class KernelOverIpc(_OverIpc, KernelManager):
-    """For whoever waits for each message."""
+    """For clients that wait for each message."""
 
 
 class AsyncKernelOverIpc(_OverIpc, AsyncKernelManager):

@@ -10,7 +10,7 @@ HOSTS = ("colab", "kaggle", "databricks")
 
 
 def python_of(host: str) -> str:
-    """Return the Python with a host's packages; skip the test where it was not made."""
+    """Return the Python with a host's packages; skip the test if it was not made."""
     python = ROOT / ".venv-pins" / host / "bin" / "python"
     if not python.exists():
         pytest.skip(f"its environment is not there: make .venv-pins/{host}/.made")

@@ -1,4 +1,4 @@
-"""In a real kernel: whose bytes they are is found in the notebook, and nothing is kept alive by looking."""
+"""In a real kernel: the owners of memory are found in the notebook, and the search keeps nothing alive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(sample, session, names=("weights", "gradients", "optimizer")):
 
 @pytest.fixture
 def notebook(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with something to train, and no model of the test before."""
+    """Return the file's kernel with a training, without models of the test before."""
     reloaded.run(MODEL)
     reloaded.run("import gc; _ = gc.collect()")
     return reloaded
@@ -73,7 +73,7 @@ def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
 
 
 def test_a_compiled_step_is_left_alone(notebook: Kernel) -> None:
-    """`torch.compile` of a loop with an optimizer traces none of ours."""
+    """`torch.compile` of a loop with an optimizer traces no code of ours."""
     said = notebook.run(
         "%%memwatch -q\n"
         "model = build(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"

@@ -1,4 +1,4 @@
-"""What the user's code clears, and what that takes away: a card stands once, whatever it was."""
+"""Outputs that the user's code clears: a card always appears exactly once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def loaded(shared_kernel: Kernel) -> Kernel:
 
 
 def places(result: Result) -> int:
-    """Return how many outputs of ours a cell has made, shown or empty."""
+    """Return the number of our outputs in a cell, shown or empty."""
     return sum(
         one.kind == "display_data"
         and str(one.content["transient"].get("display_id", "")).startswith("hfmem-")
@@ -53,7 +53,7 @@ def places(result: Result) -> int:
 
 @pytest.mark.parametrize("code", NOT_THE_CELL.values(), ids=NOT_THE_CELL.keys())
 def test_a_clear_of_something_else_brings_no_second_card(loaded: Kernel, code: str) -> None:
-    """What an Output widget catches is cleared there: card and chart keep their places."""
+    """Outputs captured by an Output widget are cleared there, and card and chart stay."""
     for module in ("rich", "tqdm"):
         if module in code:
             pytest.importorskip(module)
@@ -65,7 +65,7 @@ def test_a_clear_of_something_else_brings_no_second_card(loaded: Kernel, code: s
 
 @pytest.mark.parametrize("code", THE_CELL.values(), ids=THE_CELL.keys())
 def test_a_clear_of_the_cell_brings_card_and_chart_back(loaded: Kernel, code: str) -> None:
-    """On whichever thread it is done, and whatever else there is."""
+    """Whichever thread clears, and whatever other outputs there are."""
     # Of a cell that did nothing there is one line, and no chart.
     loaded.run("kept = None")
     result = loaded.run(f"%%memwatch\n{code}\nkept = bytearray(8_000_000)\ntime.sleep(0.5)")
@@ -79,7 +79,7 @@ def test_a_clear_of_the_cell_brings_card_and_chart_back(loaded: Kernel, code: st
 
 
 def test_a_clear_in_a_callback_is_not_the_cells(loaded: Kernel) -> None:
-    """What a subshell's cell clears is its own output, though it runs meanwhile."""
+    """A subshell's cell clears its own output, though it runs meanwhile."""
     subshell = loaded.open_subshell()
     loaded.run("go = threading.Event()")
     watched = loaded.send("%%memwatch\ngo.wait(20)\ntime.sleep(0.5)")
@@ -91,7 +91,7 @@ def test_a_clear_in_a_callback_is_not_the_cells(loaded: Kernel) -> None:
 
 
 def test_a_block_within_an_output_widget_shows_itself_once(loaded: Kernel) -> None:
-    """There nothing can be replaced later, so it shows its card at the end and nothing before."""
+    """Nothing can be replaced there later, so the card is shown at the end, and nothing before."""
     result = loaded.run(
         "import hfmem_widget\nwith out:\n    with hfmem_widget.watch('blk'): time.sleep(0.5)"
     )

@@ -85,7 +85,7 @@ def scripts(result: Result) -> list[str | None]:
 
 
 def test_the_live_chart_of_every_cell_is_shown(colab: Kernel) -> None:
-    """Also that of the second cell, which another thread shows than that of the first."""
+    """Also that of the second cell, which another thread shows."""
     assert scripts(colab.run(WATCHED)) == [SCRIPT]
     assert scripts(colab.run(WATCHED)) == [SCRIPT]
 
@@ -97,8 +97,8 @@ def test_the_users_own_widgets_are_shown_after_a_watched_cell(colab: Kernel) -> 
     assert scripts(colab.run(OWN_WIDGETS)) == [SCRIPT, SCRIPT]
 
 
-def test_who_has_enabled_them_before_keeps_them(python: str) -> None:
-    """The chart is shown by the same script, though the hook is not its thread's."""
+def test_widgets_that_the_user_enabled_stay_enabled(python: str) -> None:
+    """The chart is shown by the same script, though the hook is of another thread."""
     with in_colab(python) as kernel:
         kernel.run("output.enable_custom_widget_manager()")
 
@@ -106,8 +106,8 @@ def test_who_has_enabled_them_before_keeps_them(python: str) -> None:
         assert scripts(kernel.run(OWN_WIDGETS)) == [SCRIPT, SCRIPT]
 
 
-def test_who_has_disabled_them_is_not_overruled(colab: Kernel) -> None:
-    """A watch enables them once, as anywidget does."""
+def test_widgets_that_the_user_disabled_stay_disabled(colab: Kernel) -> None:
+    """A watch enables them once, like anywidget."""
     colab.run(WATCHED)
     colab.run("output.disable_custom_widget_manager()")
     colab.run(WATCHED)

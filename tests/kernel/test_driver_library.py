@@ -25,7 +25,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_script(library: Path) -> RunScript:
-    """Return a function that runs a script that finds the stand-in."""
+    """Return a function that runs a script with the stand-in library."""
 
     def run(
         script: str, *args: str, timeout: float | None = None, **stub: str
@@ -92,7 +92,7 @@ def test_an_exit_during_a_hung_call_does_not_hang(run_script: RunScript) -> None
 
 
 def test_a_cell_ends_while_the_driver_hangs(run_script: RunScript) -> None:
-    """The user's block goes on and ends; what the driver did not say is not available."""
+    """The user's block continues and ends; the driver's figures are not available."""
     done = run_script(
         "import hfmem_widget, math\n"
         "with hfmem_widget.watch('hung', interval=0.01, quiet=True) as session:\n"
@@ -135,15 +135,15 @@ def told_by(kernel: Kernel, cell: str) -> str:
 
 
 def test_a_shell_s_child_counts(on_four_gpus: Kernel) -> None:
-    """`!python train.py`: a shell may stand between."""
+    """`!python train.py`: a shell may be in between."""
     run = "!{sys.executable} -c '{RANK}' {os.environ['NVML_STUB_PROCESSES']} 1 4 1; true"
     told = told_by(on_four_gpus, f"%%memwatch --label shell\n{run}")
 
     assert "cuda:1 rose by 15.5 GiB to 15.5 GiB, by 1 child process" in told
 
 
-def test_workers_without_a_gpu_are_nothing(on_four_gpus: Kernel) -> None:
-    """Nor is a job that was there before."""
+def test_workers_without_a_gpu_are_not_shown(on_four_gpus: Kernel) -> None:
+    """Nor is a process that ran before."""
     cell = "%%memwatch --label idle\nfor _ in range(3): subprocess.run([sys.executable, '-c', '1'])"
 
     assert "child" not in told_by(on_four_gpus, cell)

@@ -1,4 +1,4 @@
-"""Watching where magics are not, and what a notebook keeps where there is no front end."""
+"""Watches without magics, and the outputs of a notebook without a front end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_decorated_function_may_call_itself() -> None:
 
 
 def test_a_watch_that_runs_cannot_be_entered_again() -> None:
-    """Entering it twice says what to do, and the first goes on."""
+    """The error says what to do, and the first watch continues."""
     watch = hfmem_widget.watch(quiet=True)
     with watch as session:
         with pytest.raises(hfmem_widget.WatchStateError, match="is running"), watch:
@@ -97,7 +97,7 @@ def test_the_error_of_a_block_is_not_kept_alive() -> None:
     """Nothing of ours holds the exception, whose frames would hold the tensors of the failed step."""
 
     class HeldError(Exception):
-        """An error that can be referred to weakly."""
+        """An error with weak references."""
 
     def fail() -> None:
         with hfmem_widget.watch(quiet=True):
@@ -128,8 +128,8 @@ def test_sixty_four_threads_may_watch_at_once() -> None:
     assert not monitor.ledger.so_far()
 
 
-def test_the_resident_peak_is_exact_if_asked_for() -> None:
-    """With `resident_peak` what came and went between samples is in the resident peak."""
+def test_the_resident_peak_is_exact_on_request() -> None:
+    """With `resident_peak` it includes memory that came and went between samples."""
     script = (
         "import hfmem_widget\n"
         "with hfmem_widget.watch(interval=10, quiet=True, resident_peak=True) as session:\n"

@@ -1,4 +1,4 @@
-"""The card of a cell that left much behind names who holds it; a leak is found between two searches."""
+"""The card of a cell that left much behind names the holders; new holders are found between two searches."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
     assert "detached tensors in losses" in bundle["text/html"]
 
 
-def test_the_next_cell_is_told_what_it_left_itself(fresh: Kernel) -> None:
-    """A cell's card blames its own variables, not those that were there before."""
+def test_the_next_card_names_only_its_own_cells_variables(fresh: Kernel) -> None:
+    """Not those from before."""
     card(fresh, "first = [block(30)]")
     text = card(fresh, "second = [block(20)]")["text/plain"]
     assert "is held by second[0]" in text
     assert "first" not in text
 
 
-def test_what_a_cell_in_between_added_is_not_named(fresh: Kernel) -> None:
-    """After a search, a cell that nobody watches adds something: the next card names its own alone."""
+def test_memory_of_an_unwatched_cell_in_between_is_not_named(fresh: Kernel) -> None:
+    """The next card names only its own cell's."""
     card(fresh, "first = [block(30)]")
     fresh.run("between = {'x': block(40)}")
     text = card(fresh, "later = [block(30)]")["text/plain"]
@@ -70,8 +70,8 @@ def test_what_a_cell_in_between_added_is_not_named(fresh: Kernel) -> None:
     assert "between" not in text
 
 
-def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
-    """What a traceback keeps is told with its frame, and how to let go of it."""
+def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> None:
+    """With the frame, and the way to free it."""
     cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"
     bundle = card(fresh, cell, status="error")
     assert re.search(
@@ -81,14 +81,14 @@ def test_a_cell_that_fails_is_told_what_its_error_holds(fresh: Kernel) -> None:
     assert "%memholders --free errors frees" in words
 
 
-def test_a_model_is_told_by_its_weights_and_not_again(fresh: Kernel) -> None:
-    """A new model's weights are no finding of what was left behind."""
+def test_a_new_models_weights_are_not_named_again(fresh: Kernel) -> None:
+    """They are a part of memory already, and no finding."""
     text = card(fresh, "model = torch.nn.Linear(2**12, 2**13)")["text/plain"]
     assert "left behind" not in text
 
 
-def test_what_is_gone_is_held_by_nobody(fresh: Kernel) -> None:
-    """A cell that allocates and frees is told of nothing left behind."""
+def test_freed_memory_is_not_left_behind(fresh: Kernel) -> None:
+    """A cell that allocates and frees has no such finding."""
     assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
 
 
@@ -105,7 +105,7 @@ def shown(result: Result) -> str:
 
 
 def run_as(kernel: Kernel, cell_id: str, code: str) -> Result:
-    """Run a cell as a front end does that tells the kernel which one it is."""
+    """Run a cell like a front end that tells the kernel the cell's id."""
     client, first = kernel._client, len(kernel.published)
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
     message = client.session.msg("execute_request", content, metadata={"cellId": cell_id})
@@ -113,8 +113,8 @@ def run_as(kernel: Kernel, cell_id: str, code: str) -> Result:
     return kernel.collect(Running(message["header"]["msg_id"], first))
 
 
-def test_since_says_what_came_to_whom(ready: Kernel) -> None:
-    """The second search is compared with the first; without a first it says so."""
+def test_since_shows_what_grew(ready: Kernel) -> None:
+    """The second search is compared with the first; without a first it is an error."""
     first = ready.run("%memholders --since")
     ready.run("kept = [torch.zeros(2**20) for _ in range(4)]")
     ready.run("%memholders")
@@ -129,7 +129,7 @@ def test_since_says_what_came_to_whom(ready: Kernel) -> None:
 
 
 def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(ready: Kernel) -> None:
-    """A front end that tells cells apart by an id need not label them."""
+    """If the front end sends cell ids, no labels are needed."""
     ready.run("%memwatch on --min 0 --no-chart --no-panel\ngrows = []")
     text = ""
     for _ in range(5):

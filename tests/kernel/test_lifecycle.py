@@ -47,7 +47,7 @@ def test_loading_twice_is_harmless(reloaded: Kernel) -> None:
 
 
 def test_reloads_leave_no_thread_file_hook_or_wrapper(kernel: Kernel) -> None:
-    """Loading, watching and reloading again and again ends where it began."""
+    """Repeated loading, watching and reloading ends where it began."""
     kernel.run("import torch\n" + INVENTORY + RELOAD)
     kernel.run("bare = inventory()\noriginals = dict(vars(torch._C))")
     kernel.run("%load_ext hfmem_widget\nreload(2)\nloaded = inventory()")
@@ -93,7 +93,7 @@ print(session.polling.ticks > 3, session.notes)
 
 
 def test_forks_while_polling() -> None:
-    """Every child ends by itself, and the parent polls on."""
+    """Every child ends by itself, and the parent continues to poll."""
     done = run_alone(FORKS, "-W", "ignore::DeprecationWarning", check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -120,7 +120,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def test_watched_cells_leave_no_widget_and_no_open_comm(reloaded: Kernel) -> None:
-    """Nor does a notebook that is watched whole: of the live charts and their layouts none stays."""
+    """Nor does `%memwatch on`: no live chart and no layout stays."""
     reloaded.run("""
 import ipywidgets
 comms = get_ipython().kernel.comm_manager.comms
@@ -158,7 +158,7 @@ while session.polling.ticks < enough:
 
 
 def test_a_widget_closed_while_it_is_fed_harms_nothing(reloaded: Kernel) -> None:
-    """The poller finds no comm and goes on without; the card comes, and nothing is printed."""
+    """The poller finds no comm and continues; the card appears, and nothing is printed."""
     result = reloaded.run(CLOSED)
 
     assert result.status == "ok"

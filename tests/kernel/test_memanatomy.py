@@ -31,7 +31,7 @@ def columns(result: Result) -> list[str]:
 
 
 def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) -> None:
-    """On the CPU: private memory, the resident set, and what of them nobody explains."""
+    """On the CPU: private memory, the resident set, and the unexplained part."""
     reloaded.run(WATCH)
     bundle = reloaded.run("%memanatomy").shown
     assert set(bundle) == {"text/html", "text/plain"}
@@ -48,7 +48,7 @@ def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) 
 
 
 def test_it_shows_a_cell_that_is_still_running(reloaded: Kernel) -> None:
-    """Asked within a watched cell, it tells of that cell as it is now."""
+    """Within a watched cell, it shows the cell at that moment."""
     code = "import time; time.sleep(0.2); get_ipython().run_line_magic('memanatomy', 'now')"
     result = reloaded.run(f"%%memwatch --no-chart --label live\n{code}")
     told = [one.content["data"]["text/plain"] for one in result.displays]
@@ -79,7 +79,7 @@ def test_all_shows_every_device_that_was_used(reloaded: Kernel) -> None:
 
 
 def test_now_needs_no_watch(reloaded: Kernel) -> None:
-    """A reading of this moment tells a model that lies in a variable."""
+    """A reading shows a model that is in a variable."""
     reloaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
 
     for line in ("%memanatomy", "%memanatomy now"):

@@ -1,4 +1,4 @@
-"""`%memcompare` in a real kernel: watched cells side by side, and nothing of it in the cells' way."""
+"""`%memcompare` in a real kernel: watched cells side by side, without effect on the cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def watched(reloaded: Kernel) -> Kernel:
 
 
 def work(kernel: Kernel, label: str, mebibytes: int) -> None:
-    """Watch a cell that allocates so much beyond what it frees."""
+    """Watch a cell that leaves some MiB behind."""
     kernel.run("kept = None")
     assert kernel.run(WORK.format(label=label, mebibytes=mebibytes)).status == "ok"
 
@@ -33,7 +33,7 @@ def told(result: Result) -> str:
     return str(result.shown["text/plain"])
 
 
-def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
+def test_three_cells_with_repeats_are_shown_side_by_side(watched: Kernel) -> None:
     """Figures of each, the runs of a label together, differences to the first."""
     for mebibytes in (50, 52, 54):
         work(watched, "small", mebibytes)
@@ -52,7 +52,7 @@ def test_three_cells_with_repeats_stand_side_by_side(watched: Kernel) -> None:
 
 
 def test_cells_are_compared_by_line(watched: Kernel) -> None:
-    """Of cells with stacks what each line allocated more; a cell without any is said to have none."""
+    """With stacks, by what each line allocated; a cell without stacks is named."""
     for label, size in (("base", 300), ("head", 900)):
         code = f"import torch\nkept = None\nkept = torch.ones({size}, 1024)"
         watched.run(f"%%memwatch --stacks --label {label}\n{code}")
@@ -100,7 +100,7 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
 
 
 def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None:
-    """A reloaded extension begins anew; an unloaded one has no magic and no thread."""
+    """A reloaded extension starts empty; an unloaded one has no magic and no thread."""
     work(watched, "base", 8)
     watched.run("%reload_ext hfmem_widget")
     assert "No watched cell has ended yet" in watched.run("%memcompare").text("stderr")

@@ -15,7 +15,7 @@ config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, interme
 
 
 def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
-    """HTML without script and plain text; the forecast is kept where that was asked for."""
+    """HTML without script, and plain text; the forecast is stored on request."""
     reloaded.run(CONFIG)
     result = reloaded.run("%memfit config --batch 4 --length 64 --output told")
     bundle = result.shown
@@ -27,8 +27,8 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
     assert reloaded.run("print(told.forecast.setting.batch)").text() == "4\n"
 
 
-def test_what_is_part_of_something_else_is_found(reloaded: Kernel) -> None:
-    """Such as ``trainer.model``; what has a point in its name and is no variable's part is a name."""
+def test_an_attribute_of_a_variable_is_found(reloaded: Kernel) -> None:
+    """Such as ``trainer.model``; another text with a dot is the name of a model."""
     reloaded.run(CONFIG + "class trainer: model = config\n")
 
     assert reloaded.run("%memfit trainer.model --length 64").status == "ok"
@@ -70,8 +70,8 @@ arguments = TrainingArguments(
 TRAINS = "%%memwatch --label tuned\ntrainer.train()"
 
 
-def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -> None:
-    """The new cell has the user's own lines, but for the change; it is run by the user, and then it fits."""
+def test_changes_are_listed_and_written_into_the_users_call(reloaded: Kernel) -> None:
+    """The new cell has the user's lines with the change; run by the user, it fits."""
     for cell in (RUNS_OUT, ARGUMENTS, "trainer = Trainer(model, arguments, train_dataset=rows)"):
         assert reloaded.run(cell).status == "ok"
     failed = reloaded.run(TRAINS)
@@ -93,8 +93,8 @@ def test_what_fits_is_listed_and_written_into_the_users_call(reloaded: Kernel) -
     assert "there is no change 9" in reloaded.run("%memfit --write 9").reply["evalue"]
 
 
-def test_a_model_that_is_made_anew_is_not_there_twice(reloaded: Kernel) -> None:
-    """Also where memory has not run out: the written cell frees the old one before it loads the new one."""
+def test_a_model_that_is_made_again_does_not_exist_twice(reloaded: Kernel) -> None:
+    """Also without an error: the written cell frees the old model before it loads the new one."""
     reloaded.run(RUNS_OUT.replace("if given[0].shape[0] >= 4", "if False"))
     reloaded.run(ARGUMENTS + "model.save_pretrained('saved')")
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")

@@ -1,4 +1,4 @@
-"""`%memholders --free` in a real kernel: it says what goes, frees that and nothing else, and measures it."""
+"""`%memholders --free` in a real kernel: it lists what can be freed, frees only that, and measures it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIVE = "print([one() is not None for one in alive])"
 
 @pytest.fixture
 def fresh(fresh: Kernel) -> Kernel:
-    """Return the file's kernel, in which tests note what should go."""
+    """Return the file's kernel, with a record of what should be freed."""
     fresh.run("alive = []")
     return fresh
 
@@ -41,14 +41,14 @@ def figures(text: str) -> dict[str, str]:
 
 
 def change(text: str) -> float:
-    """Return by how many MiB the heap changed."""
+    """Return the change of the heap in MiB."""
     found = re.search(r"cpu (?!resident).* (±0|\S+(?= MiB))( MiB)?$", text, re.MULTILINE)
     assert found is not None, text
     return float(found[1].replace("\u2212", "-").replace("±", ""))
 
 
-def test_an_errors_variables_go_and_the_heap_falls(fresh: Kernel) -> None:
-    """By as many bytes as was told before; the first line says what the table says."""
+def test_an_errors_variables_are_freed_and_the_heap_falls(fresh: Kernel) -> None:
+    """By the predicted bytes; the first line agrees with the table."""
     fresh.run(FAIL)
     assert printed(fresh.run(ALIVE)) == "[True]\n"
     before = told(fresh, "%memholders --free")
@@ -63,8 +63,8 @@ def test_an_errors_variables_go_and_the_heap_falls(fresh: Kernel) -> None:
     assert float(freed[1]) == -change(after)
 
 
-def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
-    """``Out``, ``_``, ``__``, ``___``, ``_12``; what a variable has too stays."""
+def test_outputs_are_freed_in_every_copy_of_ipythons(fresh: Kernel) -> None:
+    """``Out``, ``_``, ``__``, ``___``, ``_12``; memory that a variable also has stays."""
     for cell in (
         "made = block(); alive.append(weakref.ref(made)); made",
         "del made",
@@ -80,8 +80,8 @@ def test_the_outputs_go_with_every_copy_that_ipython_has(fresh: Kernel) -> None:
     assert printed(fresh.run("print(list(Out), repr(_), repr(__))")) == "[] '' ''\n"
 
 
-def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
-    """After all outputs and errors were let go of, IPython keeps new ones as it always does."""
+def test_later_outputs_are_kept_as_usual(fresh: Kernel) -> None:
+    """After all outputs and errors were freed."""
     fresh.run("block()")
     told(fresh, "%memholders --free all")
     number = fresh.run("17").reply["execution_count"]
@@ -90,8 +90,8 @@ def test_outputs_go_on_as_before_afterwards(fresh: Kernel) -> None:
     assert printed(fresh.run("import sys; print(sys.last_type.__name__)")) == "ZeroDivisionError\n"
 
 
-def test_what_stays_is_told_with_who_holds_it(fresh: Kernel) -> None:
-    """After a release it says how much is still held, and by which names."""
+def test_remaining_memory_is_shown_with_its_holders(fresh: Kernel) -> None:
+    """After a release, with the bytes and the names."""
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
     assert re.search(
         r"still held: 12\.0 MiB by losses\[0\.\.2\], 8\.00 MiB by cache\['a'\]\.",
@@ -111,7 +111,7 @@ stop = Stop(first, operator.methodcaller("interrupt"))
 
 
 def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
-    """What had gone by then is told, and what stays; then the interrupt is the user's."""
+    """The figures of what was freed and what stays are shown; then the interrupt is raised."""
     fresh.run(INTERRUPTED_AS_IT_GOES)
     result = fresh.run("%memholders --free first second\ntime.sleep(30)")
     (error,) = result.errors
@@ -123,16 +123,16 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
     assert printed(fresh.run("print('first' in dir(), 'second' in dir())")) == "False True\n"
 
 
-def test_its_manual_and_its_completion_are_there(fresh: Kernel) -> None:
-    """`%memholders?` and the Tab key tell what it can do."""
+def test_it_has_a_manual_and_completion(fresh: Kernel) -> None:
+    """By `%memholders?` and the Tab key."""
     manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
     assert "before and after" in manual
     assert "--no-cache" in manual
     assert "outputs" in fresh.complete("%memholders --free ")
 
 
-def test_the_name_of_before_does_the_same_and_says_the_new_one(fresh: Kernel) -> None:
-    """Once; also of the history and of the layout of memory."""
+def test_old_names_work_and_print_the_new_one(fresh: Kernel) -> None:
+    """Once; also those of the history and of the layout."""
     fresh.run("losses = [block() for _ in range(5)]")
     first, second = (fresh.run("%memfree -n losses") for _ in range(2))
 

@@ -30,7 +30,7 @@ gc.collect();
 
 
 class Fault(NamedTuple):
-    """A cell, and the words that its text has: the name that holds memory, and how."""
+    """A cell, and the expected words: the name that holds memory, and how."""
 
     cell: str
     words: tuple[str, ...]
@@ -202,16 +202,16 @@ module._register_attribute("kept", torch._C.TensorType.get(), block(32))
 """
 
 
-def test_what_only_c_plus_plus_holds_is_not_explained(fresh: Kernel) -> None:
-    """A tensor within a C++ object is one that no name leads to."""
+def test_tensors_held_by_c_plus_plus_are_not_explained(fresh: Kernel) -> None:
+    """No name leads to a tensor in a C++ object."""
     fresh.run(IN_C_PLUS_PLUS)
     rows, _ = ask(fresh)
     assert rows[0]["path"] == "objects that no name leads to"
     assert rows[0]["bytes"] == 32 * BLOCK
 
 
-def test_what_torch_has_made_itself_is_not_blamed(fresh: Kernel) -> None:
-    """A kernel of these tests begins with that out of the collector's sight; in a user's it is seen."""
+def test_objects_of_torch_itself_are_not_blamed(fresh: Kernel) -> None:
+    """In these tests they are hidden from the collector; in a user's kernel they are seen."""
     fresh.run("gc.unfreeze(); kept = block()")
     rows, _ = ask(fresh)
     fresh.run("gc.collect(); gc.freeze()")
@@ -251,7 +251,7 @@ ran.clear()
 
 
 def test_no_code_of_an_object_is_run(fresh: Kernel) -> None:
-    """No property, no __getattr__, no iteration: yet what lies in them is found."""
+    """No property, no __getattr__, no iteration; tensors inside are still found."""
     assert fresh.run(LAZY).status == "ok"
     rows, _ = ask(fresh)
     assert printed(fresh.run("print(ran)")) == "[]\n"
@@ -266,7 +266,7 @@ def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
 
 
 def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
-    """With `--detail`, and only then, a model's tensors are told one by one."""
+    """Only with `--detail` are a model's tensors listed one by one."""
     fresh.run("model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))")
     assert "[0].weight" not in fresh.run("%memholders").shown["text/plain"]
     assert "4.00 MiB  [0].weight" in fresh.run("%memholders --detail").shown["text/plain"]
@@ -282,7 +282,7 @@ def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_the_text_of_a_cell_names_what_holds_memory(fresh: Kernel, fault: Fault) -> None:
-    """The name and the way, in at most 1,500 characters."""
+    """The name and the path, in at most 1,500 characters."""
     assert fresh.run(PREPARE + ONE_PERCENT).status == "ok"
     text = card(fresh, fault.cell.strip(), status=fault.status)["text/plain"]
 

@@ -1,4 +1,4 @@
-"""`%memanatomy --layout` and `%%memwatch --map` in a real kernel without a GPU: the map is of the C heap."""
+"""`%memanatomy --layout` and `%%memwatch --map` in a real kernel without a GPU: maps of the C heap."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ del kept
 
 @pytest.fixture(scope="module")
 def grown(shared_kernel: Kernel) -> tuple[Result, float]:
-    """Return what a watched cell showed whose heap grew until two maps were seen, and its seconds."""
+    """Return the outputs of a watched cell whose heap grew until two maps were shown, and its seconds."""
     shared_kernel.run("%reload_ext hfmem_widget")
     (shared_kernel.folder / "seen").unlink(missing_ok=True)
     running = shared_kernel.send(GROWS.strip())
@@ -45,8 +45,8 @@ def maps(result: Result) -> list[str]:
     return [one.content["data"]["text/plain"] for one in filter(is_map, result.displays)]
 
 
-def test_the_heap_is_told_in_its_parts(kernel: Kernel) -> None:
-    """What is free between what is in use is found, in text and in a picture."""
+def test_the_map_of_the_heap_has_its_parts(kernel: Kernel) -> None:
+    """Free memory between used blocks is shown, in text and in a picture."""
     kernel.run(LOAD)
     kernel.run(HEAP)
     result = kernel.run("%memanatomy --layout")
@@ -97,7 +97,7 @@ def test_a_cell_that_clears_its_output_gets_the_map_at_the_end(reloaded: Kernel)
 
 
 def test_a_failing_cell_fails_as_it_would(reloaded: Kernel) -> None:
-    """The error is the cell's own, and the map stands below it all the same."""
+    """The error is the cell's own, and the map is shown below it."""
     result = reloaded.run("%%memwatch --map\n1 / 0")
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]

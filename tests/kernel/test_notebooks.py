@@ -21,7 +21,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
 def run(path: Path, command: list[str], smaller: Mapping[str, str] | None = None) -> Any:
-    """Return a notebook with its outputs; `smaller` has what a CPU needs less long for, for what it says."""
+    """Return a notebook with its outputs; `smaller` has smaller sizes for a CPU, with the same statements."""
     notebook = nbformat.read(path, as_version=4)
     for large, small in (smaller or {}).items():
         assert any(large in cell.source for cell in notebook.cells)
@@ -46,14 +46,14 @@ LEAK = (" grows by ", "has run")
 
 @pytest.mark.parametrize("path", TO_TRY, ids=lambda path: path.stem)
 def test_the_notebooks_to_try_are_kept_without_outputs(path: Path) -> None:
-    """What a reader sees is what their own machine did."""
+    """A reader sees only outputs of their own machine."""
     cells = nbformat.read(path, as_version=4).cells
 
     assert not any(cell.get("outputs") for cell in cells)
 
 
-def test_what_is_kept_of_the_anatomy_is_of_a_gpu() -> None:
-    """Its outputs are there to be read without one: of one whole run on a GPU, small, without an error."""
+def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
+    """For readers without one: a whole run on a GPU, small, without an error."""
     notebook = nbformat.read(NOTEBOOKS[2], as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = said(notebook)
@@ -79,7 +79,7 @@ def test_what_is_kept_of_the_anatomy_is_of_a_gpu() -> None:
 
 @pytest.mark.slow
 def test_the_anatomy_notebook_tells_what_each_technique_saves(torch_command: list[str]) -> None:
-    """One table has a row for each that could be run, and the parts that are counted are right in it."""
+    """One table has a row for each technique that could run, with the right counted parts."""
     notebook = run(NOTEBOOKS[2], torch_command, {"else (32, 128)": "else (12, 128)"})
     text = said(notebook)
     table = next(cell for cell in notebook.cells if 'table["certainty"]' in cell.source)
@@ -103,7 +103,7 @@ def test_the_anatomy_notebook_tells_what_each_technique_saves(torch_command: lis
 
 
 def test_the_leak_notebook_finds_its_leak_and_who_holds_it(torch_command: list[str]) -> None:
-    """The card of the loop with the mistake says so in one sentence; once it is mended, nothing is said."""
+    """The card of the faulty loop names both in one sentence; the fixed loop has no such card."""
     text = said(run(NOTEBOOKS[3], torch_command))
     cards = [part.partition(" chart:")[0] for part in text.split("memwatch ")]
     (leaking,) = [part for part in cards if part.startswith('"leaking"') and " grows by " in part]
@@ -118,8 +118,8 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it(torch_command: list[s
 
 
 @pytest.mark.slow
-def test_the_notebook_about_running_out_says_why_and_lets_go(torch_command: list[str]) -> None:
-    """Two cells fail, each with its reason; the error's memory is named, let go, measured; the rest fits."""
+def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[str]) -> None:
+    """Two cells fail with their causes; the error's memory is named, freed and measured; the rest fits."""
     notebook = run(NOTEBOOKS[4], torch_command)
     text = said(notebook)
     errors = [
@@ -142,8 +142,8 @@ def test_the_notebook_about_running_out_says_why_and_lets_go(torch_command: list
 
 
 @pytest.mark.slow
-def test_what_was_watched_is_kept_compared_and_told(torch_command: list[str]) -> None:
-    """A recording opens as it was; the history has the drift of what ran again; a finding is told."""
+def test_the_notebook_about_keeping_records_compares_and_alerts(torch_command: list[str]) -> None:
+    """A recording opens unchanged; the history has the drift of runs; a finding calls the function."""
     notebook = run(NOTEBOOKS[5], torch_command)
     text = said(notebook)
     opened = next(cell for cell in notebook.cells if cell.source.startswith("adamw = "))
@@ -160,7 +160,7 @@ def test_what_was_watched_is_kept_compared_and_told(torch_command: list[str]) ->
 
 
 @pytest.mark.slow
-def test_two_ranks_stand_in_one_chart(torch_command: list[str]) -> None:
+def test_two_ranks_are_in_one_chart(torch_command: list[str]) -> None:
     """The card names the worst, phases are compared over ranks, and each rank is a session of its own."""
     notebook = run(NOTEBOOKS[6], torch_command, {"width=768": "width=256"})
     text = said(notebook)
@@ -211,7 +211,7 @@ SMALLER = ("num_hidden_layers=24", "num_hidden_layers=2")
 
 @pytest.mark.slow
 def test_the_pages_run_from_top_to_bottom(tmp_path: Path, torch_command: list[str]) -> None:
-    """No block ends in an error, for a reader who has what the page assumes; one kernel runs them all."""
+    """No block fails, for a reader with the page's requirements; one kernel runs them all."""
     blocks = []
     for page in TO_RUN:
         blocks.append(Block(page, 0, READER, ""))

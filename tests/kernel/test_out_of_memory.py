@@ -1,4 +1,4 @@
-"""A watched cell that runs out of memory in a real kernel: its own error, once, and above it the reason."""
+"""A watched cell that runs out of memory in a real kernel: its own error once, with the card above."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def notebook(reloaded: Kernel) -> Kernel:
 
 
 def cards(result: Result) -> list[dict[str, Any]]:
-    """Return the bundles of the cards that say why."""
+    """Return the bundles of the out-of-memory cards."""
     shown = [dict(one.content["data"]) for one in result.displays]
     return [one for one in shown if one.get("text/plain", "").startswith(HEAD)]
 
@@ -39,8 +39,8 @@ def traceback_of(result: Result) -> str:
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(r"(?m)^ +1 .*\n", "", colourless))
 
 
-def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
-    """The reply is an error, the error is shown once, and so is the reason: with the card, and not on it."""
+def test_the_error_stays_and_the_cause_is_given_once(notebook: Kernel) -> None:
+    """The reply is an error, shown once, and the cause is on its own card only."""
     result = notebook.run(f"%%memwatch\n{TOO_BIG}")
     assert result.status == "error"
     assert result.reply["ename"] == "RuntimeError"
@@ -53,7 +53,7 @@ def test_the_error_stays_and_the_reason_is_told_once(notebook: Kernel) -> None:
 
 
 def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
-    """Watched or not, it reads the same to the letter."""
+    """Watched or not, its text is identical."""
     bare = notebook.run(f"# not watched\n{TOO_BIG}")
     watched = notebook.run(f"%%memwatch\n{TOO_BIG}")
     assert traceback_of(watched) == traceback_of(bare)
@@ -61,7 +61,7 @@ def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
 
 
 def test_nothing_is_kept_alive(notebook: Kernel) -> None:
-    """Once the last error is another, a collection frees what the function held: no more than unwatched."""
+    """After the next error, a collection frees what the function held, as without a watch."""
     notebook.run(
         "%%memwatch\nimport gc, weakref\n"
         "def train():\n"
@@ -86,7 +86,7 @@ def test_nothing_is_kept_alive(notebook: Kernel) -> None:
     ],
 )  # fmt: skip
 def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: str) -> None:
-    """Python's and NumPy's are read, also where they are the cause of another error."""
+    """Python's and NumPy's are recognised, also as the cause of another error."""
     result = notebook.run(f"%%memwatch\n{code}")
     assert result.reply["ename"] == name
     (card,) = cards(result)
@@ -94,7 +94,7 @@ def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: st
 
 
 def test_quiet_keeps_the_finding(notebook: Kernel) -> None:
-    """With --quiet nothing is shown; the session has the finding."""
+    """Nothing is shown; the session has the finding."""
     result = notebook.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
     assert not result.displays
     told = notebook.run(
@@ -140,8 +140,8 @@ def saved(torch_command: list[str]) -> dict[str, list[Any]]:
         ("every cell", False),
     ],
 )
-def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: bool) -> None:
-    """In the saved notebook it is above the traceback, however long that is, and once."""
+def test_the_place_of_the_card(saved: dict[str, list[Any]], cell: str, above: bool) -> None:
+    """In the saved notebook it is above the traceback, whatever its length, and appears once."""
     outputs = saved[cell]
     shown = [one.get("data", {}).get("text/html", "") for one in outputs]
     (at,) = (at for at, html in enumerate(shown) if "Out of memory</strong>" in html)
@@ -151,8 +151,8 @@ def test_where_the_reason_stands(saved: dict[str, list[Any]], cell: str, above: 
         assert shown[at].index("Out of memory") < shown[at].index("private memory, start")
 
 
-def test_a_script_is_told_in_plain_text() -> None:
-    """Where nothing can be shown in place, the reason and the line are printed before the traceback."""
+def test_a_script_prints_the_card_as_plain_text() -> None:
+    """The cause and the line are printed before the traceback."""
     code = "import hfmem_widget\nwith hfmem_widget.watch('s'): bytearray(1 << 60)"
     said = run_alone(code, check=False).stdout
     assert said.startswith(HEAD)

@@ -57,7 +57,7 @@ dist.destroy_process_group()
 
 
 def tells_of_ranks(message: Message) -> bool:
-    """Return whether the page is told of two ranks by this message: of all together and of each."""
+    """Return whether this message is about two ranks: all together, and each."""
     told = message.content.get("data", {}).get("content", {}) if message.kind == "comm_msg" else {}
     devices = told.get("schema", {}).get("devices", [])
     return [device["key"] for device in devices] == ["ranks", "rank:0", "rank:1"]
@@ -87,7 +87,7 @@ def launched(torch_command: list[str], tmp_path_factory: pytest.TempPathFactory)
 
 
 def said(kernel: Kernel, expression: str) -> Any:
-    """Return what an expression is worth in the kernel, by way of JSON."""
+    """Return the value of an expression in the kernel, by way of JSON."""
     result = kernel.run(f"print(json.dumps({expression}))")
     assert result.status == "ok", result.errors
     return json.loads(result.text())
@@ -103,10 +103,10 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     assert said(kernel, "s.run.running") is False
 
 
-def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(
+def test_ranks_of_torchrun_are_found_and_kept_in_the_given_directory(
     tmp_path: Path, bare_command: list[str]
 ) -> None:
-    """A script that knows nothing of it."""
+    """The script does not know of it."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     module = f"torch.distributed.run --nproc-per-node 2 --master-port {free_port()}"
@@ -127,7 +127,7 @@ def test_what_torchrun_starts_is_found_and_kept_where_it_is_wanted(
 def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(
     kernel: Kernel, tmp_path: Path
 ) -> None:
-    """`%memwatch open` of its directory draws it live, whoever keeps it; its card comes by itself."""
+    """`%memwatch open` of its directory draws it live, whoever started it; its card appears by itself."""
     run = SimulatedRun(Script(world=2), began=time.time() - 20)
     run.write(tmp_path / "run", 20.0, finish=False)
     kernel.run("%load_ext hfmem_widget\nimport gc")
@@ -160,20 +160,20 @@ def wait(run):
 
 
 def newest(run: Path) -> float:
-    """Return when a rank has last written there."""
+    """Return the time of the newest write of a rank there."""
     return max(path.stat().st_mtime for path in run.glob("r*.jsonl"))
 
 
 def waited_for(what: Callable[[], bool], seconds: float = 240.0) -> bool:
-    """Wait until something is so, and return whether it was in time."""
+    """Wait for a condition, and return whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not what() and time.monotonic() < deadline:
         time.sleep(0.1)
     return what()
 
 
-def test_ranks_are_not_looked_for_where_nobody_wants_them(kernel: Kernel, tmp_path: Path) -> None:
-    """With `--no-ranks` the session has no run, whatever the cell starts."""
+def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> None:
+    """The session has no run, whatever the cell starts."""
     flag = tmp_path / "flag"
     flag.touch()
     kernel.run(BEHIND)
@@ -186,7 +186,7 @@ def test_ranks_are_not_looked_for_where_nobody_wants_them(kernel: Kernel, tmp_pa
 
 
 def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
-    """They go on to write after `%unload_ext`, and after a restart; the new kernel shows them live."""
+    """They keep writing after `%unload_ext` and after a restart; the new kernel shows them live."""
     run, flag = tmp_path / "run", tmp_path / "flag"
     kernel.run(BEHIND)
     begun = kernel.run(
@@ -215,7 +215,7 @@ def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Pa
 
 
 def test_an_interrupt_ends_the_ranks_as_it_would(launched: tuple[Kernel, Result]) -> None:
-    """The children are gone, what was lent is put back, and the card says that it was interrupted."""
+    """The children end, the environment is restored, and the card says "interrupted"."""
     kernel, _ = launched
     kernel.run(
         "import signal\n"

@@ -101,14 +101,14 @@ def test_each_cell_is_recorded_and_has_a_line(base: tuple[Path, Ended]) -> None:
 
 
 def test_the_notebook_is_not_changed(base: tuple[Path, Ended]) -> None:
-    """Outputs are nowhere kept."""
+    """Outputs are not stored anywhere."""
     notebook = nbformat.read(base[0] / "its" / "notebook.ipynb", as_version=4)
 
     assert not any(cell.get("outputs") for cell in notebook.cells)
 
 
 def test_the_same_notebook_is_within_its_limit(base: tuple[Path, Ended], tmp_path: Path) -> None:
-    """The exit code is 0, and one line says of how many cells."""
+    """The exit code is 0, and one line has the number of cells."""
     code, lines, err = run(tmp_path, CELLS, "--baseline", base[0] / "run", "--fail-over", "10%")
 
     assert code == FINE, err
@@ -116,7 +116,7 @@ def test_the_same_notebook_is_within_its_limit(base: tuple[Path, Ended], tmp_pat
 
 
 def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path) -> None:
-    """By label or source, wherever they are; what one left is not blamed on those after it."""
+    """By label or source, wherever they are; memory that one left is not blamed on later ones."""
     cells = [SMALL, *CELLS[:4], MINE.format(90), *CELLS[5:9], "new = 1", "twice = 2"]
     code, lines, err = run(tmp_path, cells, "--baseline", base[0] / "run", "--fail-over", "50 MiB")
 
@@ -133,8 +133,8 @@ def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path)
     ]
 
 
-def test_what_has_no_cell_in_common_cannot_be_judged(tmp_path: Path) -> None:
-    """The exit code is 2; the cells of both are listed."""
+def test_notebooks_without_a_common_cell_cannot_be_judged(tmp_path: Path) -> None:
+    """The exit code is 2, and the cells of both are listed."""
     (tmp_path / "base").mkdir()
     scripted_run("cpu").save(tmp_path / "base" / "001-00000000.hfmem.jsonl")
     code, lines, err = run(tmp_path, ["1 + 1"], "--baseline", "base")
@@ -149,7 +149,7 @@ def test_what_has_no_cell_in_common_cannot_be_judged(tmp_path: Path) -> None:
 
 
 def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
-    """The exit code is 2, though other cells are as they were."""
+    """The exit code is 2, though other cells are unchanged."""
     (tmp_path / "base").mkdir()
     session = scripted_run("training")
     session.label = "mine"
@@ -162,7 +162,7 @@ def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
 
 
 def test_the_first_cell_that_fails_is_the_last(tmp_path: Path) -> None:
-    """Its number and its error are said in one line, and what was recorded until then is kept."""
+    """One line has its number and its error, and earlier recordings are kept."""
     cells = ["fine = 1", "raise ValueError('two\\nlines \\x1b[31m')", "never = 1"]
     code, lines, _ = run(tmp_path, cells, "--dir", "run")
 
@@ -174,7 +174,7 @@ def test_the_first_cell_that_fails_is_the_last(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_ends_ends_the_run(tmp_path: Path) -> None:
-    """It is said in which cell, whose recording is kept as far as it was written."""
+    """One line names the cell, whose recording is kept as far as it was written."""
     cells = ["1", "import os, time\ntime.sleep(1.5)\nos._exit(3)"]
     code, lines, _ = run(tmp_path, cells, "--dir", "run")
 

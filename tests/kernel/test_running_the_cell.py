@@ -1,4 +1,4 @@
-"""`%%memwatch` leaves the cell exactly what it was, and says what it did."""
+"""`%%memwatch` does not change the cell, and reports on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cards(result: Result) -> list[str]:
 
 
 def kind_of(message: Message) -> str:
-    """Return what a message of ours to a widget brings: a snapshot, rows; empty for any other message."""
+    """Return the kind of one of our messages to a widget: snapshot or rows; empty for other messages."""
     told = message.content.get("data", {}) if message.kind == "comm_msg" else {}
     return str(told.get("content", {}).get("kind", ""))
 
@@ -39,7 +39,7 @@ def assert_nothing_left(kernel: Kernel) -> None:
 
 
 def test_a_cell_that_works_gives_ok_its_value_and_one_card(reloaded: Kernel) -> None:
-    """The last expression is displayed and one card stands in the output."""
+    """The last expression is displayed, and the output has one card."""
     result = reloaded.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
 
     assert result.status == "ok"
@@ -70,7 +70,7 @@ def test_top_level_await_works(reloaded: Kernel) -> None:
 
 
 def test_shell_commands_and_line_magics_work_inside(reloaded: Kernel) -> None:
-    """`!cmd` and `%magic` are what they were."""
+    """`!cmd` and `%magic` work as usual."""
     result = reloaded.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
 
     assert result.status == "ok"
@@ -80,7 +80,7 @@ def test_shell_commands_and_line_magics_work_inside(reloaded: Kernel) -> None:
 
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
 def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
-    """Either way the value, the timing and one card are there."""
+    """In both orders there are the value, the timing and one card."""
     result = reloaded.run(f"{order}6 * 7")
 
     assert result.status == "ok"
@@ -91,7 +91,7 @@ def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
 
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
 def test_an_error_with_time_above_or_below_is_one_error(reloaded: Kernel, order: str) -> None:
-    """Either way the error is shown once, and the reply is what it is under `%%time` alone."""
+    """In both orders it is shown once, and the reply is that under `%%time` alone."""
     alone = reloaded.run("%%time\n1 / 0")  # no error in IPython 8, whose `%%time` shows it itself
     result = reloaded.run(f"{order}1 / 0")
 
@@ -101,7 +101,7 @@ def test_an_error_with_time_above_or_below_is_one_error(reloaded: Kernel, order:
 
 
 def test_capture_above_keeps_the_cards_to_itself(reloaded: Kernel) -> None:
-    """Under `%%capture` nothing shows, and the next watch is as always."""
+    """Under `%%capture` nothing is shown, and the next watch is as usual."""
     assert cards(reloaded.run("%%capture captured\n%%memwatch\n1 + 1")) == []
     assert len(cards(reloaded.run("%%memwatch\npass"))) == 1
     assert_nothing_left(reloaded)
@@ -136,7 +136,7 @@ def test_a_syntax_error_never_arms(reloaded: Kernel) -> None:
 
 
 def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
-    """`sys.exit()` in a watched cell is what it is elsewhere."""
+    """`sys.exit()` in a watched cell works as usual."""
     result = reloaded.run("%%memwatch\nimport sys\nsys.exit(3)")
 
     assert result.status == "error"
@@ -144,7 +144,7 @@ def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
 
 
 def test_an_empty_body_is_ipythons_own_error(reloaded: Kernel) -> None:
-    """A first line alone is told to be a line magic, as IPython tells it."""
+    """IPython calls a first line alone a line magic."""
     assert "cell body is empty" in reloaded.run("%%memwatch").text("stderr")
 
 
@@ -173,7 +173,7 @@ def test_memwatch_on_annotates_every_later_cell(reloaded: Kernel) -> None:
 
 
 def test_an_unwatched_moment_is_silent(reloaded: Kernel) -> None:
-    """With `%memwatch on` and no cell running, nothing is sent: an idle kernel can be culled."""
+    """With `%memwatch on` and no running cell, nothing is sent, so an idle kernel can be culled."""
     reloaded.run("%memwatch on --min 0")
     reloaded.run("import time; time.sleep(0.5)")
     reloaded.read(0.5)
@@ -182,7 +182,7 @@ def test_an_unwatched_moment_is_silent(reloaded: Kernel) -> None:
 
 
 def test_a_live_chart_streams_while_the_cell_is_busy(reloaded: Kernel) -> None:
-    """The widget appears after a moment and gets message after message; at the end it is replaced."""
+    """The widget appears after a moment and gets messages; at the end it is replaced."""
     seen = reloaded.folder / "seen"
     seen.unlink(missing_ok=True)
     cell = "import os, time\nwhile not os.path.exists('seen'): time.sleep(0.05)"
@@ -310,7 +310,7 @@ def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str
 
 @pytest.mark.parametrize("below", ["  x = 1\n  x + 41", "\n  x = 41\n\n  x + 1"])
 def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
-    """As it does alone, and below `%%time`."""
+    """As without a watch, and below `%%time`."""
     result = reloaded.run(f"%%memwatch\n{below}")
 
     assert result.status == "ok"
@@ -319,7 +319,7 @@ def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
 
 @pytest.mark.parametrize("line", ["-h\nran = True", "--label x --help\nran = True", "--help"])
 def test_help_is_shown_and_the_cell_is_not_run(reloaded: Kernel, line: str) -> None:
-    """And it says so; the cell is no error, as a command's help is none."""
+    """The output says so; the cell is not an error."""
     result = reloaded.run(f"%%memwatch {line}")
 
     assert result.status == "ok"
@@ -329,9 +329,7 @@ def test_help_is_shown_and_the_cell_is_not_run(reloaded: Kernel, line: str) -> N
     assert reloaded.run("print('ran' in globals())").text() == "False\n"
 
 
-def test_a_terminal_is_shown_the_end_alone(
-    start_kernel: StartKernel, bare_command: list[str]
-) -> None:
+def test_a_terminal_shows_only_the_end(start_kernel: StartKernel, bare_command: list[str]) -> None:
     """`jupyter console` prints the first display and none of its updates."""
     kernel = start_kernel({"JPY_SESSION_NAME": None}, command=bare_command)
     kernel.run("%load_ext hfmem_widget")

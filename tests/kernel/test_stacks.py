@@ -1,4 +1,4 @@
-"""`%%memwatch --stacks` in a real kernel: what it shows, and that nothing of it is left."""
+"""`%%memwatch --stacks` in a real kernel: its output, and that nothing of it is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = "len(torch.utils._python_dispatch._get_current_dispatch_mode_stack())"
 
 @pytest.fixture(scope="module")
 def notebook(torch_command: list[str]) -> Iterator[Kernel]:
-    """One kernel with torch imported, and past the imports of a first watch."""
+    """Start a kernel with torch imported, and let it have a first watch."""
     with Kernel(command=torch_command) as kernel:
         kernel.run("%load_ext hfmem_widget\nimport sys, torch")
         kernel.run("%%memwatch --stacks --no-chart\nx = torch.ones(1)")
@@ -26,7 +26,7 @@ def notebook(torch_command: list[str]) -> Iterator[Kernel]:
 
 
 def shown(result: Result) -> str:
-    """Return the plain text of what stands below the card; empty for nothing."""
+    """Return the plain text of the output below the card; empty without one."""
     texts = [str(one.content["data"].get("text/plain", "")) for one in result.displays]
     return next((one for one in texts if one.startswith("live at the peak")), "")
 
@@ -37,7 +37,7 @@ def value(kernel: Kernel, expression: str) -> str:
 
 
 def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
-    """By number and line as they stand in the cell, with the magic as line 1, and their text."""
+    """By their numbers in the cell, with the magic as line 1, and with their text."""
     result = notebook.run(
         "%%memwatch --stacks --no-chart -o session\n"
         "small = torch.ones(1000)\n"
@@ -54,7 +54,7 @@ def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
 
 
 def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
-    """The traceback has no line of ours, the stacks are shown, nothing stays entered."""
+    """The traceback has no line of ours, the stacks are shown, and no mode stays active."""
     result = notebook.run(
         "%%memwatch --stacks --no-chart\nkept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
     )
@@ -69,7 +69,7 @@ def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
 
 @pytest.mark.parametrize("times", [6, pytest.param(30, marks=pytest.mark.full)])
 def test_an_interrupt_stays_the_cells_own(notebook: Kernel, times: int) -> None:
-    """In the middle of operators that are followed, and of storages that go."""
+    """Amid followed operators, and as storages are freed."""
     if notebook.run("import IPython; assert IPython.version_info >= (8,)").status == "error":
         pytest.skip("IPython 7 cannot format some tracebacks, and then the kernel does not reply")
     instants = random.Random(7)

@@ -1,4 +1,4 @@
-"""Recordings to read."""
+"""Recordings for the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Hfmem = Callable[..., Said]
 
 @pytest.fixture
 def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
-    """Return what runs `hfmem` with some words, and returns its exit code and what it has printed."""
+    """Return a function that runs `hfmem`, and returns its exit code and its output."""
 
     def run(*words: object) -> Said:
         code = main(list(map(str, words)))
@@ -36,7 +36,7 @@ def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Make:
-    """Return what saves a scripted run as a recording in the test's folder."""
+    """Return a function that saves a scripted run as a recording in the test's folder."""
 
     def save(name: str = "short", file: str = "run.hfmem.jsonl", label: str = "") -> Path:
         session = scripted_run(name)
@@ -48,6 +48,6 @@ def recorded(tmp_path: Path) -> Make:
 
 @pytest.fixture(autouse=True)
 def usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take away what the terminal of whoever runs the tests says."""
+    """Remove the settings of the terminal in which the tests run."""
     for name in ("LC_ALL", "LANG", "NO_COLOR", "TERM", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""`action.yml`: what a pull request is told, played here as GitHub would run it."""
+"""`action.yml`: its report on a pull request, played as GitHub would run it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Pull:
 
     @property
     def calls(self) -> list[str]:
-        """What was asked of GitHub's command, but for the list of comments."""
+        """The calls of GitHub's command, without that for the list of comments."""
         return (self.folder / "calls").read_text().splitlines()
 
     def _value(self, text: Any, known: dict[str, str]) -> str:
@@ -136,7 +136,7 @@ def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
 
 
 def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
-    """It is said for the run that takes more, whatever the other one takes."""
+    """For the run that takes more, whatever the other one takes."""
     pull.run("a", GIB)
     pull.run("a", GIB, where="baseline")
     pull.run("tuned", 1.03 * 8 * GIB)
@@ -150,7 +150,7 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
 
 
 def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
-    """Where the run and its baseline were recorded with stacks."""
+    """If the run and its baseline have stacks."""
     for where, kept in (("baseline", 1), ("runs", 2000)):
         session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", kept))
         path = pull.folder / where / "tuned.hfmem.jsonl"
@@ -163,14 +163,14 @@ def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
 
 
 def test_more_may_be_allowed(pull: Pull) -> None:
-    """The limit is an input."""
+    """By the input for the limit."""
     pull.inputs["fail-over"] = "300MiB"
     pull.run("tuned", 1.03 * 8 * GIB)
     assert pull.play() == 0
 
 
 def test_a_second_push_edits_the_comment(pull: Pull) -> None:
-    """Its own, which it knows by the first line; it writes no other."""
+    """Its own, which it finds by the first line; it writes no second one."""
     (pull.folder / "comment").write_text("41\n")
     pull.play()
     [call] = pull.calls
@@ -179,7 +179,7 @@ def test_a_second_push_edits_the_comment(pull: Pull) -> None:
 
 
 def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
-    """It is new: that fails nothing."""
+    """It is new, and fails nothing."""
     pull.run("new", 9 * GIB)
     assert pull.play() == 0
     assert "#### `new`\n\nThere is no baseline for this run." in pull.report
@@ -187,14 +187,14 @@ def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
 
 @pytest.mark.parametrize("runs", ["none", "empty $(touch hacked)"])
 def test_without_recordings_it_is_red(pull: Pull, runs: str) -> None:
-    """A job that lost its recordings must not look as if it had compared any; a name is no command."""
+    """A job that lost its recordings must not look like a comparison; file names are not run as commands."""
     pull.inputs["runs"] = runs
     assert pull.play() == 1
     assert "There are no recordings" in pull.report
     assert not (pull.folder / "hacked").exists()
 
 
-def test_what_cannot_be_read_is_red(pull: Pull) -> None:
+def test_an_unreadable_recording_is_red(pull: Pull) -> None:
     """The report says that it was not compared."""
     (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
     assert pull.play() == 1

@@ -13,8 +13,8 @@ from tests.scenes import scripted_run
 from tests.unit.cli.conftest import Hfmem, Make
 
 
-def test_a_check_says_what_a_recording_holds(recorded: Make, hfmem: Hfmem) -> None:
-    """Format, versions, label, length, devices, spans, steps, peaks and findings, a line each."""
+def test_a_check_shows_the_contents_of_a_recording(recorded: Make, hfmem: Hfmem) -> None:
+    """Format, versions, label, length, devices, spans, steps, peaks and findings, one line each."""
     said = hfmem("check", recorded("leak"))
     lines = {line[:8].strip(): line[8:].strip() for line in said.out.splitlines()}
 
@@ -31,7 +31,7 @@ def test_a_check_says_what_a_recording_holds(recorded: Make, hfmem: Hfmem) -> No
 
 
 def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfmem) -> None:
-    """What passed before and after its only span is ours, and no part of it."""
+    """Time before and after its only span is not part of it."""
     session = scripted_run("short")
     took = duration_text(session, session.spans[0])
     session.stopped_at = (session.stopped_at or 0.0) + 5.0
@@ -44,8 +44,8 @@ def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfm
     ).read_text("utf-8")
 
 
-def test_any_time_can_be_said(tmp_path: Path, hfmem: Hfmem) -> None:
-    """A stranger's recording may begin in the year 30 billion."""
+def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
+    """A forged recording may begin in the year 30 billion."""
     path = tmp_path / "x.hfmem.jsonl"
     path.write_text('{"k":"head","format":"hfmem","version":1,"started":1e18,"interval":0.1}\n')
 
@@ -74,10 +74,10 @@ def without_a_block(lines: list[bytes]) -> list[bytes]:
         (without_a_block, "lacks 1 block"),
     ],
 )
-def test_damage_is_said_and_counted(
+def test_damage_is_reported(
     damage: Callable[[list[bytes]], list[bytes]], said: str, recorded: Make, hfmem: Hfmem
 ) -> None:
-    """What is damaged or missing stands in a note, and the exit code is 1."""
+    """Damaged and missing data are in a note, and the exit code is 1."""
     path = recorded("training")
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
 

@@ -26,7 +26,7 @@ def two(recorded: Make) -> list[str]:
 
 
 def test_the_table_is_that_of_the_notebook(two: list[str], hfmem: Hfmem) -> None:
-    """What is printed is what `hfmem_widget.compare` shows of the same sessions."""
+    """The output is that of `hfmem_widget.compare` for the same sessions."""
     base, head = scripted_run("training"), scripted_run("steps")
     base.label, head.label = "base", "head"
 
@@ -59,7 +59,7 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 def test_a_run_that_did_not_finish_is_not_within_a_limit(
     run: str, outcome: str, recorded: Make, hfmem: Hfmem
 ) -> None:
-    """Its figures are those of a part: whatever they are, the exit code is 1."""
+    """Its figures are those of a part, so the exit code is always 1."""
     base, head = recorded("eight gpus", "a.hfmem.jsonl"), recorded(run or "short", "b.hfmem.jsonl")
     if not run:
         head.write_bytes(b"".join(head.read_bytes().splitlines(keepends=True)[:-1]))
@@ -70,8 +70,8 @@ def test_a_run_that_did_not_finish_is_not_within_a_limit(
 
 
 @pytest.mark.parametrize("limit", ["2", "much", "2GB", "-1%", "%", "nan%"])
-def test_a_limit_that_is_none_is_refused(limit: str, two: list[str], hfmem: Hfmem) -> None:
-    """It is said what a limit looks like; nothing is compared."""
+def test_an_invalid_limit_is_refused(limit: str, two: list[str], hfmem: Hfmem) -> None:
+    """The error describes a limit; nothing is compared."""
     code, out, err = hfmem("compare", *two, f"--fail-over={limit}")
 
     assert (code, out) == (WRONG, "")
@@ -79,7 +79,7 @@ def test_a_limit_that_is_none_is_refused(limit: str, two: list[str], hfmem: Hfme
 
 
 def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
-    """Each row has as many cells as the head, and what stands below a figure follows in its cell."""
+    """Each row has as many cells as the head, and text below a figure follows in its cell."""
     said = hfmem("compare", *two, "--markdown").out
     rows = [line for line in said.splitlines() if line.startswith("| ")]
 
@@ -88,7 +88,7 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 
 
 def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
-    """Of recordings with stacks, as text and for a pull request; without, a sentence says what is missing."""
+    """With stacks, as text and for a pull request; without, a sentence says what is missing."""
     sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
     sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
     sessions["bare"].stacks = None
@@ -106,7 +106,7 @@ def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
 
 
 def test_a_label_cannot_leave_its_cell(recorded: Make, hfmem: Hfmem) -> None:
-    """In Markdown a label is text: no bars, no HTML, no links, no mentions."""
+    """In Markdown a label stays text, without bars, HTML, links or mentions."""
     label = "a|b <img src=x> [x](http://y) @someone #1 `c`"
     a, b = recorded("training", "a.hfmem.jsonl", "base"), recorded("steps", "b.hfmem.jsonl", label)
 
@@ -117,14 +117,14 @@ def test_a_label_cannot_leave_its_cell(recorded: Make, hfmem: Hfmem) -> None:
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(recorded: Make, hfmem: Hfmem) -> None:
-    """Two runs of one script have one label: the names of the files stand for it."""
+    """Two runs of one script have the same label, so the file names are shown."""
     runs = [recorded("training", f"{name}.hfmem.jsonl") for name in ("before", "after")]
 
     assert "after" in hfmem("compare", *runs).out.split("before", 1)[1]
 
 
-def test_different_devices_are_said(recorded: Make, hfmem: Hfmem) -> None:
-    """One sentence says that two runs were on different products."""
+def test_different_devices_are_noted(recorded: Make, hfmem: Hfmem) -> None:
+    """One sentence says that the runs were on different products."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("training", "b.hfmem.jsonl")
     b.write_text(b.read_text("utf-8").replace("NVIDIA H200", "NVIDIA A100"), "utf-8")
 
@@ -133,8 +133,8 @@ def test_different_devices_are_said(recorded: Make, hfmem: Hfmem) -> None:
     assert "Different devices: a on NVIDIA H200, b on NVIDIA A100." in out
 
 
-def test_nothing_in_common_cannot_be_judged(recorded: Make, hfmem: Hfmem) -> None:
-    """A run on a GPU and one on the host are shown, but not judged: the exit code is 2."""
+def test_runs_without_a_common_device_are_not_judged(recorded: Make, hfmem: Hfmem) -> None:
+    """A run on a GPU and one on the host are shown, and the exit code is 2."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("cpu", "b.hfmem.jsonl")
 
     shown = hfmem("compare", a, b, "--fail-over", "2%")
@@ -145,7 +145,7 @@ def test_nothing_in_common_cannot_be_judged(recorded: Make, hfmem: Hfmem) -> Non
 
 
 def record(**peaks: float) -> Record:
-    """Return the record of a run that had some peaks, by device without its colon."""
+    """Return the record of a run with these peaks, by device without its colon."""
     devices = tuple(
         DeviceRecord(key=f"cuda:{key[-1]}", peak=Peak(peak, "exact"), after=0.0, before=0.0)
         for key, peak in peaks.items()
@@ -170,16 +170,16 @@ def record(**peaks: float) -> Record:
 def test_every_device_is_judged(
     before: dict[str, float], after: dict[str, float], limit: str, over: list[str]
 ) -> None:
-    """More than the limit on any device counts, also on one that was not used before; 1 MiB never does."""
+    """A rise above the limit counts on any device, also on a new one; less than 1 MiB never does."""
     judged = judge(record(**before), record(**after), "peak", parse_limit(limit))
 
     assert [line.split()[0] for is_over, line in judged if is_over] == over
 
 
-def test_a_run_that_goes_on_is_not_compared(
+def test_a_running_run_is_not_compared(
     recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
-    """It is said that it still runs."""
+    """The error says that it still runs."""
     path = recorded("training")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     monkeypatch.setattr("time.time", lambda: 0.0)

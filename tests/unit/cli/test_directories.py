@@ -1,4 +1,4 @@
-"""`hfmem` of the directory of a distributed run."""
+"""`hfmem` with the directory of a distributed run."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def made(place: Path, script: Script | None = None) -> SimulatedRun:
     return run
 
 
-def test_check_says_what_the_ranks_wrote(tmp_path: Path, hfmem: Hfmem) -> None:
-    """Ranks, nodes, steps, the worst rank and what was found; a complete run is fine."""
+def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None:
+    """Ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
     made(tmp_path / "run")
 
     code, shown, _ = hfmem("check", tmp_path / "run")
@@ -51,8 +51,8 @@ def test_check_says_what_the_ranks_wrote(tmp_path: Path, hfmem: Hfmem) -> None:
         ("a stranger", "1 file of the run's directory left out: of another run"),
     ],
 )
-def test_check_says_what_is_damaged(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
-    """What is missing or cannot be read is a sentence, and the exit code is 1."""
+def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
+    """Missing or unreadable data are a sentence, and the exit code is 1."""
     run = made(tmp_path / "run")
     path = tmp_path / "run" / run.ranks[2].stream
     lines = path.read_bytes().splitlines(keepends=True)
@@ -73,16 +73,16 @@ def test_check_says_what_is_damaged(damage: str, said: str, tmp_path: Path, hfme
     assert said in out
 
 
-def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
-    """Whatever is asked of it, one sentence says so."""
+def test_another_directory_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
+    """By every command, in one sentence."""
     for command in ("check", "watch", "report"):
         code, _, err = hfmem(command, tmp_path)
         assert code == WRONG
         assert "is not the folder of a run: it has no run.json" in err
 
 
-def test_a_run_that_nobody_has_written_to(tmp_path: Path, hfmem: Hfmem) -> None:
-    """It has no report, and to watch it once says that it is empty."""
+def test_an_empty_run(tmp_path: Path, hfmem: Hfmem) -> None:
+    """It has no report, and `watch --once` says that it is empty."""
     SimulatedRun(Script(world=2), run=RUN).write(tmp_path / "run", 0.0, finish=False)
 
     code, _, err = hfmem("report", tmp_path / "run")
@@ -94,7 +94,7 @@ def test_a_run_that_nobody_has_written_to(tmp_path: Path, hfmem: Hfmem) -> None:
 
 
 def test_report_is_a_page_of_all_ranks(tmp_path: Path) -> None:
-    """The overview becomes one file."""
+    """One file with the overview."""
     made(tmp_path / "run")
 
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "run.html")]) == FINE
@@ -129,7 +129,7 @@ def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
 def test_watch_follows_a_run_until_it_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the ranks write between two looks is shown by the second; the last one says how it ended."""
+    """The second look shows what the ranks wrote since the first; the last one shows the end."""
     run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=time.time())
     run.write(tmp_path / "run", 1.0, finish=False)
     parts = [False, True]
@@ -147,7 +147,7 @@ def test_watch_follows_a_run_until_it_ends(
 
 
 def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
-    """Where a rank has no end, and has written nothing for long, the exit code is 1."""
+    """If a rank has no end, and has written nothing for long, the exit code is 1."""
     run = made(tmp_path / "run", Script(world=2, interval=0.5, killed={1: 6.0}))
     for rank in run.ranks.values():
         os.utime(tmp_path / "run" / rank.stream, (1e9, 1e9))
@@ -155,8 +155,8 @@ def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
     assert main(["watch", "--once", str(tmp_path / "run")]) == NO
 
 
-def test_who_leaves_the_screen_leaves_the_run_alone(tmp_path: Path) -> None:
-    """By ctrl-C, in a process of its own: no traceback, a code of 0, and the files are as they were."""
+def test_leaving_the_screen_does_not_touch_the_run(tmp_path: Path) -> None:
+    """By ctrl-C, in a process of its own: no traceback, exit code 0, unchanged files."""
     run = SimulatedRun(Script(world=2), began=time.time() - 10, run=RUN)
     run.write(tmp_path / "run", 10.0, finish=False)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

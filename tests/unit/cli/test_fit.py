@@ -26,8 +26,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def test_it_says_what_a_model_needs(model: str, hfmem: Hfmem) -> None:
-    """As `%memfit` does."""
+def test_it_forecasts_a_model(model: str, hfmem: Hfmem) -> None:
+    """Like `%memfit`."""
     code, said, _ = hfmem("fit", model, "--batch", 2, "--length", 16)
 
     assert code == 0
@@ -37,7 +37,7 @@ def test_it_says_what_a_model_needs(model: str, hfmem: Hfmem) -> None:
 
 
 def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
-    """The parts add up, and each device has its answer."""
+    """The parts add up, and each device has a verdict."""
     code, out, _ = hfmem("fit", model, "--inference", "--length", 16, "--json")
     forecast = json.loads(out)
 
@@ -47,7 +47,7 @@ def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
     assert forecast["devices"][0]["available"] == 64 * GIB
 
 
-def test_what_does_not_fit_is_an_exit_code(
+def test_a_model_that_does_not_fit_has_an_exit_code(
     model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
     """For scripts."""
@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_an_exit_code(
     assert "Does not fit" in out
 
 
-def test_what_is_no_model_is_said_in_one_line(tmp_path: Path, hfmem: Hfmem) -> None:
+def test_an_unknown_model_is_one_line(tmp_path: Path, hfmem: Hfmem) -> None:
     """On stderr."""
     code, out, err = hfmem("fit", tmp_path / "none.json")
 
@@ -66,7 +66,7 @@ def test_what_is_no_model_is_said_in_one_line(tmp_path: Path, hfmem: Hfmem) -> N
 
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", b"PK\x03\x04", b"import torch"])
 def test_a_file_of_another_kind_is_called_so(content: bytes, tmp_path: Path, hfmem: Hfmem) -> None:
-    """A pickle, an empty file, weights of torch, a script: transformers is not asked to read them."""
+    """A pickle, an empty file, torch weights and a script are not passed to transformers."""
     path = tmp_path / "it.bin"
     path.write_bytes(content)
     code, _, err = hfmem("fit", path)

@@ -1,4 +1,4 @@
-"""`--json`: what a program reads of each command, and the form that it has."""
+"""`--json`: the data of each command, and their schemas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMAS = Path(__file__).parents[3] / "docs" / "schemas"
 
 
 def checked(capsys: pytest.CaptureFixture[str], schema: str, *words: object) -> dict[str, Any]:
-    """Return what a command prints, which has the form that the documentation says."""
+    """Return a command's output, after a check against the documented schema."""
     main(list(map(str, words)))
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     form = json.loads((SCHEMAS / f"{schema}.json").read_text("utf-8"))
@@ -34,7 +34,7 @@ def checked(capsys: pytest.CaptureFixture[str], schema: str, *words: object) -> 
 def test_every_recording_is_explained_in_the_documented_form(
     name: str, recorded: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever was watched; so are what it holds, and how it stands."""
+    """Also by `check` and `watch`, whatever was watched."""
     run = recorded(name)
     found = checked(capsys, "explanation", "explain", run, "--json")
     assert found["devices"][0]["peak"] > 0
@@ -45,7 +45,7 @@ def test_every_recording_is_explained_in_the_documented_form(
 def test_a_distributed_run_is_explained_in_the_documented_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its ranks, the worst of which is in the sentence."""
+    """With its ranks, the worst of which is in the sentence."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"
     found = checked(capsys, "explanation", "explain", *words)
@@ -58,7 +58,7 @@ def test_a_distributed_run_is_explained_in_the_documented_form(
 def test_two_runs_are_compared_in_the_documented_form(
     recorded: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the judgement of the limit; without one there is none."""
+    """With the verdict on the limit, if there is one."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("leak", "b.hfmem.jsonl")
     words = "compare", a, b, "--json"
     assert checked(capsys, "comparison", *words)["judged"] == []
@@ -83,7 +83,7 @@ def test_a_comparison_by_line_has_the_documented_form(
     assert [each["changes"] for each in found["cells"]] == [None, None]
 
 
-def test_what_was_found_here_has_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_has_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:
     """A sentence for each subject."""
     assert "hfmem_widget" in checked(capsys, "doctor", "doctor", "--json")["versions"]
 

@@ -1,4 +1,4 @@
-"""What every command has in common: help, errors in one line, exit codes, letters, closed pipes."""
+"""The common parts of all commands: help, errors in one line, exit codes, character sets, closed pipes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_installed_script_is_this_one() -> None:
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
 def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In ASCII, at most 80 columns wide, with a line that can be typed; `hfmem` alone shows its own."""
+    """In ASCII, at most 80 columns wide; `hfmem` alone shows its own help."""
     with pytest.raises(SystemExit, match="0"):
         main([*words, "-h"] if words else [])
     said = capsys.readouterr().out
@@ -76,10 +76,10 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
         (["export", "a", "--to", "perfetto", "--resolution", "fast"], "resolution"),
     ],
 )
-def test_a_slip_is_said_in_one_line(
+def test_a_wrong_command_line_is_one_line(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that cannot be read names what is wrong in one line on stderr, and ends with 2."""
+    """It names the mistake on stderr, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
     shown = capsys.readouterr()
@@ -92,10 +92,10 @@ def test_a_slip_is_said_in_one_line(
 
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
 @pytest.mark.parametrize("words", [["check"], ["watch", "--once"], ["export", "--to", "csv"]])
-def test_what_cannot_be_read_is_said_in_one_line(
+def test_an_unreadable_file_is_one_line(
     words: list[str], name: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
-    """A file that is not there, a folder, a stranger, a newer version, a pipe: one line, and 2."""
+    """A missing file, a folder, another format, a newer version, a pipe: exit code 2."""
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "newer").write_text('{"k":"head","format":"hfmem","version":9,"started":5.0}\n')
     os.mkfifo(tmp_path / "pipe")
@@ -112,10 +112,10 @@ class Closed(io.StringIO):
 
 
 @pytest.mark.parametrize("stdout", [Closed(), None], ids=["a closed pipe", "none at all"])
-def test_an_output_that_nobody_reads_is_no_error(
+def test_a_closed_output_is_not_an_error(
     stdout: Closed | None, recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
-    """`| head` ends a command in silence, and what a comparison found is its exit code all the same."""
+    """`| head` ends a command without a message, and a comparison keeps its exit code."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("failed", "b.hfmem.jsonl")
     monkeypatch.setattr(sys, "stdout", stdout)
 
@@ -123,8 +123,8 @@ def test_an_output_that_nobody_reads_is_no_error(
     assert hfmem("compare", a, b, "--fail-over", "2%") == (NO, "", "")
 
 
-def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interrupted command ends with the code that shells know."""
+def test_ctrl_c_prints_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command ends with the exit code that shells expect."""
     monkeypatch.setattr(command, "resolve", Mock(side_effect=KeyboardInterrupt))
 
     assert main(["check", "x"]) == INTERRUPTED
@@ -141,14 +141,14 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"LANG": "de_DE"}, "latin-1", True),
     ],
 )
-def test_a_terminal_gets_letters_that_it_has(
+def test_a_terminal_gets_characters_that_it_has(
     locale: dict[str, str],
     encoding: str,
     is_ascii: bool,
     recorded: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Bars and signs stand for others where the locale has only ASCII, and none becomes a question mark."""
+    """In an ASCII locale, bars and signs are replaced, and never become question marks."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
     for name, value in locale.items():
@@ -167,7 +167,7 @@ USUAL = {name: value for name, value in os.environ.items() if name not in {"NO_C
 
 
 def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
-    """Exit codes, files, one line of error, and silence where the reader of a pipe goes away."""
+    """Exit codes, files, one line of error, and no message when the reader of a pipe goes away."""
     recorded("training", "a.hfmem.jsonl", "base")
     recorded("steps", "b.hfmem.jsonl.gz", "head")
     script = f"""

@@ -1,4 +1,4 @@
-"""`hfmem run NOTEBOOK`: what cannot be run is said in one line, before a kernel is started."""
+"""`hfmem run NOTEBOOK`: errors are one line, before a kernel is started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXT = {"cell_type": "markdown", "source": "# 1", "metadata": {}}
 
 
 def notebook(*cells: object, kernel: str = "python3") -> str:
-    """Return what a file of some cells holds."""
+    """Return the text of a notebook with some cells."""
     about = {"kernelspec": {"name": kernel, "display_name": kernel}}
     return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": about, "cells": [*cells]})
 
@@ -34,10 +34,10 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
         (notebook(CODE, kernel="of-r"), "a Python kernel is needed, but 'of-r' is R"),
     ],
 )
-def test_a_file_that_cannot_be_run_is_said(
+def test_a_file_that_cannot_be_run_is_an_error(
     text: str, said: str, tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is no notebook, has no code, or is not for a Python that is here."""
+    """Not a notebook, without code, or for a kernel that is not installed."""
     spec = tmp_path / "kernels" / "of-r" / "kernel.json"
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}), "utf-8")
@@ -67,10 +67,10 @@ def test_a_file_that_cannot_be_run_is_said(
         ),
     ],
 )
-def test_a_slip_is_said(
+def test_a_wrong_folder_is_an_error(
     words: list[str], said: str, recorded: Make, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder whose recordings are of something else is no baseline, and none is written to."""
+    """A folder with other recordings is no baseline, and is not written to."""
     monkeypatch.chdir(recorded().parent)
     found = hfmem("run", *words)
 
@@ -78,10 +78,10 @@ def test_a_slip_is_said(
     assert said in found.err
 
 
-def test_what_is_missing_is_named(
+def test_a_missing_package_is_named(
     tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without nbclient, which only this command needs."""
+    """nbclient, which only this command needs."""
     monkeypatch.setitem(sys.modules, "nbclient", None)
     path = tmp_path / "it.ipynb"
     path.write_text(notebook(CODE), "utf-8")

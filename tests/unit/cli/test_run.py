@@ -1,4 +1,4 @@
-"""`hfmem run`: a command becomes one whose ranks are followed, and is itself in all else."""
+"""`hfmem run`: its process becomes the command, whose ranks are recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Became = tuple[str, list[str], dict[str, str]]
 
 @pytest.fixture
 def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
-    """Return a list that gets what the process would have become."""
+    """Return a list that gets the command that the process would have become."""
     calls: list[Became] = []
     monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -31,7 +31,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
 
 
 def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
-    """With its own options, in a directory that is there, and how to watch it on stderr."""
+    """With its own options, in a directory that exists; stderr says how to watch it."""
     given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
     said = hfmem("run", "--dir", tmp_path / "run", *given)
     ((command, words, environ),) = became
@@ -49,7 +49,7 @@ def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem
 def test_without_a_directory_there_is_a_new_one(
     became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of its own each time; within a watched cell it is the cell's."""
+    """A new one for each run; within a watched cell it is the cell's."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for _ in range(2):
         main(["run", "--", "true"])
@@ -65,7 +65,7 @@ def test_without_a_directory_there_is_a_new_one(
 def test_the_users_own_path_stays(
     became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind ours, which is there once; a rank that asks for it starts a run of its own."""
+    """After ours, which is there once; a rank with a run of its own starts it."""
     monkeypatch.setenv(PATH, "/mine")
     monkeypatch.setenv(CLAIMED, "4711")
     main(["run", "--dir", str(tmp_path / "run"), "true"])
@@ -76,8 +76,10 @@ def test_the_users_own_path_stays(
     assert all(CLAIMED not in environ for *_, environ in became)
 
 
-def test_what_cannot_be_started_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for a command that is not there, and one for a directory that cannot be."""
+def test_a_command_that_cannot_be_started_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a directory that cannot be made."""
     (tmp_path / "file").touch()
     before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]
     codes = [
@@ -94,7 +96,7 @@ def test_what_cannot_be_started_is_said(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
-    """The process is the command: what a shell sees of it is what it sees of the command alone."""
+    """The process is the command, so a shell sees no difference."""
     run = [sys.executable, "-m", "hfmem_widget", "run", "--dir", str(tmp_path / "run"), "--"]
     left = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
     killed = subprocess.run([*run, "sh", "-c", "kill -INT $$"], capture_output=True, check=False)
@@ -111,7 +113,7 @@ def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
 def test_a_command_that_is_not_there_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory that was made for it goes again."""
+    """The directory that was made for it is removed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.delenv(RUN, raising=False)

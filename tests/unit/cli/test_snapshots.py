@@ -1,4 +1,4 @@
-"""`hfmem` and snapshots of torch's allocator that somebody else made."""
+"""`hfmem` with snapshots of torch's allocator from elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Return what writes a snapshot in the test's folder, and returns its path."""
+    """Return a function that writes a snapshot in the test's folder, and returns its path."""
 
     def written(snapshot: Any, name: str = "a.pickle") -> Path:
         path = tmp_path / name
@@ -41,7 +41,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def run_of(step: int, loss: int = 4) -> Allocations:
-    """Return a history from its first allocation on: two lines of a function hold so many MiB at its peak."""
+    """Return a complete history: two lines of a function hold some MiB at its peak."""
     made = Allocations()
     made.alloc(8 * MIB, MAIN)
     made.wait(0.5)
@@ -65,8 +65,8 @@ def rows(out: str) -> dict[str, str]:
     return {line[:8].strip(): line[9:] for line in out.splitlines() if line[:1].isalpha()}
 
 
-def test_a_check_says_what_a_snapshot_holds(write: Write, hfmem: Hfmem) -> None:
-    """What is allocated and reserved, how long the history is, its peak, and that nothing is damaged."""
+def test_a_check_shows_the_contents_of_a_snapshot(write: Write, hfmem: Hfmem) -> None:
+    """Allocated and reserved bytes, length of the history, peak, and that nothing is damaged."""
     code, out, _ = hfmem("check", write(run_of(16).snapshot()))
 
     assert code == FINE
@@ -80,7 +80,7 @@ def test_a_check_says_what_a_snapshot_holds(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> None:
-    """A block with a stack of which no event tells had one; one without a stack was there before."""
+    """A block whose stack has no event lost that event; one without a stack is older."""
     cut, late = Allocations(most=4), run_of(16)
     for _ in range(5):
         cut.alloc(MIB, MAIN)
@@ -94,8 +94,8 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
     assert "note: 8.00 MiB is older than the history" in said
 
 
-def test_a_check_names_the_device_of_what_was_there(write: Write, hfmem: Hfmem) -> None:
-    """Of two devices, each has its row, in their order."""
+def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
+    """Each of two devices has its row, in their order."""
     said = hfmem("check", write(on_two_devices())).out
     history = said[said.index("history") : said.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
@@ -112,13 +112,13 @@ def test_segments_that_do_not_add_up_are_damage(write: Write, hfmem: Hfmem) -> N
 
 
 def test_a_snapshot_of_torch_2_1_has_no_times(write: Write, hfmem: Hfmem) -> None:
-    """So how long its history is, is not said; its peak is the same."""
+    """So the length of its history is unknown; its peak is the same."""
     said = rows(hfmem("check", write(old(run_of(16).snapshot()))).out)
     assert (said["history"], said["peaks"]) == ("cuda:0 7 events", "cuda:0 28.0 MiB exact")
 
 
-def test_where_the_memory_is_is_explained(write: Write, hfmem: Hfmem) -> None:
-    """At the peak by line, and what is reserved and free, in at most 40 lines."""
+def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
+    """The peak by line, and reserved and free memory, in at most 40 lines."""
     code, out, _ = hfmem("explain", write(training().snapshot()))
 
     assert code == FINE
@@ -139,7 +139,7 @@ def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem
 
 
 def test_without_a_history_nothing_is_said_of_a_peak(write: Write, hfmem: Hfmem) -> None:
-    """What is explained is the moment at which it was taken."""
+    """The moment of the snapshot is explained."""
     path = write(run_of(16).snapshot()["segments"])
     explained = hfmem("explain", path).out
     assert "8.00 MiB was allocated on cuda:0 when it was taken" in explained
@@ -149,15 +149,15 @@ def test_without_a_history_nothing_is_said_of_a_peak(write: Write, hfmem: Hfmem)
     assert "live at the peak" not in path.with_suffix(".html").read_text("utf-8")
 
 
-def test_an_empty_snapshot_is_none_the_less_one(write: Write, hfmem: Hfmem) -> None:
-    """As of a process that allocated nothing."""
+def test_an_empty_snapshot_is_valid(write: Write, hfmem: Hfmem) -> None:
+    """It is of a process that allocated nothing."""
     path = write({"segments": [], "device_traces": [[]]})
     assert hfmem("check", path).code == FINE
     assert hfmem("explain", path).out.endswith("with no events\nNothing was allocated.\n")
 
 
 def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
-    """Where only those were recorded, no line of anybody's is named."""
+    """If only C++ frames were recorded, no line of a user is named."""
     made = Allocations()
     made.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
     out = hfmem("explain", write(made.snapshot())).out
@@ -168,7 +168,7 @@ def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
 def test_the_data_have_the_documented_form(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of each command that has `--json`, with a history and without."""
+    """For each command with `--json`, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
         assert checked(capsys, "check", "check", path, "--json")["damage"] == []
@@ -179,7 +179,7 @@ def test_the_data_have_the_documented_form(
 
 
 def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
-    """Lines of one function are told apart by their numbers; there is no time and no pace."""
+    """Lines of one function are distinguished by their numbers; there is no time and no speed."""
     a, b = write(run_of(16).snapshot()), write(run_of(24, 2).snapshot(), "b.pickle")
     code, out, _ = hfmem("compare", a, b, "--by", "line")
 
@@ -194,7 +194,7 @@ def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> None:
-    """By their folders, also where it is said what one of them lacks."""
+    """By their folders, also in the notes on each."""
     for folder in ("base", "head"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
@@ -205,7 +205,7 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
 
 @pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])
 def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
-    """Histories that begin with nothing have them."""
+    """Histories that begin with nothing allocated have them."""
     a, b = write(run_of(16).snapshot()), write(run_of(step).snapshot(), "b.pickle")
     said = hfmem("compare", a, b, "--fail-over", "2%")
     assert said.code == code
@@ -216,10 +216,8 @@ def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem
     ("metric", "says"),
     [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
 )
-def test_what_is_not_known_is_not_judged(
-    metric: str, says: str, write: Write, hfmem: Hfmem
-) -> None:
-    """With memory that was there before, a higher peak may have been earlier."""
+def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hfmem: Hfmem) -> None:
+    """With older memory, the peak may have been earlier."""
     paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
@@ -229,7 +227,7 @@ def test_what_is_not_known_is_not_judged(
 def test_a_snapshot_is_compared_with_a_recording(
     write: Write, tmp_path: Path, hfmem: Hfmem
 ) -> None:
-    """By what was requested, and by line: a recording has also texts and classes, a snapshot has not."""
+    """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
     recorded = with_stacks(
         "base",
         site("project/train.py:9", 8, "main"),
@@ -245,7 +243,7 @@ def test_a_snapshot_is_compared_with_a_recording(
 
 
 def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
-    """Two that were opened, by line; beside a session whose stacks were recorded; not along steps."""
+    """Two opened snapshots by line, or one with a session that has stacks; not by step."""
     a, b = (
         hfmem_widget.open(write(run_of(step).snapshot(), f"{step}.pickle")) for step in (16, 24)
     )
@@ -261,7 +259,9 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
         hfmem_widget.compare(a, b, by="step")
 
 
-def test_what_lacks_what_is_compared_says_so(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
+def test_a_missing_subject_of_comparison_is_an_error(
+    write: Write, tmp_path: Path, hfmem: Hfmem
+) -> None:
     """A history, stacks, or classes."""
     snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
     sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
@@ -275,7 +275,7 @@ def test_what_lacks_what_is_compared_says_so(write: Write, tmp_path: Path, hfmem
 
 
 class Runs:
-    """An object of which the unpickling would run code."""
+    """An object whose unpickling would run code."""
 
     def __reduce__(self) -> Any:
         return os._exit, (9,)
@@ -290,10 +290,10 @@ class Runs:
     ],
 )
 @pytest.mark.parametrize("command", ["check", "explain", "report", "compare"])
-def test_what_cannot_be_read_is_refused(
+def test_an_unreadable_snapshot_is_refused(
     command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
-    """In one sentence, whatever is asked for."""
+    """By every command, in one sentence."""
     path = tmp_path / "a.pickle"
     path.write_bytes(dumped)
     code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))
@@ -302,7 +302,7 @@ def test_what_cannot_be_read_is_refused(
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
-def test_what_needs_a_recording_says_what_reads_snapshots(
+def test_commands_for_recordings_name_those_for_snapshots(
     words: tuple[str, ...], write: Write, hfmem: Hfmem
 ) -> None:
     """A snapshot has no samples, and does not grow."""

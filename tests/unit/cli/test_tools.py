@@ -1,4 +1,4 @@
-"""What agents may call, and what `hfmem skill` tells them."""
+"""The tools for agents, and the text of `hfmem skill`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Make = Callable[..., Path]
 
 
 def test_they_are_found_by_the_servers_entry_point() -> None:
-    """A list of functions that take text and numbers, each described, and return text."""
+    """A list of documented functions that take text and numbers, and return text."""
     (found,) = entry_points(group="jupyter_server_mcp.tools", name="hfmem")
     assert len(found.load()) == 4
     for name in found.load():
@@ -33,7 +33,7 @@ def test_they_are_found_by_the_servers_entry_point() -> None:
 
 
 def test_a_recording_is_explained_to_an_agent(recorded: Make) -> None:
-    """As data; so it is compared with another."""
+    """As data; and compared with another."""
     run = str(recorded("leak"))
     explained = json.loads(tools.hfmem_explain(run))
     assert "grows by 48.3 MiB a step" in explained["findings"][1]["title"]
@@ -43,20 +43,20 @@ def test_a_recording_is_explained_to_an_agent(recorded: Make) -> None:
 
 
 @pytest.mark.parametrize("run", ["no such file", "--json", ""])
-def test_what_is_not_there_is_said(run: str) -> None:
-    """In one sentence; what looks like an option is none."""
+def test_a_missing_file_is_one_sentence(run: str) -> None:
+    """A path that looks like an option is a path."""
     assert tools.hfmem_explain(run).startswith("hfmem: ")
 
 
-def test_an_agent_may_ask_what_fits() -> None:
-    """What cannot be forecast is said as well."""
+def test_an_agent_may_request_a_forecast() -> None:
+    """An impossible one is a sentence."""
     assert "hfmem: " in tools.hfmem_fit("no such model", batch=2, length=16)
 
 
 def test_a_command_that_takes_too_long_is_ended(
     recorded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that is said."""
+    """The result says so."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
 
@@ -76,7 +76,7 @@ def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each subcommand of `hfmem` is one, and each of their options."""
+    """Each subcommand of `hfmem`, and each of its options."""
     named = re.findall(r"`hfmem ([^`]+)`", TEXT)
     assert named
     for words in named:
@@ -89,7 +89,7 @@ def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_option_of_a_watch_in_it_exists() -> None:
-    """And is one that `%%memwatch` takes."""
+    """`%%memwatch` takes it."""
     named = set(re.findall(r"%%memwatch --([a-z-]+)", TEXT)) | {"stacks"}
     assert named <= set(options_of(WatchOptions))
 
@@ -97,7 +97,7 @@ def test_every_option_of_a_watch_in_it_exists() -> None:
 def test_it_is_written_where_agents_look(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once: what is there already is not overwritten."""
+    """Once: an existing file is not overwritten."""
     folder = tmp_path / "skills"
     place = folder / "hfmem" / "SKILL.md"
     assert main(["skill", "--install", str(folder)]) == FINE

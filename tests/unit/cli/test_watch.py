@@ -1,4 +1,4 @@
-"""`hfmem watch`: follows a recording until it ends."""
+"""`hfmem watch`: it follows a recording until it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Growing:
 
 @pytest.fixture
 def growing(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> Growing:
-    """Return a recording of a training, which is being written at this moment."""
+    """Return a recording of a training that is being written."""
     path = recorded("training")
     monkeypatch.setattr(time, "time", lambda: 0.0)
     return Growing(path)
@@ -49,7 +49,7 @@ def asked(path: Path, *, once: bool = False, as_json: bool = False) -> Namespace
 def test_a_run_is_followed_until_it_ends(
     growing: Growing, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once a second what was added is read, a line for each; the last one says how it ended."""
+    """New data are read once a second, with a line for each; the last one has the outcome."""
     assert watch(asked(growing.path), growing.pause) == FINE
     lines = capsys.readouterr().out.splitlines()
 
@@ -74,7 +74,7 @@ def test_json_has_a_line_for_each_second(
 def test_a_peak_of_an_earlier_step_is_remembered(
     growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Though only the newest steps are looked at again, the peak never falls."""
+    """Only the newest steps are read again, but the peak never falls."""
     monkeypatch.setattr("hfmem_widget.cli.watch.NEWEST_STEPS", 1)
     watch(asked(growing.path, as_json=True), growing.pause)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -84,14 +84,14 @@ def test_a_peak_of_an_earlier_step_is_remembered(
 
 
 @pytest.mark.parametrize(("seconds", "is_said"), [(3.0, False), (8.0, True)])
-def test_silence_is_said(
+def test_silence_is_shown(
     seconds: float,
     is_said: bool,
     growing: Growing,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """There is a sign of life each second: when none comes for some, a screen says so."""
+    """A recording has a sign of life each second; if several are missing, the screen says so."""
     growing.pause(0)
     lines = [json.loads(line) for line in growing.path.read_bytes().splitlines()]
     newest = max(line["w"] for line in lines if line["k"] == "rows")
@@ -102,8 +102,8 @@ def test_silence_is_said(
     assert ("running, silent for 8 s" in capsys.readouterr().out) == is_said
 
 
-def test_once_shows_it_as_it_stands(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
-    """With `--once` nothing is waited for, also where nothing was written yet."""
+def test_once_shows_the_present_state(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--once` does not wait, even if nothing was written yet."""
     assert watch(asked(growing.path, once=True), growing.pause) == FINE
     assert "is empty so far" in capsys.readouterr().out
 
@@ -113,10 +113,10 @@ def test_once_shows_it_as_it_stands(growing: Growing, capsys: pytest.CaptureFixt
     assert growing.pauses == [0]
 
 
-def test_a_run_that_broke_off_is_told_by_its_code(
+def test_a_run_that_broke_off_has_an_exit_code(
     growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that gave no sign of life for long is over: the exit code is 1."""
+    """A run without a sign of life for long is over, and the exit code is 1."""
     growing.pause(0)
     monkeypatch.setattr(time, "time", lambda: 1e12)
 
@@ -125,17 +125,17 @@ def test_a_run_that_broke_off_is_told_by_its_code(
 
 
 def test_ctrl_c_ends_it(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
-    """That is how one leaves: no traceback, and the exit code 0."""
+    """Without a traceback, and with exit code 0, since this is the way to leave."""
     growing.pause(0)
     assert watch(asked(growing.path), Mock(side_effect=KeyboardInterrupt)) == FINE
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced", "cut"])
-def test_a_file_that_is_another_one_is_said(
+def test_a_replaced_file_ends_the_watch(
     what: str, growing: Growing, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A recording that is removed, replaced or cut while it is followed ends the watch with a sentence."""
+    """A recording that is removed, replaced or cut meanwhile ends it with a sentence."""
     growing.pause(0)
 
     def change(seconds: float) -> None:
@@ -151,7 +151,7 @@ def test_a_file_that_is_another_one_is_said(
 
 
 def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
-    """Until then its lines lie beside it; the last one is read though the file is gone."""
+    """Until then its lines are beside it; the last one is read though that file is gone."""
     at_last = growing.path.with_name("growing.hfmem.jsonl.gz")
 
     def pause(seconds: float) -> None:
@@ -174,7 +174,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_is_redrawn(
     no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each second from the top left; nothing else is changed of it, and NO_COLOR is obeyed."""
+    """Each second from the top left; nothing else changes, and NO_COLOR is obeyed."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("NO_COLOR", no_color)
@@ -194,8 +194,8 @@ def test_a_recording_that_has_ended_is_shown_once(recorded: Make, hfmem: Hfmem) 
     assert (code, out.count("\n")) == (FINE, 1)
 
 
-def test_what_is_no_recording_is_not_waited_for(tmp_path: Path, hfmem: Hfmem) -> None:
-    """A file of other lines is refused at once."""
+def test_another_file_is_refused_at_once(tmp_path: Path, hfmem: Hfmem) -> None:
+    """One with other lines."""
     path = tmp_path / "notes.txt"
     path.write_text("hello\n")
 

@@ -36,7 +36,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_export_is_written_here_and_named(
     words: list[str], written: tuple[str, str], recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
-    """Without -o the name is the recording's; the path is printed."""
+    """Without -o it has the recording's name; the path is printed."""
     name, begins = written
 
     assert hfmem("export", recorded("steps"), *words) == (FINE, f"{name}\n", "")
@@ -56,10 +56,10 @@ def test_an_export_is_written_here_and_named(
         (["--to", "csv", "-o", "nowhere/x.csv"], "cannot be written"),
     ],
 )
-def test_what_cannot_be_exported_is_said(
+def test_an_impossible_export_is_one_line(
     words: list[str], said: str, recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
-    """One line says what is allowed; nothing is written, and nothing overwritten."""
+    """It says what is allowed; nothing is written or overwritten."""
     (here / "taken.csv").write_text("mine")
     path = recorded()
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_exported_is_said(
 
 
 def test_an_export_has_every_sample(here: Path) -> None:
-    """A recording of more than an hour is not folded on its way into a table."""
+    """A recording of more than an hour is not folded for a table."""
     path = here / "long.hfmem.jsonl"
     head = '{"k":"head","format":"hfmem","version":1,"started":5.0,"label":"x","interval":1.0}\n'
     columns = (
@@ -103,7 +103,7 @@ def test_an_export_has_every_sample(here: Path) -> None:
 def test_a_report_is_that_of_the_session(
     words: list[str], name: str, is_static: bool, recorded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`hfmem report` passes path and kind on to `Session.report`."""
+    """`hfmem report` passes path and kind to `Session.report`."""
     asked: list[object] = []
 
     def report(session: Session, path: str, *, static: bool = False) -> Path:
@@ -117,7 +117,7 @@ def test_a_report_is_that_of_the_session(
 
 
 def test_a_snapshot_of_torch_has_a_report(here: Path, hfmem: Hfmem) -> None:
-    """By the same command, as its name says; one that is damaged says so."""
+    """By the same command, with its name; a damaged one is an error."""
     (here / "peak.pickle").write_bytes(training(1, layers=2).dump())
     (here / "half.pickle").write_bytes(training(1, layers=2).dump()[:-9])
 

@@ -20,7 +20,7 @@ def magics(shell: InteractiveShell) -> MemwatchMagics:
 
 @pytest.fixture
 def told(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Told:
-    """Return what runs cells, and returns all that they have printed, errors too."""
+    """Return a function that runs cells, and returns all their output, errors included."""
 
     def run(*cells: str) -> str:
         capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Whichever way a cell ends, and whatever runs beside it, its own watch ends with it and no other's."""
+"""However a cell ends, and whatever runs at the same time, its own watch ends with it and no other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
 def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], times: int
 ) -> None:
-    """With its own error, and later cells are watched as ever."""
+    """With its own error; later cells are watched as before."""
     monkeypatch.setattr(shell, "showtraceback", breaks(error, times))
     shell.run_cell(f"{WATCHED}1 / 0")
 
@@ -71,7 +71,7 @@ def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
 def test_a_cell_that_ends_without_a_result_ends_its_watch(
     shell: InteractiveShell, magics: MemwatchMagics
 ) -> None:
-    """As ipykernel tells it where an error of a cell that awaits cannot be shown."""
+    """As under ipykernel, if the error of a cell that awaits cannot be shown."""
 
     async def cell() -> None:
         source = f"{WATCHED}await asyncio.sleep(0)\nraise KeyError"
@@ -86,10 +86,10 @@ def test_a_cell_that_ends_without_a_result_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_of_whose_end_nobody_tells_ends_when_the_next_begins(
+def test_a_cell_without_an_end_event_ends_when_the_next_begins(
     shell: InteractiveShell, magics: MemwatchMagics
 ) -> None:
-    """An interrupt may keep IPython from telling it at all."""
+    """An interrupt may keep IPython from sending the event."""
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.run_cell(f"{WATCHED}x = 1")
     shell.events.register("post_run_cell", magics.cell_ends)
@@ -101,10 +101,10 @@ def test_a_cell_of_whose_end_nobody_tells_ends_when_the_next_begins(
 
 @pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
 @pytest.mark.parametrize("silent", [False, True])
-def test_a_cell_that_another_runs_does_not_end_the_others_watch(
+def test_an_inner_cell_does_not_end_the_outer_ones_watch(
     shell: InteractiveShell, inner: str, silent: bool
 ) -> None:
-    """Nor does an empty one, or one whose events do not come."""
+    """Nor does an empty cell, or one without events."""
     shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
     shell.run_cell(
         f"{WATCHED}for _ in range(2):\n    get_ipython().run_cell(inner, silent=silent)\n"
@@ -114,8 +114,8 @@ def test_a_cell_that_another_runs_does_not_end_the_others_watch(
     assert shell.user_ns["told"]
 
 
-def test_a_cell_that_a_task_runs_does_not_end_one_that_waits(shell: InteractiveShell) -> None:
-    """The waiting cell is in nobody's stack meanwhile, and is not over."""
+def test_a_cell_in_a_task_does_not_end_one_that_awaits(shell: InteractiveShell) -> None:
+    """The awaiting cell is in no stack meanwhile, but has not ended."""
     shell.user_ns["asyncio"] = asyncio
     shell.run_cell(
         f"{WATCHED}async def task():\n    get_ipython().run_cell('x = 1')\n"
@@ -129,7 +129,7 @@ def test_a_cell_that_a_task_runs_does_not_end_one_that_waits(shell: InteractiveS
 def test_a_first_watch_that_begins_slowly_is_its_own_cells(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While its imports run another thread's cell begins."""
+    """A cell of another thread begins during its imports."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
     beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait()",))
@@ -164,7 +164,7 @@ def interrupt_in(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> Non
 def test_an_interrupt_as_a_cell_begins_or_ends_leaves_nothing_half_done(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, first: str
 ) -> None:
-    """Under `%memwatch on`: its watch and its span have ended, and each cell has its own number."""
+    """Under `%memwatch on`, its watch and its span have ended, and each cell has its own number."""
     shell.run_cell("%memwatch on --quiet --output every", store_history=True)
     with monkeypatch.context() as patched:
         interrupt_in(patched, owner, name)
@@ -178,10 +178,10 @@ def test_an_interrupt_as_a_cell_begins_or_ends_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize(("options", "runs"), [("--label a", [0, 1, 2]), ("", [])])
-def test_a_cell_with_a_label_is_seen_beside_its_earlier_runs(
+def test_a_cell_with_a_label_is_compared_with_its_earlier_runs(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, options: str, runs: list[int]
 ) -> None:
-    """All of that label; without one, where nobody tells which cell it is, it is beside none."""
+    """With all of that label; without a label or a cell id it is compared with none."""
     seen: list[int] = []
 
     def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:

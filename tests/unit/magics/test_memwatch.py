@@ -1,4 +1,4 @@
-"""What `%memwatch` says of itself, what it begins and ends, and what it makes of a cell's first line."""
+"""`%memwatch`: its texts, the watches that it begins and ends, and the first line of a cell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for _ in range(5):
 """
 
 
-def test_spans_within_a_cell_are_no_cells(told: Told) -> None:
+def test_spans_within_a_cell_are_not_cells(told: Told) -> None:
     """One cell with five steps is one cell."""
     assert "memwatch is on: 1 cell so far," in told(
         "%memwatch on --quiet", STEPS, "%memwatch status"
@@ -45,7 +45,7 @@ def modes() -> int:
 
 
 def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
-    """All cells after `%memwatch on` are in one session, which has the stacks of the last."""
+    """All cells after `%memwatch on` share a session, which has the stacks of the last."""
     shell.run_cell("%memwatch on --stacks --quiet -o session\nimport torch")
     shell.run_cell("one = torch.zeros(1000)")
     session: Session = shell.user_ns["session"]
@@ -55,7 +55,7 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
 
 
 def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) -> None:
-    """Shown, and kept under the name that is asked for; there is no session with it."""
+    """It is shown, and stored under the given name; it has no session."""
     (tmp_path / "peak.pickle").write_bytes(training(1, layers=2).dump())
     shell.run_cell(f"%memwatch open {tmp_path / 'peak.pickle'} -o back")
 
@@ -63,12 +63,12 @@ def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) 
 
 
 def left() -> tuple[int, ...]:
-    """Return what of ours there is beside the session."""
+    """Return the objects of ours that exist besides the session."""
     return len(sys.meta_path), modes(), len(begun(OutOfMemory)), len(begun(Budget))
 
 
 def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
-    """`%unload_ext` and `%memwatch off` in a cell that is watched leave nothing of ours behind."""
+    """`%unload_ext` and `%memwatch off` in a watched cell leave nothing of ours behind."""
     before = left()
     for end in ("%reload_ext hfmem_widget", "x = 1\n%memwatch off"):
         shell.run_cell("%memwatch on --stacks --quiet --budget 1GiB --stop")
@@ -81,7 +81,7 @@ def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> No
 def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], first: bool
 ) -> None:
-    """A process has one monitor, which goes with the last shell."""
+    """A process has one monitor, which ends with the last shell."""
     other = InteractiveShell()
     other.run_cell("%load_ext hfmem_widget")
     staying, leaving = (shell, other) if first else (other, shell)
@@ -112,12 +112,12 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
 def test_one_percent_sign_above_code_says_that_nothing_is_watched(
     told: Told, cell: str, says: str
 ) -> None:
-    """For the cell two are meant; alone or at the end it says whether every cell is."""
+    """A watched cell needs two; alone or at the end, one shows whether every cell is watched."""
     assert says in told(cell)
 
 
-def test_the_end_of_every_cell_says_what_they_came_to(told: Told) -> None:
-    """How many, and the highest peak; a second time there is nothing to end."""
+def test_the_end_of_every_cell_sums_up_the_cells(told: Told) -> None:
+    """Their number and the highest peak; a second time there is nothing to end."""
     told("%memwatch on", "kept = bytearray(40_000_000)")
     end, again = told("%memwatch off", "%memwatch off").splitlines()
 
@@ -125,8 +125,8 @@ def test_the_end_of_every_cell_says_what_they_came_to(told: Told) -> None:
     assert again == "memwatch is already off."
 
 
-def test_of_cells_that_change_little_nothing_is_shown(told: Told) -> None:
-    """Of others a short line, whose code is cut where it is long."""
+def test_cells_that_change_little_show_nothing(told: Told) -> None:
+    """Others show a short line, with their code cut if it is long."""
     assert "less than 10.0 MiB" in told("%memwatch on")
     assert told("x = 1") == ""
     said = told("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
@@ -136,8 +136,8 @@ def test_of_cells_that_change_little_nothing_is_shown(told: Told) -> None:
     assert "less than 10.0 MiB" in told("%memwatch")
 
 
-def test_every_cell_is_shown_where_that_is_asked_for(told: Told) -> None:
-    """By `--min 0`; what a cell is called is its first line of code."""
+def test_every_cell_is_shown_on_request(told: Told) -> None:
+    """By `--min 0`; a cell is labelled with its first line of code."""
     assert told("%memwatch on --min 0") == ""
     assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
@@ -157,7 +157,7 @@ ON = "%memwatch on --quiet -o session\n"
     ],
 )
 def test_a_cell_has_the_number_beside_it(cells: list[str], labels: list[str]) -> None:
-    """The first one after the extension was loaded, too, whatever stands in that cell."""
+    """Also the first one after the extension was loaded, whatever that cell contains."""
     shell = InteractiveShell.instance()
     if not cells[0].startswith((FIRST, "y")):
         shell.run_cell(FIRST)
@@ -185,7 +185,7 @@ TYPED = "def typed(x: int): pass\ntyped.__annotations__['x']"
 
 
 def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
-    """Run a cell as `%%memwatch` runs it where no input transformer sees it."""
+    """Run a cell as `%%memwatch` does if no input transformer sees it."""
     return shell.run_cell_magic("memwatch", line, cell)
 
 
@@ -195,7 +195,7 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
 def test_it_has_the_users_future_imports_and_none_of_ours(
     shell: InteractiveShell, before: str, found: object
 ) -> None:
-    """Those of cells before, as every cell has: annotations are evaluated where the user's are."""
+    """Those of earlier cells, as in every cell: annotations are evaluated where the user's are."""
     shell.run_cell(before)
 
     assert run(shell, TYPED) == found
@@ -210,7 +210,7 @@ def test_a_trailing_semicolon_hides_the_value(
 
 
 def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
-    """Under the name that the shell gives to cells."""
+    """Under the file name that the shell gives to cells."""
     with pytest.raises(ZeroDivisionError) as raised:
         run(shell, "def fail():\n    return 1 / 0\nfail()")
 
@@ -220,13 +220,13 @@ def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
 
 
 def test_an_action_is_refused(shell: InteractiveShell) -> None:
-    """As it is in the first line of a cell."""
+    """As in the first line of a cell."""
     with pytest.raises(UsageError, match="on its own line"):
         run(shell, "1", "on")
 
 
 def test_two_first_lines_are_two_watches_of_one_cell(shell: InteractiveShell) -> None:
-    """Which may await, and whose last value is the cell's."""
+    """The cell may await, and its last value is shown."""
     shell.run_cell("import asyncio")
     result = shell.run_cell(
         "%%memwatch -q -o outer\n%%memwatch -q -o inner\nawait asyncio.sleep(0)\n5"
@@ -243,7 +243,7 @@ def test_a_fault_in_making_a_watch_costs_one_line(
     capsys: pytest.CaptureFixture[str],
     way: str,
 ) -> None:
-    """Such as an import that fails: the cell runs."""
+    """Such as a failing import; the cell still runs."""
     # A module that is None cannot be imported.
     monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
     args = "'memwatch', '', 'ran = 1'"
@@ -262,7 +262,7 @@ def test_a_fault_after_our_files_have_changed_says_what_helps(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """An upgrade under a running kernel, with or without autoreload: restart it."""
+    """After an upgrade under a running kernel, with or without autoreload: restart it."""
     newer = ModuleType("hfmem_widget.newer")
     newer.__file__ = str(tmp_path / "newer.py")
     Path(newer.__file__).touch()
@@ -287,7 +287,7 @@ WAYS = {
 
 
 def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
-    """Return the label of a cell that was watched under the one given."""
+    """Return the label of a cell that was watched with this one."""
     line = f"%%memwatch --quiet --output session --label {given}"
     shell.run_cell(WAYS[way].replace("{line}", line))
     session: Session = shell.user_ns["session"]
@@ -296,15 +296,15 @@ def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: str) -> None:
-    """In each way in which the cell may be run."""
+    """However the cell is run."""
     shell.run_cell("import asyncio\nname = 'fine'\nrate = 2")
 
     assert label(shell, '"$name {rate * 10}"', way) == "fine 20"
 
 
 @pytest.mark.parametrize("kind", ["line", "cell"])
-def test_ipython_does_so_where_no_first_line_is_seen(shell: InteractiveShell, kind: str) -> None:
-    """`%memwatch`, and `%%memwatch` as a function."""
+def test_ipython_expands_variables_without_a_first_line(shell: InteractiveShell, kind: str) -> None:
+    """For `%memwatch`, and for `%%memwatch` as a function."""
     shell.run_cell("name = 'fine'")
     line = "--quiet --output session --label {name}"
     if kind == "line":
@@ -315,9 +315,7 @@ def test_ipython_does_so_where_no_first_line_is_seen(shell: InteractiveShell, ki
     assert shell.user_ns["session"].label == "fine"
 
 
-def test_the_names_of_labels_expand_where_they_are_asked_for(
-    shell: InteractiveShell, told: Told
-) -> None:
+def test_variables_in_names_of_labels_expand(shell: InteractiveShell, told: Told) -> None:
     """`%memcompare` takes the name that `%%memwatch` was given."""
     shell.run_cell("name = 'fine'")
     label(shell, "{name}")
@@ -326,7 +324,7 @@ def test_the_names_of_labels_expand_where_they_are_asked_for(
 
 
 def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
-    """One that is not among them, too."""
+    """Also one that is not among them."""
     for name in ("base", "lora"):
         shell.run_cell(f"%%memwatch --quiet --label {name}\n1")
     shell.run_cell("%memcompare lora --baseline ba -o seen")
@@ -339,13 +337,13 @@ def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
 @pytest.mark.parametrize(
     "text", ["{nope}", "$nope", "$\\alpha$ {", "{1/0}", "<b>{nope}</b>", "{}", "100 %"]
 )
-def test_what_is_no_variable_stays_as_it_is(shell: InteractiveShell, text: str) -> None:
+def test_text_that_is_not_a_variable_stays(shell: InteractiveShell, text: str) -> None:
     """Labels are any text."""
     assert label(shell, f"'{text}'") == text
 
 
 def test_a_variable_may_be_a_budget(shell: InteractiveShell, told: Told) -> None:
-    """And is refused as what it stands for."""
+    """Its value is checked like a typed one."""
     shell.run_cell("large, small = '20GiB', '20'")
     assert shell.run_cell("%%memwatch --quiet --budget {large}\n1").result == 1
     assert "not '20'" in told("%%memwatch --quiet --budget {small}\nran = True")

@@ -1,4 +1,4 @@
-"""What all magics make of their line, what they say of one that is wrong, and what Tab offers on it."""
+"""The line of all magics: its parsing, its errors, and its completion by Tab."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HOSTILE = "a\u202e\x1b[31m b"
 
 
 @pytest.mark.parametrize("line", ["%memwatch on", "%memcompare a", "%memfit a"])
-def test_a_name_that_is_none_is_told_as_plain_text(told: Told, line: str) -> None:
-    """By each magic that keeps something, in the same words."""
+def test_an_invalid_name_is_refused_as_plain_text(told: Told, line: str) -> None:
+    """By each magic that stores a result, in the same words."""
     said = told(f"{line} --output '{HOSTILE}'")
 
     assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
@@ -30,10 +30,10 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
-def test_a_name_of_the_shells_is_not_given_away(
+def test_a_name_of_the_shells_is_refused(
     shell: InteractiveShell, magics: MemwatchMagics, name: str
 ) -> None:
-    """The kernel, IPython or every magic would break."""
+    """Otherwise the kernel, IPython or every magic would break."""
     before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
@@ -42,10 +42,10 @@ def test_a_name_of_the_shells_is_not_given_away(
 
 
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
-def test_what_is_refused_leaves_every_cell_watched(
+def test_a_refused_line_leaves_every_cell_watched(
     shell: InteractiveShell, magics: MemwatchMagics, line: str
 ) -> None:
-    """`%memwatch off` with an option, or `on` of a device that is not there, ends no session."""
+    """`%memwatch off` with an option, or `on` for a missing device, ends no session."""
     magics.memwatch("on --quiet --output session")
     session: Session = shell.user_ns["session"]
     with pytest.raises(UsageError):
@@ -54,10 +54,8 @@ def test_what_is_refused_leaves_every_cell_watched(
     assert session.running
 
 
-def test_an_option_that_is_empty_is_not_given(
-    shell: InteractiveShell, magics: MemwatchMagics
-) -> None:
-    """As where a variable in the line is an empty text."""
+def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: MemwatchMagics) -> None:
+    """For example if a variable in the line is an empty text."""
     magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
     session: Session = shell.user_ns["session"]
 
@@ -74,7 +72,7 @@ def test_a_size_may_have_a_space_before_its_unit(
     assert "less than 20.0 GiB" in capsys.readouterr().out
 
 
-def test_a_name_that_ends_with_a_digit_is_no_size() -> None:
+def test_a_name_that_ends_with_a_digit_is_not_a_size() -> None:
     """It stays a word of its own, whatever follows it."""
     assert words_of("--free run1 mb 2.5 gib") == ["--free", "run1", "mb", "2.5gib"]
     assert words_of("''") == [""]
@@ -96,10 +94,10 @@ def parser_of(name: str) -> Any:
         ("memholders", "--no-empty-cache", "no_cache", True),
     ],
 )
-def test_an_option_may_be_called_as_the_functions_argument_is(
+def test_an_option_may_have_the_name_of_the_functions_argument(
     name: str, line: str, argument: str, value: object
 ) -> None:
-    """Where the two differ, both are taken."""
+    """If the two differ, both are accepted."""
     assert getattr(parser_of(name).parse_args(line.split()), argument) == value
 
 
@@ -160,10 +158,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_what_is_wrong_with_a_line_is_said_as_it_was_typed(
+def test_an_error_in_a_line_is_quoted_as_typed(
     shell: InteractiveShell, told: Told, line: str
 ) -> None:
-    """With what was meant where that can be told, and without argparse' own words."""
+    """With a suggestion where possible, and without argparse' own words."""
     said = told(line + ("\nran = True" if line.startswith("%%") else ""))
 
     assert said.startswith("UsageError: ")
@@ -188,7 +186,7 @@ def test_what_is_wrong_with_a_line_is_said_as_it_was_typed(
 def test_options_may_be_written_in_every_way_of_argparse(
     shell: InteractiveShell, options: str
 ) -> None:
-    """Short ones together, with their value or beside it, and as much of a long one as tells it."""
+    """Short ones combined, values attached or not, unambiguous prefixes of long ones."""
     shell.run_cell(f"%%memwatch {options}\n1")
 
     assert shell.user_ns["s"].label == "x"
@@ -199,7 +197,7 @@ def test_options_may_be_written_in_every_way_of_argparse(
 def test_each_magic_shows_its_manual(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], name: str, option: str
 ) -> None:
-    """What `?` shows, and nothing is done."""
+    """The text that `?` shows, without any action."""
     shell.run_cell(f"%{name} {option}")
     said = capsys.readouterr()
 
@@ -211,7 +209,7 @@ def test_each_magic_shows_its_manual(
 
 
 def offered(shell: InteractiveShell, text: str) -> list[str]:
-    """Return what is offered where a text ends."""
+    """Return the completions at the end of a text."""
     assert shell.Completer is not None
     with provisionalcompleter():
         return [one.text for one in shell.Completer.completions(text, len(text))]
@@ -219,7 +217,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["memwatch", *WORDS])
 def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name: str) -> None:
-    """By its first long name; Python's own names begin with no dash."""
+    """By its first long name; Python's own names do not begin with a dash."""
     kinds: dict[str, Any] = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     actions = getattr(kinds[name], name).parser._actions
     long = [[one for one in each.option_strings if one.startswith("--")] for each in actions]
@@ -236,10 +234,10 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
         ("%memwatch o", ["on", "off"]),
     ],
 )
-def test_what_is_begun_is_what_is_offered(
+def test_completions_match_the_begun_word(
     shell: InteractiveShell, text: str, words: list[str]
 ) -> None:
-    """Options for a cell, and for a line on its own what it can do."""
+    """Options for a cell, and the actions for a line of its own."""
     assert offered(shell, text)[: len(words)] == words
 
 
@@ -249,7 +247,7 @@ def test_the_value_of_an_option_may_be_anything(shell: InteractiveShell) -> None
 
 
 def test_without_the_extension_nothing_is_offered(shell: InteractiveShell) -> None:
-    """Unloading takes the completion back."""
+    """Unloading removes the completion."""
     assert shell.Completer is not None
     shell.Completer.use_jedi = False  # which takes seconds to begin
     shell.run_cell("%unload_ext hfmem_widget")

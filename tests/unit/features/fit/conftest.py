@@ -1,4 +1,4 @@
-"""What holds for all forecasts here: no largest batch is looked for, unless a test says what is free."""
+"""Rules for all forecasts here: the largest batch is not searched, unless a test sets the free memory."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from hfmem_widget.features.fit.model import Room
 
 @pytest.fixture(autouse=True)
 def unknown_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a device that does not tell what is free: to look for the largest batch takes six dry runs."""
+    """Provide a device whose free memory is unknown: a search for the largest batch takes six dry runs."""
     monkeypatch.setattr(api, "rooms", lambda: ((Room("cpu", "CPU", nan, nan),), ""))

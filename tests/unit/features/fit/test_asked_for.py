@@ -1,4 +1,4 @@
-"""What a forecast says only where it is asked: longest rows, real steps, quantised caches, one rank."""
+"""The parts of a forecast that come only on request: longest rows, real steps, quantised caches, one rank."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def peak_of(told: Fit) -> int:
 
 
 def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
-    """What is returned was forecast itself."""
+    """The returned length was forecast itself."""
 
     @cache
     def at(length: int) -> Any:
@@ -56,7 +56,7 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
 
 
 def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its positions are the limit where memory is not."""
+    """The model's positions are the limit if memory is not."""
     with_rooms(monkeypatch, gpu(GIB))
     told = fit(one_layer(), length=32, longest=True)
 
@@ -65,7 +65,7 @@ def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatc
 
 
 def changed() -> Any:
-    """Return what could not be made so: fewer layers than it has types of them, in a part."""
+    """Return an inconsistent configuration: a part with fewer layers than types of layers."""
     text = {"model_type": "qwen3", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
     sight = {"hidden_size": 48, "num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
     config = LlavaConfig(text_config=text, vision_config=sight, image_token_index=127)
@@ -89,7 +89,7 @@ def changed() -> Any:
     ],
     ids=lambda each: ", ".join(map(str, each.values())) if isinstance(each, dict) else type(each).__name__,
 )  # fmt: skip
-def test_a_real_step_takes_what_was_forecast(config: Any, choices: dict[str, Any]) -> None:
+def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, Any]) -> None:
     """Within two percent on the host, where the tensors of both are counted."""
     told = fit(config, batch=2, length=64, attempt=True, **choices)
 
@@ -97,10 +97,10 @@ def test_a_real_step_takes_what_was_forecast(config: Any, choices: dict[str, Any
     assert "A real step took" in repr(told)
 
 
-def test_a_model_that_is_there_is_tried_with_what_is_frozen_in_it(
+def test_a_live_model_is_tried_with_its_frozen_weights(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With Adafactor, whose temporaries are forecast at most; what is shown meanwhile is overwritten."""
+    """With Adafactor, whose temporaries are an upper bound; the progress line is overwritten."""
     model = built(bert("BertForTokenClassification"))
     model.config.architectures = None
     model.bert.embeddings.requires_grad_(False)
@@ -116,7 +116,7 @@ def test_a_model_that_is_there_is_tried_with_what_is_frozen_in_it(
 
 
 def test_a_real_step_that_runs_out_of_memory_is_a_result() -> None:
-    """Beside the forecast, which is as it would be without."""
+    """It is shown beside the forecast, which does not change."""
     config = one_layer()
     config.vocab_size = 1 << 40  # of which no machine has the embedding
     told = fit(config, length=32, training=False, attempt=True)
@@ -146,10 +146,10 @@ class OwnConfig(LlamaConfig):  # type: ignore[misc]  # likewise
     ],
     ids=["shards", "cache", "optimizer", "quantised", "model", "configuration", "module"],
 )
-def test_what_cannot_be_tried_is_said(
+def test_a_model_that_cannot_be_tried_is_an_error(
     what: Any, choices: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than a step of another kind."""
+    """Not a step of another kind."""
     monkeypatch.setattr(trial, "rooms", lambda: ((), ""))
     with pytest.raises(OptionError, match=f"cannot be tried with {reason}"):
         fit(what, length=32, attempt=True, **choices)
@@ -158,7 +158,7 @@ def test_what_cannot_be_tried_is_said(
 SETTING = Setting(length=32, device="cpu")
 
 
-def test_a_configuration_that_is_no_json_cannot_be_tried() -> None:
+def test_a_configuration_without_json_cannot_be_tried() -> None:
     """A new process could not read it."""
     config = one_layer()
     config.mine = object()
@@ -175,18 +175,18 @@ def test_a_configuration_that_is_no_json_cannot_be_tried() -> None:
     ],
     ids=["error", "end", "killed"],
 )
-def test_a_new_process_that_dies_is_told_in_one_sentence(
+def test_a_new_process_that_dies_is_one_sentence(
     happens: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the last line of its error; it finds the modules that this process would find."""
+    """With the last line of its error; it finds the same modules as this process."""
     (tmp_path / "transformers.py").write_text(happens)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(OptionError, match=told):
         tried_step(one_layer(), SETTING)
 
 
-def test_a_real_step_has_an_end() -> None:
-    """Nothing of it is left."""
+def test_a_real_step_is_stopped_in_time() -> None:
+    """It leaves no process behind."""
     others = psutil.Process().children()
     with pytest.raises(OptionError, match=r"took longer than 0\.01 s"):
         tried_step(one_layer(), SETTING, seconds=0.01)
@@ -194,7 +194,7 @@ def test_a_real_step_has_an_end() -> None:
 
 
 def test_an_interrupt_ends_a_real_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the user's then; nothing of the step is left, and what was shown is overwritten."""
+    """It reaches the user; no process is left, and the progress line is overwritten."""
     interrupt = "os.read(0, 1); os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     (tmp_path / "sitecustomize.py").write_text(f"import os, signal, time; {interrupt}")
     monkeypatch.syspath_prepend(tmp_path)
@@ -213,7 +213,7 @@ def test_an_interrupt_ends_a_real_step(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_new_process_reads_nothing_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of the user's may have the name of a module that this process found elsewhere."""
+    """A user's file may have the name of a module that this process found elsewhere."""
     (tmp_path / "json.py").write_text("raise SystemExit('read')")
     tmp_path.chmod(0o500)
     monkeypatch.chdir(tmp_path)
@@ -223,7 +223,7 @@ def test_a_new_process_reads_nothing_in_the_current_folder(
 
 
 def test_a_quantised_cache_takes_its_share() -> None:
-    """Of a cache in bfloat16, eight bits are half and two an eighth."""
+    """Eight bits are half of a cache in bfloat16, two an eighth."""
     sizes = [
         predict(llama(), length=64, training=False, precision="bf16", kv=kv).full("kv_cache")
         for kv in ("", "int8", "int2")
@@ -247,7 +247,7 @@ def sharded(shards: str) -> Any:
     ],
 )
 def test_a_rank_has_its_share(way: str, divided: set[str]) -> None:
-    """Of four, a quarter of what is divided and all of the rest; parts add up to the total."""
+    """One of four has a quarter of the divided parts and all others; parts add up to the total."""
     whole, told = sharded(""), sharded(f"{way}:4")
 
     for name in ("optimizer", "gradients", "weights"):
@@ -258,7 +258,7 @@ def test_a_rank_has_its_share(way: str, divided: set[str]) -> None:
     assert told.bound != "exact"
 
 
-def test_tensor_parallelism_divides_what_the_models_plan_names() -> None:
+def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
     """Norms stay whole."""
     whole, told = (predict(llama(), length=64, shards=shards) for shards in ("", "tp:4"))
 
@@ -266,7 +266,7 @@ def test_tensor_parallelism_divides_what_the_models_plan_names() -> None:
 
 
 def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autograd's too; without the device the largest is counted, so that no forecast is too low."""
+    """Also autograd's; for an unknown device the largest counts, so that no forecast is too low."""
 
     def libraries(device: str = "cuda") -> list[tuple[int, str]]:
         parts = predict(llama(), length=32, device=device).parts
@@ -279,8 +279,8 @@ def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch)
     assert libraries() == [(2 << 17, "exact")]
 
 
-def test_what_kernels_take_while_they_run_is_counted() -> None:
-    """The flash kernel sums the gradients of queries in float32, and those of shared keys for each head."""
+def test_workspaces_of_kernels_are_counted() -> None:
+    """The flash kernel sums gradients of queries in float32, and those of shared keys for each head."""
     query, key = (
         torch.empty(2, heads, 128, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2)
     )
@@ -294,7 +294,7 @@ def test_what_kernels_take_while_they_run_is_counted() -> None:
 
 
 def test_nothing_of_a_checkpointed_step_stays() -> None:
-    """Beside layers that are not checkpointed there is a cache, which may hold the node that holds it."""
+    """Layers without checkpointing have a cache, which may hold the node that holds it."""
     model = from_config(gpt2(), torch.float32, for_training=True)
     model.transformer.h[0].gradient_checkpointing = True
     training_step(model, batch_for(model, 2, 64, with_labels=True), checkpointing=True)
@@ -303,8 +303,8 @@ def test_nothing_of_a_checkpointed_step_stays() -> None:
     assert [one for one in gc.get_objects() if type(one) is DynamicCache] == []
 
 
-def test_layers_that_are_switched_on_already_stay_the_only_ones() -> None:
-    """In transformers every second layer can be computed again."""
+def test_only_layers_with_checkpointing_on_are_recomputed() -> None:
+    """In transformers, every second layer can be checkpointed."""
     model = from_config(gpt2(), torch.float32, for_training=True)
     model.transformer.h[0].gradient_checkpointing = True
     inputs = batch_for(model, 2, 64, with_labels=True)

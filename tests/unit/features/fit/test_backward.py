@@ -1,4 +1,4 @@
-"""The backward pass that does without autograd's engine."""
+"""The backward pass without autograd's engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Roots = list[tuple[torch.Tensor, torch.Tensor | None]]
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 def test_gradients_are_the_engines_bit_for_bit(config: Any) -> None:
-    """Real tensors show that every node is called once, with all that it waits for."""
+    """Real tensors show that every node is called once, after all nodes for which it waits."""
     torch.manual_seed(0)
     model, given = built(config), batch(config)
     state = torch.get_rng_state()
@@ -69,7 +69,7 @@ def allocations(make: Callable[[], torch.Tensor], run: Callable[[Roots], None]) 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 def test_a_models_memory_comes_and_goes_as_with_the_engine(config: Any, dtype: torch.dtype) -> None:
-    """To the byte and in its order, in float32 and under autocast."""
+    """To the byte and in the same order, in float32 and under autocast."""
     model, given = built(config), batch(config)
 
     def loss() -> torch.Tensor:
@@ -134,7 +134,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def test_memory_comes_and_goes_as_with_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype
 ) -> None:
-    """What comes in, goes out, is saved and is added up, to the byte and in the engine's order."""
+    """Inputs, outputs, saved tensors and sums, to the byte and in the engine's order."""
     leaves = x, _ = torch.randn(2, 16, 512).to(dtype).requires_grad_(True), CHANNELS
 
     def loss() -> torch.Tensor:
@@ -152,7 +152,7 @@ def test_memory_comes_and_goes_as_with_the_engine(
 
 
 def test_a_second_pass_adds() -> None:
-    """Gradients that are there grow, and each leaf is told."""
+    """Existing gradients are added to, and each leaf is reported."""
     leaf = torch.ones(2, requires_grad=True)
     told: list[torch.Tensor] = []
     for _ in range(2):
@@ -173,7 +173,7 @@ def test_a_second_pass_adds() -> None:
     ids=["gather", "index", "max"],
 )
 def test_zeros_for_a_gradient_are_made_once(select: Any) -> None:
-    """On a device autograd writes into them; of meta tensors it would make others."""
+    """On a device autograd writes into them in place; for meta tensors it would make others."""
     leaf = torch.empty(64, 64, device="meta", requires_grad=True)
     places = torch.zeros(64, 1, dtype=torch.long, device="meta")
     live = LiveBytes()

@@ -1,4 +1,4 @@
-"""The forecast beside the peak of the step that it was made for."""
+"""The forecast beside the peak of a step of its size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trained(
     model: str = "GPT2LMHeadModel",
     tokens: bool = True,
 ) -> Session:
-    """Return a training of two steps; so much was allocated when it began, and `found` to be weights."""
+    """Return a training of two steps, with bytes allocated when it began, and `found` of them as weights."""
     stage = Stage("fine-tune", gpus=1)
     stage.hold({"cuda:0": there}, 0.1)
     with stage.span("cell", "fine-tune"):
@@ -57,13 +57,13 @@ def remark(session: Session, *forecasts: Forecast) -> str:
 
 
 def test_a_training_has_its_forecast_beside_its_peak() -> None:
-    """That of the size of one of its steps, and the highest of these; a first step has no states yet."""
+    """The forecast of the size of its steps, and their highest peak; a first step has no states yet."""
     other = replace(FORECAST, setting=replace(SETTING, batch=8), total=int(9 * GIB))
     assert remark(trained(), FORECAST, other) == SAID
 
 
 def test_images_are_as_large_as_their_rows() -> None:
-    """They have no length, neither in the forecast nor in the steps."""
+    """They have no length in the forecast or in the steps."""
     forecast = replace(FORECAST, setting=replace(SETTING, length=1))
     assert remark(trained(tokens=False), forecast) == SAID.replace("4 \u00d7 512", "4")
 
@@ -81,18 +81,20 @@ def test_images_are_as_large_as_their_rows() -> None:
         pytest.param({}, {"setting": replace(SETTING, device="cpu")}, id="without a GPU"),
     ],
 )
-def test_what_cannot_be_compared_is_not(run: dict[str, Any], forecast: dict[str, Any]) -> None:
-    """Nothing is said then."""
+def test_an_incomparable_forecast_is_not_shown(
+    run: dict[str, Any], forecast: dict[str, Any]
+) -> None:
+    """The text is then empty."""
     assert remark(trained(**run), replace(FORECAST, **forecast)) == ""
 
 
-def test_weights_that_were_there_before_they_were_known_are_the_models_own() -> None:
-    """As those of a model in a function of a script, which the training itself makes known."""
+def test_weights_that_were_unknown_at_the_start_count_as_the_models() -> None:
+    """Such as those in a function of a script, which become known by the training."""
     assert remark(trained(there=GIB, found=GIB), FORECAST) == SAID
 
 
 def test_the_newest_forecasts_are_kept() -> None:
-    """However often somebody asks."""
+    """However many were made."""
     for batch in range(1, 20):
         remember(replace(FORECAST, setting=replace(SETTING, batch=batch)))
     assert [each.setting.batch for each in process_state(Forecasts)] == [*range(12, 20)]

@@ -1,4 +1,4 @@
-"""What PyTorch's allocator gives.
+"""The model of PyTorch's allocator.
 
 Cases follow `DeviceCachingAllocator` in c10/cuda/CUDACachingAllocator.cpp of torch 2.11.
 """
@@ -55,10 +55,10 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
         ([512 * KIB], 2 * MIB, 2 * MIB, 22 * MIB),
     ],
 )
-def test_a_request_after_others_were_freed(
+def test_a_freed_block_is_used_before_a_new_segment(
     before: list[int], asked: int, got: int, reserved: int
 ) -> None:
-    """What is free is used before a new segment, though it may be larger than asked."""
+    """Even if it is larger than the request."""
     allocator = CachingAllocator()
     for block in [allocator.allocate(size) for size in before]:
         allocator.free(block)
@@ -80,10 +80,10 @@ def test_a_request_after_others_were_freed(
         ([12, 12], (0, 1), 24, 24, 48),
     ],
 )
-def test_where_a_request_lies_after_some_were_freed(
+def test_the_address_of_a_request_after_others_were_freed(
     sizes: list[int], freed: tuple[int, ...], asked: int, address: int, reserved: int
 ) -> None:
-    """All in MiB: in what is free and large enough, else in a segment of its own."""
+    """In a free block that is large enough, else in a segment of its own; all in MiB."""
     allocator = CachingAllocator()
     blocks = [allocator.allocate(size * MIB) for size in sizes]
     for at in freed:
@@ -95,8 +95,8 @@ def test_where_a_request_lies_after_some_were_freed(
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40 * MIB)), max_size=60))
 @settings(max_examples=60)
-def test_blocks_that_are_given_never_overlap(requests: list[tuple[int, int]]) -> None:
-    """Each is large enough, and all lie within what is reserved."""
+def test_blocks_never_overlap(requests: list[tuple[int, int]]) -> None:
+    """Each is large enough, and all are within the reserved memory."""
     allocator = CachingAllocator()
     blocks: list[ReplayBlock] = []
     for at, size in requests:
@@ -112,7 +112,7 @@ def test_blocks_that_are_given_never_overlap(requests: list[tuple[int, int]]) ->
 
 
 def test_peaks_between_restarts() -> None:
-    """Each with what was marked in it; what an operation takes besides counts while it runs."""
+    """Each with its marked bytes; bytes that an operation takes count while it runs."""
     events = (
         (MADE, 1, 100),
         (RESTARTED, 0, 0),
@@ -131,8 +131,8 @@ def test_peaks_between_restarts() -> None:
     assert played.marked == 0
 
 
-def test_what_was_freed_before_is_not_always_used_tightly() -> None:
-    """A request gets all of a block of which little would be left."""
+def test_freed_blocks_are_not_always_cut() -> None:
+    """A request gets a whole block if little of it would be left."""
     request = ((MADE, 3, 12 * MIB + 512 * KIB),)
     fresh, used = CachingAllocator(), CachingAllocator()
     play(((MADE, 1, 40 * MIB), (GONE, 1, 0), (MADE, 2, 27 * MIB)), used)

@@ -1,4 +1,4 @@
-"""Models of several parts: what gets no input is said, and such a forecast is never called exact."""
+"""Models of several parts: those without input are named, and their forecasts are never called exact."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def config_of(kind: str, choices: Mapping[str, Any]) -> Any:
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_an_image_is_part_of_each_row(kind: str) -> None:
-    """The whole model runs, and keeps what a real step with an image in each row keeps."""
+    """The whole model runs, and keeps as much as a real step with an image in each row."""
     config = config_of(kind, PARTS[kind])
     model = from_config(config, torch.float32, for_training=True)
     batch = batch_for(model, 2, 40, with_labels=True, image=IMAGE["image_size"] * 2)
@@ -149,8 +149,8 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WITH_IMAGES)
-def test_what_is_assumed_of_an_image_is_said(kind: str, *, training: bool) -> None:
-    """Its size, and how many tokens it takes; nothing is left out, and nothing is called exact."""
+def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None:
+    """Its size and its tokens; nothing is left out, and nothing is called exact."""
     config = config_of(kind, PARTS[kind])
     told = predict(config, length=32, device="cpu", training=training, image=56)
 
@@ -161,7 +161,7 @@ def test_what_is_assumed_of_an_image_is_said(kind: str, *, training: bool) -> No
 
 @pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
 def test_a_row_is_as_long_as_its_image_needs() -> None:
-    """A row shorter than its image is made longer, which is said."""
+    """A row shorter than its image is made longer, with a note."""
     told = predict(
         config_of("LlavaForConditionalGeneration", PARTS["LlavaForConditionalGeneration"]), length=4
     )
@@ -188,7 +188,7 @@ def test_a_part_without_input_is_named() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool) -> None:
-    """Images that go beside the text and sound are made from the configuration."""
+    """Images beside the text, and sound, are made from the configuration."""
     told = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
 
     assert told.left_out == ()
@@ -196,8 +196,8 @@ def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool)
 
 
 @pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
-def test_text_and_images_keep_what_a_real_run_keeps(kind: str) -> None:
-    """To the byte, through both towers."""
+def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
+    """To the byte, in both towers."""
     config = config_of(kind, WHOLE[kind])
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, 2, 32, with_labels=True)
@@ -209,8 +209,8 @@ def test_text_and_images_keep_what_a_real_run_keeps(kind: str) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_of_any_module_what_can_be_said_is_said(*, training: bool) -> None:
-    """Weights, gradients and optimizer states; what its activations take is left out, and said."""
+def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
+    """Weights, gradients and optimizer states, with a note that activations are left out."""
     layer = torch.nn.Linear(1000, 100, bias=False)
     told = fit(layer, training=training, optimizer="adamw_torch").forecast
     sizes = {part.name: part.bytes for part in told.parts}
@@ -224,10 +224,10 @@ def test_of_any_module_what_can_be_said_is_said(*, training: bool) -> None:
     assert any("Linear" in note for note in told.notes)
 
 
-def test_where_something_is_left_out_nothing_is_said_to_fit(
+def test_an_incomplete_forecast_never_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Too much is still too much; otherwise whether it fits is open, and so is the largest batch."""
+    """It may be too much; otherwise the verdict and the largest batch are unknown."""
     layer = torch.nn.Linear(1 << 14, 1 << 12)
     for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
         with_rooms(monkeypatch, room)
@@ -272,7 +272,7 @@ TINY: dict[str, Any] = {
 def test_images_have_no_length(
     monkeypatch: pytest.MonkeyPatch, config: Any, kind: str, size: str
 ) -> None:
-    """Nor have spectra of one size; rows of tokens and of raw sound have."""
+    """Nor have spectra of a fixed size; rows of tokens and of raw sound have one."""
     with_rooms(monkeypatch, gpu(GIB))
     config.architectures = [kind]
     told = fit(config, batch=2, longest=True, length=8000 if "Wav2Vec2" in kind else 512)

@@ -29,8 +29,8 @@ def dry(config: Any, **more: Any) -> DryStep:
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-def test_a_step_is_told_to_the_byte(config: Any) -> None:
-    """What is alive after the forward pass, and the peak of the backward pass, as in a real run.
+def test_a_step_is_forecast_to_the_byte(config: Any) -> None:
+    """The live bytes after the forward pass and the peak of the backward pass equal a real run's.
 
     Gradients come and activations go in the engine's order, without the engine.
     """
@@ -42,8 +42,8 @@ def test_a_step_is_told_to_the_byte(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])
-def test_autocast_is_told_to_the_byte(config: Any) -> None:
-    """Casts, their cache, and outputs in float32 as accelerate has them."""
+def test_autocast_is_forecast_to_the_byte(config: Any) -> None:
+    """Casts, their cache, and outputs in float32, as accelerate has them."""
     told, real = dry(config, autocast=torch.bfloat16), Step(built(config), config, bf16=True)
 
     assert told.kept == real.kept
@@ -51,8 +51,8 @@ def test_autocast_is_told_to_the_byte(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])
-def test_checkpointing_is_told(config: Any) -> None:
-    """What is kept is exact; the backward pass is within two percent, since PyTorch's stops a layer early."""
+def test_checkpointing_is_forecast(config: Any) -> None:
+    """Kept bytes are exact; the backward pass is within two percent, since PyTorch's stops a layer early."""
     model = built(config)
     # Renamed in transformers 5.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
@@ -64,8 +64,8 @@ def test_checkpointing_is_told(config: Any) -> None:
     assert told.backward.bytes == pytest.approx(real.backward, rel=0.02)
 
 
-def test_what_is_kept_is_what_autograd_saves() -> None:
-    """By another count, autograd's own hooks: all that is kept but the loss was saved for backward."""
+def test_kept_bytes_are_those_that_autograd_saves() -> None:
+    """By autograd's own hooks: all kept bytes except the loss were saved for backward."""
     config = llama()
     model = built(config)
     held = {one.untyped_storage()._cdata for one in [*model.parameters(), *model.buffers()]}
@@ -83,8 +83,8 @@ def test_what_is_kept_is_what_autograd_saves() -> None:
     assert abs(dry(config).kept - sum(one.nbytes() for one in saved.values())) <= LOSS
 
 
-def test_a_batch_is_there_until_the_step_is_over() -> None:
-    """Under autocast the model uses a copy of its images, but the loop still has them."""
+def test_a_batch_stays_until_the_step_is_over() -> None:
+    """Under autocast the model uses a copy of its images, but the loop still has the originals."""
     config = transformers.ViTConfig(
         hidden_size=32,
         num_hidden_layers=1,
@@ -112,7 +112,7 @@ def test_a_batch_is_there_until_the_step_is_over() -> None:
 
 
 def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
-    """So each of them is counted at every moment, though one after the other is used."""
+    """So all of them count at every moment, though they are used one after the other."""
     one, four = dry(bert(), accumulating=True), dry(bert(), accumulating=True, at_once=4)
 
     assert four.batches == 4 * one.batches > 0
@@ -120,7 +120,7 @@ def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
     assert four.backward.bytes - one.backward.bytes == 3 * one.batches
 
 
-def test_gradients_of_a_batch_before_are_there_from_the_beginning() -> None:
+def test_gradients_of_an_earlier_batch_count_from_the_beginning() -> None:
     """With accumulation, all gradients are complete at every moment."""
     told = dry(gpt2(), accumulating=True)
 
@@ -128,7 +128,7 @@ def test_gradients_of_a_batch_before_are_there_from_the_beginning() -> None:
 
 
 def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:
-    """Forecasts for a GPU are lower than the CPU's own: its kernels keep less."""
+    """Forecasts for a GPU are lower than for the CPU, since its kernels keep less."""
     model = from_config(gpt2(0.1), torch.float32, for_training=True)
     inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
 
@@ -136,8 +136,8 @@ def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:
 
 
 @pytest.mark.parametrize("config", [llama(), gpt2()], ids=["Llama", "GPT-2"])
-def test_the_cache_of_keys_and_values_is_told_to_the_byte(config: Any) -> None:
-    """The peak of a prefill and the cache that it leaves are those of a real one."""
+def test_the_cache_of_keys_and_values_is_forecast_to_the_byte(config: Any) -> None:
+    """The peak of a prefill and its cache equal those of a real one."""
     model = from_config(config, torch.float32, for_training=False)
     told = inference(model, batch_for(model, BATCH, LENGTH, with_labels=False), device="cpu")
     real = built(config).eval()
@@ -152,8 +152,8 @@ def test_the_cache_of_keys_and_values_is_told_to_the_byte(config: Any) -> None:
     assert (told.peak, told.kv_cache) == (live.peak, cache)
 
 
-def test_autocast_of_the_meta_device_is_none() -> None:
-    """PyTorch refuses it, and transformers 4 asks for it; other devices keep theirs."""
+def test_autocast_of_the_meta_device_does_nothing() -> None:
+    """PyTorch refuses it, and transformers 4 requests it; other devices keep theirs."""
     autocast = torch.autocast
     with undisturbed():
         with torch.autocast("meta", enabled=False):
@@ -165,7 +165,7 @@ def test_autocast_of_the_meta_device_is_none() -> None:
 
 
 def test_of_two_dry_runs_one_waits() -> None:
-    """Whichever ends last, what both replaced for themselves is PyTorch's own again."""
+    """Whichever ends last, PyTorch has its own functions again."""
     autocast, is_capturing = torch.autocast, torch.cuda.is_current_stream_capturing
     order: list[str] = []
 
@@ -196,8 +196,8 @@ class Dropping(torch.nn.Module):  # type: ignore[misc]  # torch is not checked h
         return self.drop(hidden)
 
 
-def test_what_is_generated_drops_nothing_out() -> None:
-    """Inference is forecast as it runs, without the masks of a model that was being trained."""
+def test_inference_has_no_dropout() -> None:
+    """It is forecast as it runs, without the masks of a model in training."""
     size = 4 << 20
     told = inference(
         Dropping().train(), lambda: {"hidden": torch.empty(size, device="meta")}, device="cpu"
@@ -207,7 +207,7 @@ def test_what_is_generated_drops_nothing_out() -> None:
 
 
 def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
-    """No optimizer makes any without a gradient: LED's for global attention, where no token has it."""
+    """Optimizers make none without a gradient, as for LED's global attention without such tokens."""
     config = led()
     told = predict(config, Setting(batch=1, length=32, device="cpu"))
     model = transformers.LEDForConditionalGeneration(config)
@@ -222,7 +222,7 @@ def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
 
 
 def test_without_a_loss_of_its_own_all_weights_get_states() -> None:
-    """The user's loss may reach what the mean of the first result does not, as the head that pools."""
+    """The user's loss may reach weights that the first result does not, such as a pooling head."""
     config = transformers.SiglipVisionConfig(
         hidden_size=32,
         intermediate_size=64,
@@ -237,7 +237,7 @@ def test_without_a_loss_of_its_own_all_weights_get_states() -> None:
 
 
 def test_no_layer_is_left_out_by_chance() -> None:
-    """The forecast is of a step with all layers, though the model skips some in most of its steps."""
+    """The forecast is of a step with all layers, though the model skips some in most steps."""
     told = [
         predict(led(encoder_layerdrop=share), Setting(batch=1, length=16, device="cpu")).total
         for share in (0.0, 0.9)
@@ -247,8 +247,8 @@ def test_no_layer_is_left_out_by_chance() -> None:
 
 
 @pytest.mark.parametrize("kind", ["phi3", "gpt2"])
-def test_a_step_is_told_with_a_cache_or_without_whichever_is_larger(kind: str) -> None:
-    """A Trainer sets use_cache to False, a loop does not: so Phi-3 is told without and GPT-2 with it."""
+def test_a_step_is_forecast_with_or_without_a_cache_whichever_is_larger(kind: str) -> None:
+    """A Trainer turns use_cache off, a loop does not: Phi-3 is larger without, GPT-2 with it."""
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
     more = (
         {"intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 0}
@@ -266,8 +266,8 @@ def test_a_step_is_told_with_a_cache_or_without_whichever_is_larger(kind: str) -
     )
 
 
-def test_outputs_are_not_asked_by_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of them transformers warns once in a process, which is for the user to be told."""
+def test_outputs_are_not_read_by_their_former_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each causes a warning of transformers once in a process, which is for the user."""
     from transformers.utils import generic
 
     asked: list[Any] = []
@@ -280,7 +280,7 @@ def test_outputs_are_not_asked_by_their_former_names(monkeypatch: pytest.MonkeyP
 
 
 def led(**more: Any) -> Any:
-    """Return a small one."""
+    """Return a small LED."""
     layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8}
     heads = {
         "encoder_attention_heads": 2,

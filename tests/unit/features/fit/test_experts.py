@@ -95,7 +95,7 @@ def tiny(name: str, own: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(str, choice.values())))
 @pytest.mark.parametrize("name", some_of(MIXTURES, ALWAYS))
 def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[str, Any]) -> None:
-    """Trained with autocast or run forward, all of it."""
+    """In training with autocast, and in a forward pass, completely."""
     told = predict(tiny(name, MIXTURES[name]), length=32, **choice)
 
     assert told.bytes("activations") > 0
@@ -112,7 +112,7 @@ def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[st
     ),
 )
 def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
-    """Wherever the tokens really go, to the byte; the backward pass of state spaces within three percent."""
+    """To the byte, wherever the tokens go; within three percent in the backward pass of state spaces."""
     name, half = both
     config = tiny(name, MIXTURES[name])
     model = from_config(config, torch.float32, for_training=True)
@@ -129,8 +129,8 @@ def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
 
 @pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
 @pytest.mark.parametrize("training", [True, False])
-def test_of_experts_nothing_is_called_exact(*, training: bool) -> None:
-    """Not on the CPU either; a note says how tokens are counted."""
+def test_forecasts_with_experts_are_never_exact(*, training: bool) -> None:
+    """Not even on the CPU; a note says how tokens are counted."""
     told = predict(tiny("mixtral", {}), length=32, device="cpu", training=training)
 
     assert told.bound != "exact"
@@ -139,8 +139,8 @@ def test_of_experts_nothing_is_called_exact(*, training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", some_of(ONE_BY_ONE, ["jetmoe"]))
-def test_where_experts_go_one_by_one_tokens_are_spread_evenly(name: str, *, training: bool) -> None:
-    """It runs, and the note says what is assumed."""
+def test_experts_in_a_loop_get_equal_numbers_of_tokens(name: str, *, training: bool) -> None:
+    """It runs, and a note has the assumption."""
     told = predict(tiny(name, ONE_BY_ONE[name]), length=32, device="cpu", training=training)
 
     assert told.left_out == ()
@@ -151,7 +151,7 @@ def test_where_experts_go_one_by_one_tokens_are_spread_evenly(name: str, *, trai
 @pytest.mark.parametrize(
     ("device", "stored"), [("cpu", 6 * 10 * 4), ("cuda", 6 * 12 * 4)], ids=["CPU", "GPU"]
 )
-def test_rows_lie_as_the_kernel_lays_them(device: str, stored: int) -> None:
+def test_rows_are_aligned_like_the_kernels(device: str, stored: int) -> None:
     """A GPU's rows begin at multiples of 16 bytes."""
     rows, weights = torch.empty(6, 8, device="meta"), torch.empty(4, 10, 8, device="meta")
     ends = torch.empty(4, dtype=torch.int32, device="meta")
@@ -164,8 +164,8 @@ def test_rows_lie_as_the_kernel_lays_them(device: str, stored: int) -> None:
 
 
 @pytest.mark.skipif(not AT_ONCE, reason="transformers goes through the experts by values")
-def test_transformers_own_product_is_one_too() -> None:
-    """It stands in where PyTorch has none."""
+def test_transformers_own_grouped_product_is_supported() -> None:
+    """It is used where PyTorch has none."""
     transformers.MixtralForCausalLM  # noqa: B018  (what defines it is imported with the model)
     rows, weights = torch.empty(6, 8, device="meta"), torch.empty(4, 8, 10, device="meta")
     ends = torch.empty(4, dtype=torch.int32, device="meta")

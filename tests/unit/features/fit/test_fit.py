@@ -36,7 +36,7 @@ def gpu(free: float, **more: Any) -> Room:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a model in bfloat16, for all tests."""
+    """Return a folder with a model in bfloat16, shared by all tests."""
     path = tmp_path_factory.mktemp("saved")
     built(llama()).to(torch.bfloat16).save_pretrained(path)
     return path
@@ -58,7 +58,7 @@ def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
 
 
 def test_a_json_file_is_enough(tmp_path: Path) -> None:
-    """A configuration alone tells all but what lies on disk."""
+    """Only the text on stored files needs a folder."""
     path = tmp_path / "shape.json"
     bert().to_json_file(path)
 
@@ -68,8 +68,8 @@ def test_a_json_file_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "count"), [(None, 1), (["ClassOfMyOwn"], 1), (["LlamaForCausalLM"], 0)]
 )
-def test_a_class_that_was_assumed_is_said(named: list[str] | None, count: int) -> None:
-    """With how to name another; where the configuration names one of transformers, nothing is."""
+def test_an_assumed_class_is_noted(named: list[str] | None, count: int) -> None:
+    """With the way to name another; a configuration that names its class has no such note."""
     config = one_layer()
     config.architectures = named
     notes = [note for note in fit(config, length=16).forecast.notes if "Assumed" in note]
@@ -95,8 +95,8 @@ def test_a_class_that_was_assumed_is_said(named: list[str] | None, count: int) -
         ("~nobody-of-this-name/x", "cannot be read: RuntimeError"),
     ],
 )
-def test_what_is_no_model_or_not_here_is_told(name: Any, message: str) -> None:
-    """No network: a name that is not in the cache is an error that says how to get the configuration."""
+def test_an_unknown_model_is_an_error(name: Any, message: str) -> None:
+    """Without network access: for a name outside of the cache it says how to get the configuration."""
     with pytest.raises(OptionError, match=message):
         fit(name)
 
@@ -113,8 +113,8 @@ def test_what_is_no_model_or_not_here_is_told(name: Any, message: str) -> None:
         ('{"model_type": ["bert"]}', "does not know"),
     ],
 )  # fmt: skip
-def test_a_broken_configuration_is_told(tmp_path: Path, content: str, message: str) -> None:
-    """Whatever is wrong with a configuration, and whatever reading it raises, is one sentence."""
+def test_a_broken_configuration_is_an_error(tmp_path: Path, content: str, message: str) -> None:
+    """In one sentence, whatever is wrong and whatever reading it raises."""
     (tmp_path / ("config.json" if content else "weights")).write_text(content)
     with pytest.raises(OptionError, match=message) as told:
         fit(tmp_path)
@@ -126,7 +126,7 @@ def test_a_broken_configuration_is_told(tmp_path: Path, content: str, message: s
 def test_code_that_comes_with_a_model_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is anybody asked whether to run it: the error says what to give instead."""
+    """And no question is asked: the error says what to pass instead."""
     ran = tmp_path / "ran"
     (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
     (tmp_path / "config.json").write_text(
@@ -146,8 +146,8 @@ def test_code_that_comes_with_a_model_is_not_run(
     assert not ran.exists()
 
 
-def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
-    """It is not waited for, and nor is one in a folder of safetensors."""
+def test_a_pipe_is_not_a_configuration(tmp_path: Path) -> None:
+    """It does not block, nor does one in a folder of safetensors."""
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(OptionError, match="not a regular file"):
         fit(tmp_path / "model.safetensors")
@@ -166,8 +166,8 @@ def test_a_pipe_is_no_configuration(tmp_path: Path) -> None:
         (15).to_bytes(8, "little") + b'{"weight": {}} ',
     ],
 )
-def test_a_broken_file_is_told(folder: Path, content: bytes) -> None:
-    """A file that is not a complete safetensors file, or not a whole one, is an error with its name."""
+def test_a_broken_file_is_an_error(folder: Path, content: bytes) -> None:
+    """An incomplete or invalid safetensors file is named."""
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(OptionError, match=r"model\.safetensors is not a complete safetensors file"):
         fit(folder, length=32)
@@ -182,23 +182,23 @@ def with_peaks(forward: int, backward: int, optimizer: int) -> Forecast:
     ("room", "rows"), [(89, 0), (90, 2), (109, 2), (110, 3), (1 << 40, MOST_ROWS)]
 )
 def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> None:
-    """Each row makes the forward and the backward pass higher, the optimizer's step it does not."""
+    """The forward and the backward pass grow with each row, the optimizer's step does not."""
     assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room, {}) == rows
 
 
-def test_where_a_row_takes_nothing_the_largest_batch_is_not_known() -> None:
-    """Two dry runs that need the same do not tell what a batch takes."""
+def test_without_a_cost_per_row_the_largest_batch_is_unknown() -> None:
+    """Two dry runs with equal results do not tell what a row takes."""
     assert largest_batch(lambda _: with_peaks(40, 50, 90), 100, {}) is None
 
 
 def test_the_largest_batch_was_forecast_itself() -> None:
-    """Where further rows need more than the first ones do, and where they need less."""
+    """Also if later rows need more, or less, than the first ones."""
     assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000, {}) == 34
     assert largest_batch(lambda n: with_peaks(0, 500 + 20 * n - n * n // 10, 0), 1000, {}) == 29
 
 
 def test_a_batch_that_fits_is_not_above_the_largest() -> None:
-    """What was asked for is known, and a device with as much room as another needs no more runs."""
+    """The requested batch is known already, and a device with the same room needs no further dry runs."""
     runs: list[int] = []
 
     def at(rows: int) -> Forecast:
@@ -214,7 +214,7 @@ def test_a_batch_that_fits_is_not_above_the_largest() -> None:
 
 
 def test_where_a_larger_batch_has_no_complete_forecast_the_largest_is_unknown() -> None:
-    """One without activations would fit by its weights alone."""
+    """Without activations a batch would fit by its weights alone."""
 
     def at(rows: int) -> Forecast:
         forecast = with_peaks(0, 20 * rows, 0)
@@ -224,7 +224,7 @@ def test_where_a_larger_batch_has_no_complete_forecast_the_largest_is_unknown() 
 
 
 def test_a_small_models_largest_batch_is_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows say little there, since blocks of the allocator are larger than what a row needs."""
+    """Two rows tell little there, since the allocator's blocks are larger than a row's need."""
     with_rooms(monkeypatch, gpu(86 * MIB))
     rows = fit(one_layer(), length=64, headroom=0.0).verdicts[0].largest_batch or 0
 
@@ -233,7 +233,7 @@ def test_a_small_models_largest_batch_is_one_that_fits(monkeypatch: pytest.Monke
 
 
 def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The share that is left alone is not used for the verdict."""
+    """The verdict does not use the share that is left free."""
     need = predict(one_layer(), length=16, optimizer="adamw_torch_fused").total
     for free, fits in ((need / 0.9 + 1, True), (need / 0.9 - 1000, False)):
         with_rooms(monkeypatch, gpu(free))
@@ -243,16 +243,16 @@ def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (verdict.largest_batch or 0) >= fits
 
 
-def test_where_nothing_is_known_nothing_is_claimed() -> None:
-    """A device that does not tell what is free has no verdict."""
+def test_a_device_with_unknown_room_has_no_verdict() -> None:
+    """Its free memory is called unknown."""
     told = fit(one_layer(), length=16)
 
     assert told.verdicts[0].fits is None
     assert "its free memory is unknown" in repr(told)
 
 
-def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model that is loaded only the rest has to fit."""
+def test_loaded_weights_need_no_further_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the rest of a loaded model has to fit."""
     model = built(one_layer())
     with_rooms(monkeypatch, Room("cpu", "CPU", GIB, nan))
     held = fit(model, length=16).verdicts[0].held
@@ -261,7 +261,7 @@ def test_weights_that_are_there_need_no_room(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_text_from_outside_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of models and devices are text, whatever they are."""
+    """Names of models and devices are text, whatever they contain."""
     hostile = "<script>alert(1)</script>"
     with_rooms(monkeypatch, Room("cuda:0", hostile, GIB, nan))
     told = fit(one_layer(), length=16)

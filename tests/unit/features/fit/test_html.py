@@ -1,4 +1,4 @@
-"""How a forecast reads: its facts, its parts and its verdicts, of forecasts made up for it."""
+"""The text of a forecast: its facts, parts and verdicts, for invented forecasts."""
 
 from __future__ import annotations
 
@@ -66,10 +66,8 @@ PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
         (replace(made(training=False), trainable=1_000), {"inference"}),
     ],
 )
-def test_a_setting_is_told_where_it_is_not_the_usual_one(
-    forecast: Forecast, more: set[str]
-) -> None:
-    """What is as always is not said: one batch a step, all weights trained, nothing quantised."""
+def test_only_unusual_settings_are_shown(forecast: Forecast, more: set[str]) -> None:
+    """One batch a step, all weights trained and no quantisation are left out."""
     usual = {*PLAIN} - ({"training"} if "inference" in more else set())
 
     assert {*facts(forecast)} == usual | more
@@ -85,7 +83,7 @@ def test_parameters_are_counted_in_thousands(count: int, told: str) -> None:
 
 
 def test_the_table_has_a_row_for_each_part() -> None:
-    """A row for each part that is there, its bytes at the peak and in full, and how they are known."""
+    """Each part has its bytes at the peak and in full, and their certainty."""
     fit = Fit("config", FORECAST, (), 0.0)
     parts = len(PARTS[:-1]) + len(["heads", "sum", "where"])
     found = (line.strip() for line in repr(fit).splitlines()[1:])
@@ -102,7 +100,7 @@ def test_the_table_has_a_row_for_each_part() -> None:
 
 
 def verdict(free: float, **more: Any) -> str:
-    """Return what is said of a device with so many GiB free."""
+    """Return the text for a device with some GiB free."""
     given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
     headroom = given.pop("headroom")
     room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
@@ -132,14 +130,14 @@ WHERE = "on cuda:0 H200:"
     ],
 )  # fmt: skip
 def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], told: str) -> None:
-    """What is needed, what is free, how much is missing, and how many rows would fit."""
+    """The need, the free memory, the excess, and the number of rows that would fit."""
     assert told in verdict(free, **more).replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(
     ("contexts", "told"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
 )
-def test_what_cuda_will_take_is_told_where_it_is_not_up(
+def test_the_context_of_cuda_is_noted_if_it_is_not_initialised(
     contexts: tuple[float, ...], told: str
 ) -> None:
     """The most that any device needs for it."""
@@ -156,7 +154,7 @@ def test_what_cuda_will_take_is_told_where_it_is_not_up(
     [("config", "config (Llama)"), ("Llama", "Llama"), ("", "Llama"), ("LlamaConfig", "Llama")],
 )
 def test_the_model_is_named_once(name: str, title: str) -> None:
-    """By what was asked about, and by its class where that says more."""
+    """By the requested name, and by its class if that says more."""
     text = repr(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
 
     assert text.partition(" · ")[0] == title
@@ -182,12 +180,12 @@ def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Fo
 def test_a_forecast_has_an_interval(
     parts: list[tuple[int, Bound]], low: float, high: float
 ) -> None:
-    """What is at most may be nothing; an estimate is as far off at most as those that were measured."""
+    """An upper bound may turn out to be zero; an estimate is off by no more than the measured ones."""
     assert forecast_of(*parts).interval == pytest.approx((low, high))
 
 
-def test_where_what_is_at_most_is_not_needed_another_moment_has_the_peak() -> None:
-    """An optimizer's temporaries may be nothing; the backward pass is as high as it is all the same."""
+def test_without_upper_bounds_another_moment_has_the_peak() -> None:
+    """An optimizer's temporaries may be zero, but the backward pass stays as high."""
     forecast = forecast_of((1000, "exact"), (900, "upper"))
     peaks = {"backward": 1800, "optimizer": 1900}
 
@@ -197,8 +195,8 @@ def test_where_what_is_at_most_is_not_needed_another_moment_has_the_peak() -> No
 BOUNDS: tuple[Bound, Bound] = ("estimate", "exact")
 
 
-def test_an_interval_is_said_where_its_ends_differ() -> None:
-    """In the units of the figure; without an upper end where something is left out."""
+def test_an_interval_is_shown_if_its_ends_differ() -> None:
+    """In the units of the figures; without an upper end if something is left out."""
     about, exact = (forecast_of((4 << 30, bound)) for bound in BOUNDS)
     lower = forecast_of((4 << 30, "estimate"), left_out=("activations",))
 
@@ -208,7 +206,7 @@ def test_an_interval_is_said_where_its_ends_differ() -> None:
         assert "expected" not in repr(Fit("x", forecast, (), 0.1))
 
 
-def test_what_the_allocator_keeps_is_told_where_it_is_known() -> None:
+def test_reserved_memory_is_shown_if_known() -> None:
     """Below the sum, as the driver will show it."""
     told = repr(Fit("config", replace(FORECAST, reserved=int(9 * GIB)), (), 0.0))
 

@@ -1,4 +1,4 @@
-"""Values on the meta device: what follows from the batch is known, and shapes that depend on it are true."""
+"""Values on the meta device: those that follow from the batch are known, and shapes that depend on them."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _set_first(ids: Any) -> Any:
 
 
 @pytest.mark.parametrize("ask", SAME.values(), ids=SAME.keys())
-def test_what_follows_from_the_batch_is_as_on_the_host(ask: Callable[[Any], Any]) -> None:
-    """Values, and shapes that depend on them."""
+def test_values_that_follow_from_the_batch_are_as_on_the_host(ask: Callable[[Any], Any]) -> None:
+    """And so are shapes that depend on them."""
     with LiveBytes(), AsOnDevice("cpu"):
         told = ask(meta_copy(IDS))
 
@@ -52,7 +52,7 @@ def test_what_follows_from_the_batch_is_as_on_the_host(ask: Callable[[Any], Any]
 
 
 def test_tokens_are_spread_evenly_over_experts() -> None:
-    """Where weights choose, each expert gets as many tokens; that this is assumed is known."""
+    """If weights choose, each expert gets the same number of tokens, and the assumption is marked."""
     live = LiveBytes()
     with live:
         chosen = torch.empty(12, 4, device="meta").topk(2, -1).indices
@@ -63,8 +63,8 @@ def test_tokens_are_spread_evenly_over_experts() -> None:
     assert live.known.assumed
 
 
-def test_what_is_overwritten_with_unknown_values_is_known_no_more() -> None:
-    """A number that follows from weights is not taken for the one before it."""
+def test_values_overwritten_with_unknown_ones_are_forgotten() -> None:
+    """A number that follows from weights does not keep its former value."""
     with LiveBytes():
         ids = meta_copy(IDS)
         ids.copy_(torch.empty(2, 5, device="meta").mul(2).long())
@@ -73,15 +73,15 @@ def test_what_is_overwritten_with_unknown_values_is_known_no_more() -> None:
 
 
 def test_values_of_large_tensors_are_not_kept() -> None:
-    """A dry run needs no memory for the values of what fills a device."""
+    """A dry run needs no memory for the values of tensors that fill a device."""
     with LiveBytes():
         large = torch.zeros(MOST + 1, dtype=torch.int64, device="meta")
 
     assert values_of(large) is None
 
 
-def test_values_take_no_memory_in_the_count() -> None:
-    """They are the dry run's own."""
+def test_stored_values_do_not_count() -> None:
+    """They belong to the dry run itself."""
     live = LiveBytes()
     with live:
         ids = meta_copy(IDS)

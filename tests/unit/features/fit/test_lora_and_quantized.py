@@ -35,8 +35,8 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
     assert held == 2 * frozen + 16 * told.trainable
 
 
-def test_what_is_frozen_has_no_gradients_and_no_states() -> None:
-    """Patterns choose what is trained."""
+def test_frozen_weights_have_no_gradients_and_no_states() -> None:
+    """Patterns choose the trained parameters."""
     told = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
 
     assert told.trainable == 128 * 2 + 2
@@ -62,7 +62,7 @@ def test_a_matrix_takes_its_bits_its_scales_and_its_tables(how: str, expected: i
 
 
 def test_heads_and_embeddings_are_not_quantised() -> None:
-    """As transformers chooses: the head, tied or not, and a classifier's last layer stay as they are."""
+    """By transformers' choice: the head, tied or not, and a classifier's last layer stay as they are."""
     for config in (
         llama(),
         llama(tie_word_embeddings=True),
@@ -83,7 +83,7 @@ def test_heads_and_embeddings_are_not_quantised() -> None:
 
 
 def test_quantised_weights_are_a_fraction_and_adapters_train() -> None:
-    """A forecast of QLoRA: less weights, the same adapters, and what is unpacked for a moment."""
+    """A forecast of QLoRA: smaller weights, the same adapters, and weights that are unpacked for a moment."""
     plain = predict(llama(), length=32, precision="pure bf16", lora=(4, TARGETS))
     packed = predict(llama(), length=32, quantized="nf4", lora=(4, TARGETS))
 

@@ -1,4 +1,4 @@
-"""What a GPU's allocator and kernels give and take, as a forecast counts it."""
+"""The rules of a GPU's allocator and kernels in a forecast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTH = 64
 SCORES = 2 * LENGTH**2
 
 
-def test_a_safe_softmax_marks_what_is_infinite() -> None:
+def test_a_safe_softmax_has_masks() -> None:
     """A byte for each score, and one for each row."""
     scores = torch.empty(2, LENGTH, LENGTH, device="meta")
 
@@ -25,7 +25,7 @@ def test_a_safe_softmax_marks_what_is_infinite() -> None:
 
 
 def test_the_backward_pass_of_a_softmax_multiplies_gradient_and_result() -> None:
-    """That product is as large as either; a CPU makes none."""
+    """The product is as large as either; a CPU makes none."""
     grad = torch.empty(2, LENGTH, LENGTH, device="meta")
     backward = torch.ops.aten._softmax_backward_data.default
 
@@ -34,7 +34,7 @@ def test_the_backward_pass_of_a_softmax_multiplies_gradient_and_result() -> None
 
 
 def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
-    """The efficient kernel does in half precision, in float32 and whole blocks."""
+    """The efficient kernel does so in half precision, with sums in float32 and whole blocks."""
     query, key, value = (
         torch.empty(1, 2, LENGTH, width, dtype=torch.bfloat16, device="meta")
         for width in (192, 192, 128)
@@ -62,7 +62,7 @@ def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
 def test_a_sum_over_rows_keeps_partial_sums(
     shape: tuple[int, ...], dims: list[int], mib: float
 ) -> None:
-    """As measured on an H100: blocks of threads that share a sum leave theirs in memory; no CPU does."""
+    """Measured on an H100: blocks of threads that share a sum store theirs in memory; a CPU does not."""
     values = torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
     assert within(torch.ops.aten.sum.dim_IntList, (values, dims)) == mib * MIB
@@ -82,7 +82,7 @@ def test_a_sum_over_rows_keeps_partial_sums(
 def test_a_convolution_has_its_channels_copied(
     dtype: torch.dtype, values: tuple[int, ...], weight: tuple[int, ...], stride: int, mib: float
 ) -> None:
-    """As measured on an H100 (ResNet, WavLM, DPT); not where they are last already, and on no CPU."""
+    """Measured on an H100 (ResNet, WavLM, DPT); not if they are last already, and not on a CPU."""
     given = torch.empty(values, dtype=dtype, device="meta")
     kernel = torch.empty(weight, dtype=dtype, device="meta")
     dimensions = len(values) - 2
@@ -111,7 +111,7 @@ IS_CUDNN = pytest.mark.skipif(not prefers_cudnn(), reason="attention is flash's 
 def test_cudnns_attention_sums_gradients_of_queries(
     shape: tuple[int, int, int, int], keys: int, mib: float
 ) -> None:
-    """As measured on an H100: in float32, and beside them those of keys that several heads share."""
+    """Measured on an H100: in float32, together with those of keys that several heads share."""
     query = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     key = query[:, :keys]
     kernel = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
@@ -121,8 +121,8 @@ def test_cudnns_attention_sums_gradients_of_queries(
 
 @IS_CUDNN
 @pytest.mark.parametrize(("chosen", "name"), [("0", "Cudnn"), ("1", "Flash")])
-def test_whose_attention_it_is(chosen: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Hopper it is cuDNN's in half precision, unless PyTorch is told otherwise."""
+def test_the_library_of_attention(chosen: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Hopper it is cuDNN in half precision, unless PyTorch has another setting."""
     monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", chosen)
     query = torch.empty(1, 2, LENGTH, 16, device="meta", dtype=torch.bfloat16, requires_grad=True)
     with AsOnDevice("cuda"):
@@ -132,7 +132,7 @@ def test_whose_attention_it_is(chosen: str, name: str, monkeypatch: pytest.Monke
 
 
 def kept_by(work: Any, *given: torch.Tensor) -> tuple[int, Any]:
-    """Return the bytes that work under autocast on a GPU leaves, and what it returns."""
+    """Return the bytes that remain after work under autocast on a GPU, and its result."""
     live = LiveBytes()
     live.leave_out(given)
     with live, AsOnDevice("cuda", torch.bfloat16):
@@ -155,10 +155,10 @@ LABELS = torch.zeros(128, dtype=torch.long, device="meta")
     ],
     ids=["enlarged pictures", "norm", "cross entropy"],
 )  # fmt: skip
-def test_autocast_computes_in_float32_and_keeps_what_a_gpu_does(
+def test_autocast_computes_in_float32_and_keeps_as_much_as_a_gpu(
     work: Any, shape: tuple[int, ...], keeps: int
 ) -> None:
-    """What goes in is in half precision."""
+    """The inputs are in half precision."""
     given = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
     kept, made = kept_by(work, given)
 
@@ -166,8 +166,8 @@ def test_autocast_computes_in_float32_and_keeps_what_a_gpu_does(
     assert kept == keeps
 
 
-def test_what_a_function_of_pytorch_does_within_is_seen() -> None:
-    """Autocast casts within the attention of `MultiheadAttention`, too: as in SigLIP and WavLM."""
+def test_operations_inside_pytorchs_functions_are_followed() -> None:
+    """Autocast also casts within the attention of `MultiheadAttention`, as in SigLIP and WavLM."""
     module = torch.nn.MultiheadAttention(16, 2, batch_first=True, device="meta")
     rows = torch.empty(2, 8, 16, device="meta")
 
@@ -189,7 +189,7 @@ def attended(
     heads_of_keys: int = 2,
     mask_of: tuple[int, ...] = (1, 2),
 ) -> int:
-    """Return the bytes that attention keeps for the backward pass; a mask may lie `across` its rows."""
+    """Return the bytes that attention keeps for the backward pass; a mask may be laid `across` its rows."""
     query, key, value = (
         torch.empty(1, heads, length, size, device="meta", requires_grad=True, dtype=dtype)
         for heads, size in ((2, 16), (heads_of_keys, 16), (heads_of_keys, width))
@@ -215,14 +215,14 @@ def test_dropout_in_attention_without_a_kernel_keeps_bytes() -> None:
 
 
 def test_attention_without_a_kernel_is_done_in_float32() -> None:
-    """Though what goes in has half the bytes, as in UMT5 under autocast."""
+    """Although its inputs have half the bytes, as in UMT5 under autocast."""
     half = attended("cuda", learned=True, across=True, dropout=0.1, dtype=torch.bfloat16)
 
     assert half > SCORES * (4 + 1 + 4)
 
 
 def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
-    """An H100 chose it, since cuDNN refuses such a mask."""
+    """As on an H100, since cuDNN refuses such a mask."""
     padded = attended("cuda", length=49, mask_of=(2,), dtype=torch.bfloat16)
 
     assert padded >= attended("cuda", length=49, dtype=torch.bfloat16) + 2 * 49 * 56 * 2
@@ -253,10 +253,10 @@ HALF = torch.bfloat16
         ("cpu", {"mask_of": (2,)}, True),
     ],
 )
-def test_only_what_no_kernel_takes_keeps_its_scores(
+def test_only_attention_without_a_kernel_keeps_its_scores(
     device: str, how: dict[str, Any], *, needs_scores: bool
 ) -> None:
-    """As many elements as pairs of tokens."""
+    """One element for each pair of tokens."""
     size = how.get("dtype", torch.float32).itemsize
 
     assert (attended(device, **how) > SCORES * size) is needs_scores

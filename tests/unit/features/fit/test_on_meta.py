@@ -1,4 +1,4 @@
-"""Forecasts leave everything as it was."""
+"""Forecasts leave models, devices and random numbers as they were."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.data.forecasts import predict
 
 
 def test_no_device_is_asked_and_no_engine_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing asks whether there are GPUs, which would forbid forking, nor starts the engine's threads."""
+    """Asking whether there are GPUs would forbid forking; the engine would start threads."""
 
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("a forecast asked for a device")
@@ -50,7 +50,7 @@ def test_random_numbers_go_on_where_they_were() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own, of torch.jit
 def test_a_compiled_model_is_the_one_within() -> None:
-    """`torch.compile` keeps the forward pass in its own fields."""
+    """`torch.compile` keeps the forward pass in fields of its own."""
     model = built(one_layer())
     forecasts = [
         fit(each, batch=2, length=16).forecast.total for each in (model, torch.compile(model))
@@ -59,8 +59,8 @@ def test_a_compiled_model_is_the_one_within() -> None:
     assert forecasts[0] == forecasts[1] > 0
 
 
-def test_a_model_that_is_there_is_left_alone() -> None:
-    """No gradient, no switch to training, no hook that runs, no weight moved."""
+def test_a_live_model_is_left_alone() -> None:
+    """No gradient, no training mode, no hook that runs, no moved weight."""
     model = built(bert()).eval()
     calls: list[str] = []
     model.register_forward_hook(lambda *_: calls.append("hook"))
@@ -78,7 +78,7 @@ def test_a_model_that_is_there_is_left_alone() -> None:
 
 
 def test_a_copy_holds_no_memory_of_its_own() -> None:
-    """Weights, buffers and tensors that an object keeps besides are all on meta; ties stay tied."""
+    """Weights, buffers and other tensors of objects are all on meta; ties stay tied."""
     model = built(gpt2())
     model.remembered = {
         "activations": torch.ones(3),
@@ -92,7 +92,7 @@ def test_a_copy_holds_no_memory_of_its_own() -> None:
     assert made.lm_head.weight is made.transformer.wte.weight
 
 
-def test_a_model_tells_the_same_as_its_configuration() -> None:
+def test_a_model_has_the_forecast_of_its_configuration() -> None:
     """Both ways to the meta device lead to the same forecast."""
     config = llama()
 
@@ -100,8 +100,8 @@ def test_a_model_tells_the_same_as_its_configuration() -> None:
     assert predict(built(config), length=32) == told
 
 
-def test_what_transformers_cannot_build_is_said_with_its_reason() -> None:
-    """A configuration that makes no sense is an error of the user's, with transformers' own words."""
+def test_an_impossible_configuration_is_an_error_with_its_reason() -> None:
+    """It has transformers' own words."""
     config = llama()
     config.hidden_act = "nothing"
     with pytest.raises(OptionError, match=r"cannot build LlamaForCausalLM.*nothing"):
@@ -126,14 +126,14 @@ def test_what_transformers_cannot_build_is_said_with_its_reason() -> None:
         ),
     ],
 )
-def test_choices_that_there_are_not_are_told(choice: dict[str, Any], message: str) -> None:
-    """Every error says what is allowed."""
+def test_unknown_choices_are_errors(choice: dict[str, Any], message: str) -> None:
+    """Each says what is allowed."""
     with pytest.raises(OptionError, match=message):
         predict(llama(), **{"length": 32, **choice})
 
 
 class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, so its classes are Any
-    """Goes by the values of its weights."""
+    """A model whose results depend on the values of its weights."""
 
     main_input_name = "input_ids"
     config = bert()
@@ -146,14 +146,14 @@ class Counts(torch.nn.Module):  # type: ignore[misc]  # torch is not followed, s
         return self.embedding(torch.tensor(self.embedding(input_ids).tolist()))
 
 
-def test_a_model_that_cannot_run_dry_is_told() -> None:
-    """Code that needs the values of weights is an error with its reason, not a wrong figure."""
+def test_a_model_without_a_dry_run_is_an_error() -> None:
+    """Code that needs the values of weights gets a reason, not a wrong figure."""
     with pytest.raises(OptionError, match="Counts cannot run on PyTorch's meta device"):
         predict(Counts(), length=8)
 
 
-def test_of_a_model_that_cannot_run_dry_the_rest_is_told() -> None:
-    """Weights and gradients depend on no value; that more is needed is said."""
+def test_a_model_without_a_dry_run_has_a_partial_forecast() -> None:
+    """Weights and gradients depend on no value; a note says that more is needed."""
     told = fit(Counts(), length=8).forecast
 
     assert told.bound == "lower"
@@ -163,7 +163,7 @@ def test_of_a_model_that_cannot_run_dry_the_rest_is_told() -> None:
 
 
 def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
-    """With the shape that its steps had."""
+    """With the shape of its steps."""
     config = llama()
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())

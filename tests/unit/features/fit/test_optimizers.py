@@ -1,4 +1,4 @@
-"""The rules of what optimizers keep, against optimizers that have made a step."""
+"""The rules for optimizers' states, compared with optimizers after a step."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def trained(made: list[torch.nn.Parameter]) -> list[Trained]:
 
 
 def bytes_of_states(optimizer: torch.optim.Optimizer) -> int:
-    """Return the bytes of the states, but for counters of one element."""
+    """Return the bytes of the states without counters of one element."""
     return sum(
         one.numel() * one.element_size()
         for state in optimizer.state.values()
@@ -65,7 +65,7 @@ def bytes_of_states(optimizer: torch.optim.Optimizer) -> int:
 
 
 def made_step(optimizer: torch.optim.Optimizer, held: list[torch.nn.Parameter]) -> tuple[int, int]:
-    """Return the bytes of the states after a step, and the highest above them within the second."""
+    """Return the bytes of the states after a step, and the highest bytes above them within the second."""
     live = LiveBytes(device=held[0].device.type)
     live.leave_out([*held, *(one.grad for one in held if one.grad is not None)])
     with live:
@@ -77,16 +77,16 @@ def made_step(optimizer: torch.optim.Optimizer, held: list[torch.nn.Parameter]) 
 
 
 def suited(name: str, made: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
-    """Return what an optimizer takes: Muon takes matrices alone."""
+    """Return parameters that an optimizer supports: Muon only takes matrices."""
     return [one for one in made if one.dim() == 2] if name == "Muon" else made
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_rule_is_what_the_optimizer_keeps(
+def test_the_rule_equals_the_optimizers_states(
     name: str, options: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    """Every optimizer of PyTorch's, with the options that add states, in both types: to the byte."""
+    """For every optimizer of PyTorch, with options that add states, in both types: to the byte."""
     made = suited(name, parameters(dtype))
     optimizer = getattr(torch.optim, name)(made, **options)
     rule = of_live(optimizer, "cuda")
@@ -97,7 +97,7 @@ def test_the_rule_is_what_the_optimizer_keeps(
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str, Any]) -> None:
-    """Temporaries of foreach, as GPUs have it, and of one tensor after the other; by no wild guess."""
+    """Temporaries of foreach, as on GPUs, and of tensors in turn; the rule is not far above."""
     for foreach in (True, False):
         way = {} if name == "Muon" else {"foreach": foreach}
         made = suited(name, parameters())
@@ -113,10 +113,10 @@ def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("beta1", [None, 0.9])
-def test_adafactor_of_transformers_is_told_to_the_byte(
+def test_adafactor_of_transformers_is_forecast_to_the_byte(
     dtype: torch.dtype, beta1: float | None
 ) -> None:
-    """Rows and columns of matrices, all of vectors, in float32 whatever the weights; and its temporaries."""
+    """Rows and columns of matrices, whole vectors, in float32 for all weights; and its temporaries."""
     made = parameters(dtype)
     optimizer = Adafactor(made, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)
     told = needs(of_live(optimizer, "cuda"), trained(made))
@@ -134,8 +134,8 @@ def test_fused_steps_take_nothing() -> None:
     assert needs(rule, [Trained((64, 64), 4)]).temporaries == 0
 
 
-def test_on_a_cpu_tensors_are_taken_one_after_the_other() -> None:
-    """PyTorch's foreach is for GPUs by default, and so are its temporaries."""
+def test_on_a_cpu_tensors_are_updated_in_turn() -> None:
+    """By default PyTorch's foreach, with its temporaries, is only for GPUs."""
     ones = [Trained((64, 64), 4)] * 10
 
     assert needs(by_name("adamw_torch", "cpu"), ones).temporaries == 3 * 64 * 64 * 4
@@ -143,7 +143,7 @@ def test_on_a_cpu_tensors_are_taken_one_after_the_other() -> None:
 
 
 def test_every_name_is_one_of_transformers() -> None:
-    """No rule stands under a name that TrainingArguments would refuse."""
+    """TrainingArguments would accept each name that has a rule."""
     assert set(NAMES) <= {str(one.value) for one in OptimizerNames}
 
 
@@ -173,7 +173,7 @@ def test_bytes_for_each_parameter_are_the_known_ones(name: str, size: int, expec
 
 
 def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
-    """As bitsandbytes and the Trainer have it: below 4,096 elements, and embeddings."""
+    """By the rules of bitsandbytes and the Trainer: tensors below 4,096 elements, and embeddings."""
     rule = by_name("adamw_8bit")
 
     assert sum(rule.states(Trained((4095,), 4))) == 2 * 4 * 4095
@@ -182,15 +182,15 @@ def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
     assert sum(needs(rule, [Trained((4096,), 4)] * 2).sizes) == 4 * (4096 + 64) + 2 * 1024
 
 
-def test_paged_states_lie_beside_the_allocator() -> None:
-    """From 100,000 elements; scales and small tensors stay."""
+def test_paged_states_are_outside_of_the_allocator() -> None:
+    """From 100,000 elements on; scales and small tensors stay."""
     told = needs(by_name("paged_adamw_32bit"), [Trained((1000, 1000), 4), Trained((100,), 4)])
 
     assert (told.paged, sum(told.sizes)) == (8_000_000, 800)
 
 
 def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
-    """Names with and without bits, paged or not; what is not known is told."""
+    """Names with and without bits, paged or not; an unknown one is an error."""
     assert of_live(Kind("PagedAdamW8bit", {}, 8, paged=True), "cuda").paged
     assert not of_live(Kind("Lion", {}, 32), "cuda").paged
     with pytest.raises(OptionError, match="do not support the optimizer Something"):

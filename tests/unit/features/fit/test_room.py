@@ -1,4 +1,4 @@
-"""What is free of each device, and that as ``device_map="auto"`` takes it."""
+"""The free memory of each device, also for ``device_map="auto"``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rooms = tuple[tuple[Room, ...], str]
 
 
 class Machine:
-    """Fake sources of what is free."""
+    """Fake sources of free memory."""
 
     def __init__(
         self, proc: Path, gpus: Sequence[FakeGpu], environ: dict[str, str] | None = None
@@ -50,8 +50,8 @@ def proc(tmp_path: Path) -> Path:
     return make_proc(tmp_path, HOST_NAMESPACE)
 
 
-def test_free_is_the_drivers_less_what_cuda_will_take(proc: Path) -> None:
-    """Before CUDA is up its context is still to come; the driver's reserve is nobody's."""
+def test_room_is_the_drivers_figure_minus_the_context_to_come(proc: Path) -> None:
+    """Before CUDA is initialised; the driver's reserve is not counted."""
     (gpu, _), note = Machine(
         proc, [FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)]
     ).rooms()
@@ -62,7 +62,7 @@ def test_free_is_the_drivers_less_what_cuda_will_take(proc: Path) -> None:
 
 
 def test_memory_that_pytorch_has_cached_is_free_for_this_process(proc: Path) -> None:
-    """Once CUDA is up: what was reserved and is not allocated counts, and the context is paid."""
+    """With CUDA initialised, reserved and not allocated memory counts, and the context exists already."""
     machine = Machine(proc, [FakeGpu(used=5 * GIB)])
     machine.cuda.initialized = True
     machine.cuda.free(machine.cuda.alloc(2 * GIB))
@@ -74,7 +74,7 @@ def test_memory_that_pytorch_has_cached_is_free_for_this_process(proc: Path) -> 
 
 
 def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
-    """GPU 0 is the first that CUDA_VISIBLE_DEVICES names; one that is not visible is not told."""
+    """GPU 0 is the first in CUDA_VISIBLE_DEVICES; invisible ones are left out."""
     for value, names in (("1,0", ["NVIDIA A100", "NVIDIA T4"]), ("1", ["NVIDIA A100"]), ("", [])):
         found, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
 
@@ -82,8 +82,8 @@ def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
         assert [one.device for one in found] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
 
 
-def test_headroom_is_left_alone_once(proc: Path) -> None:
-    """Indices of GPUs and "cpu", whole bytes."""
+def test_headroom_is_subtracted_once(proc: Path) -> None:
+    """Keys are indices of GPUs and "cpu", values whole bytes."""
     machine = Machine(proc, two_cards())
     found, _ = machine.rooms()
     told = machine.max_memory(0.25)
@@ -93,8 +93,8 @@ def test_headroom_is_left_alone_once(proc: Path) -> None:
     assert told[0] == int(found[0].available * 0.75)
 
 
-def test_what_quantisers_take_is_left_in(proc: Path) -> None:
-    """After their tenth is taken the headroom is what was asked for, and never more than all is given."""
+def test_the_quantisers_own_tenth_is_not_subtracted(proc: Path) -> None:
+    """After they take it, the headroom is the requested one, and the sum never exceeds the device."""
     machine = Machine(proc, two_cards())
     free = machine.rooms()[0][0].available
 
@@ -105,7 +105,7 @@ def test_what_quantisers_take_is_left_in(proc: Path) -> None:
 def test_transformers_takes_the_dictionary_as_it_is(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its own code makes of it for device_map="auto": nothing is taken a second time."""
+    """Its own code for device_map="auto" subtracts nothing a second time."""
     theirs = pytest.importorskip("transformers.integrations.accelerate")
     if not hasattr(theirs, "get_balanced_memory"):
         pytest.skip("transformers 4 takes accelerate's, which asks CUDA for its devices")
@@ -125,17 +125,17 @@ def test_transformers_takes_the_dictionary_as_it_is(
 
 
 def test_without_a_gpu_there_is_the_host(proc: Path) -> None:
-    """A machine without NVIDIA's driver is no error."""
+    """A machine without NVIDIA's driver is not an error."""
     machine = Machine(proc, [])
     machine.nvml.init_fault = 12
 
     assert list(machine.max_memory()) == ["cpu"]
 
 
-def test_a_gpu_that_does_not_answer_is_left_out_and_said(
+def test_a_gpu_that_does_not_answer_is_left_out_with_a_note(
     proc: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No figure is better than a wrong one; the reason is one line."""
+    """The reason is one line, and there is no wrong figure."""
     machine = Machine(proc, [FakeGpu(), FakeGpu(uuid="GPU-b", faults={"MemoryInfo": 999})])
 
     assert list(machine.max_memory()) == [0, "cpu"]
@@ -143,14 +143,14 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_said(
 
 
 @pytest.mark.parametrize("headroom", [-0.1, 1, 1.5, float("nan"), "10%", True])
-def test_a_headroom_that_is_none_is_told(headroom: Any) -> None:
-    """It is a share, and not all."""
+def test_an_invalid_headroom_is_an_error(headroom: Any) -> None:
+    """It must be a share below 1."""
     with pytest.raises(OptionError, match="headroom must be a share from 0 to below 1"):
         max_memory(headroom)
 
 
 def test_this_machine_has_some_memory() -> None:
-    """The real sources: no more than the machine has is offered."""
+    """With the real sources, and no more than the machine has."""
     told = max_memory()
 
     assert 0 < int(told["cpu"]) < HostSource().devices[0].total

@@ -23,7 +23,7 @@ from hfmem_widget.magics.reports import SETTING, ReportMagics
         ("trainable", "*.classifier.*,*.bias", ["*.classifier.*", "*.bias"]),
     ],
 )
-def test_what_is_typed_means_the_same_in_python(name: str, typed: Any, in_python: Any) -> None:
+def test_typed_values_mean_the_same_in_python(name: str, typed: Any, in_python: Any) -> None:
     """A text with commas is a list of names."""
     assert Setting(**{name: typed}) == Setting(**{name: in_python})
 
@@ -40,7 +40,7 @@ def test_lora_needs_a_rank(given: Any) -> None:
 @pytest.mark.parametrize("name", ["batch", "length", "accumulation", "image"])
 @pytest.mark.parametrize("given", [0, -1, True, 1.5, "2"])
 def test_a_count_is_a_whole_number(name: str, given: object) -> None:
-    """Zero is none, and True is a slip."""
+    """Zero is refused, and so is True."""
     with pytest.raises(OptionError, match=f"{name} must be a whole number, 1 or more, not"):
         Setting(**{name: given})  # type: ignore[arg-type]
 
@@ -58,7 +58,7 @@ def test_fit_and_memfit_have_every_option() -> None:
     assert all(f"\n{name} : " in (fit.__doc__ or "") for name in SETTING)
 
 
-def test_an_option_that_fit_has_not_is_refused_with_the_one_meant() -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
     """Before anything is loaded."""
     with pytest.raises(OptionError, match=r"fit\(\) has no option lenght; did you mean length\?"):
         fit("nobody/nothing", lenght=64)  # type: ignore[call-arg]

@@ -21,7 +21,7 @@ ALWAYS = ("bert", "clip", "gpt2", "llava", "wav2vec2")
 
 @pytest.mark.parametrize("name", some_of(FORECAST, ALWAYS))
 def test_a_type_is_forecast(name: str) -> None:
-    """With its activations; a part that gets no input would be named."""
+    """With its activations; a part without input would be named."""
     told = predict(
         shallow(name), length=length_of(name), precision="bf16", optimizer="adamw_torch_fused"
     )
@@ -32,6 +32,6 @@ def test_a_type_is_forecast(name: str) -> None:
 
 @pytest.mark.parametrize("name", some_of(REFUSED, ["detr", "gemma3", "t5"]))
 def test_a_type_is_refused_with_its_reason(name: str) -> None:
-    """What transformers or the model itself says."""
+    """In the words of transformers or of the model."""
     with pytest.raises(OptionError, match=REFUSED[name]):
         predict(shallow(name), length=length_of(name), precision="bf16")

@@ -57,7 +57,7 @@ real_cells = st.lists(st.sampled_from(CELLS), min_size=1, max_size=7)
 
 @st.composite
 def broken_cells(draw: st.DrawFn) -> list[str]:
-    """Return real cells with something put into them, or taken out."""
+    """Return real cells with insertions or deletions."""
     cells = draw(real_cells)
     for _ in range(draw(st.integers(1, 4))):
         which = draw(st.integers(0, len(cells) - 1))
@@ -70,7 +70,7 @@ def broken_cells(draw: st.DrawFn) -> list[str]:
 
 
 def as_ipython_runs(cell: str) -> str:
-    """Return the Python that IPython makes of a cell, and of the body of its cell magic."""
+    """Return the Python code that IPython makes of a cell, and of the body of its cell magic."""
     body = "\n".join(line for line in cell.split("\n") if not line.startswith("%%"))
     return TransformerManager().transform_cell(body)
 
@@ -85,19 +85,19 @@ def is_python(cell: str) -> bool:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 def test_a_cell_has_the_change(case: Case) -> None:
-    """The user's own text is kept, but for the change; what is left to the user is said in comments."""
+    """The user's own text stays except for the change; what the user has to do is in comments."""
     assert written(case.cells, case.changes) == case.after
 
 
 @given(real_cells, some_changes)
-def test_what_is_written_can_be_run(cells: list[str], changes: list[Change]) -> None:
-    """IPython reads it, whichever cells are joined."""
+def test_the_written_cell_can_be_run(cells: list[str], changes: list[Change]) -> None:
+    """IPython parses it, whichever cells are joined."""
     assert is_python(as_ipython_runs(written(cells, changes)))
 
 
 @given(real_cells | broken_cells(), some_changes)
 def test_writing_again_changes_nothing(cells: list[str], changes: list[Change]) -> None:
-    """A cell that was written has the changes, the training and the comments."""
+    """A written cell already has the changes, the training and the comments."""
     once = written(cells, changes)
     assert written([*cells, once], changes) == once
 
@@ -107,8 +107,8 @@ def test_writing_again_changes_nothing(cells: list[str], changes: list[Change]) 
     | broken_cells(),
     some_changes,
 )
-def test_no_text_is_too_strange(cells: list[str], changes: list[Change]) -> None:
-    """Whatever was typed, there is an answer; of cells that are Python, it is Python."""
+def test_any_text_gives_a_result(cells: list[str], changes: list[Change]) -> None:
+    """Of cells that are Python, the result is Python."""
     answer = written(cells, changes)
     assert answer
     assert is_python(answer) or not all(map(is_python, cells))
@@ -120,28 +120,28 @@ def test_no_text_is_too_strange(cells: list[str], changes: list[Change]) -> None
      "if 1:\n" * 8_000, "f'{" * 15_000, "!a\n" * 15_000, "\\\n" * 20_000, "args\n" * 100_000],
     ids=lambda cell: cell[:6],
 )  # fmt: skip
-def test_a_cell_that_is_deep_or_huge_is_passed_over(cell: str) -> None:
-    """The call is found in another one."""
+def test_a_deep_or_huge_cell_is_skipped(cell: str) -> None:
+    """The call is found in another cell."""
     assert written(["TrainingArguments()\n", cell], ARGUMENTS).startswith(
         "TrainingArguments(bf16=True)\n"
     )
 
 
 def test_lines_end_as_the_users_do() -> None:
-    """Of a cell from Windows, the new line ends as the others."""
+    """In a cell from Windows, a new line ends like the others."""
     cell = "args = TrainingArguments(\r\n\t'out',\r\n)\r\nTrainer(m, args).train()\r\n"
 
     assert written([cell], ARGUMENTS) == cell.replace("'out',\r\n", "'out',\r\n\tbf16=True,\r\n")
 
 
 def test_no_change_is_no_text() -> None:
-    """Without a change there is nothing to write."""
+    """Without changes the text is empty."""
     assert not written(["args = TrainingArguments('out')"], [])
 
 
 @pytest.mark.parametrize("value", ["", ")", "1)\nimport os", "'"])
 def test_a_value_that_does_not_fit_is_a_comment(value: str) -> None:
-    """The user's cell is kept as it is."""
+    """The user's cell stays as it is."""
     cell = "Trainer(model, TrainingArguments('out')).train()"
     answer = written([cell], [Change("arguments", "seed", value)])
 
@@ -156,8 +156,8 @@ def test_a_keyword_that_is_asked_for_by_two_names_is_changed_once() -> None:
     assert written([cell], both) == cell.replace("'auto'", "torch.float16")
 
 
-def test_what_a_cell_makes_anew_may_go_before() -> None:
-    """Not what it reads first, or sets a part of."""
+def test_names_that_a_cell_assigns_first_may_be_freed() -> None:
+    """Not names that it reads first, or sets only in part."""
     cell = "%%memwatch\nmodel = load()\nargs.bf16 = True\ndata = cut(data)\ntrainer = Trainer(model, args)"
 
     assert made_anew(f"{cell}\ntrainer.train()") == ["model", "trainer"]
