@@ -55,7 +55,7 @@ describe("composeCloud", () => {
     });
   });
 
-  test("thousands of steps are few points, and the worst is among what is drawn", () => {
+  test("thousands of steps are few points, and the worst is drawn", () => {
     const next = random(2);
     const steps = Array.from({ length: 4000 }, (_, index) => ({
       number: index + 1,

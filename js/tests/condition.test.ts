@@ -12,7 +12,7 @@ function told(...spans: ReturnType<typeof span>[]) {
   return conditionOf(store, LATER);
 }
 
-describe("a watch of which nothing was heard for long", () => {
+describe("a watch without a message for long", () => {
   const over = span(1, null, "cell", 0, 1);
 
   test("is silent while a cell runs", () => {

@@ -96,7 +96,7 @@ describe.each<[string, Recording]>(Object.entries(RECORDINGS))("%s", (name, reco
     expect(told(play(recording, (index) => index < last))).toEqual(told(play(recording)));
   });
 
-  test("a late-comer's history holds what was sent before it came, and takes what follows", () => {
+  test("the history of a later page has the earlier data, and takes what follows", () => {
     const { after } = recording.history;
     const store = new Store(() => 0);
     store.apply(history(recording));
@@ -110,7 +110,7 @@ describe.each<[string, Recording]>(Object.entries(RECORDINGS))("%s", (name, reco
 describe("one GPU", () => {
   const store = play(oneGpu);
 
-  test("the schema names the run, the device and what is charted of it, in bytes", () => {
+  test("the schema names the run, the device and its series, in bytes", () => {
     expect(store.schema).toEqual({
       label: "fine-tune",
       started_at: 1_763_683_200,
@@ -132,7 +132,7 @@ describe("one GPU", () => {
     expect(mebibytes(store, "cuda:0", "device_used").slice(-5)).toEqual([7444, 7444, 8888, 8888, 8888]);
   });
 
-  test("a span tells where it lay and what it did to the device", () => {
+  test("a span has its times and its effect on the device", () => {
     expect([...store.spans.values()].map(({ id, parent, kind }) => [id, parent, kind])).toEqual([
       [1, null, "cell"],
     ]);
@@ -164,7 +164,7 @@ describe("one GPU", () => {
     });
   });
 
-  test("who comes in the middle sees the open cell and the closed step", () => {
+  test("a page that opens in the middle has the open cell and the closed step", () => {
     const late = new Store(() => 0);
     late.apply(history(oneGpu));
     expect(late.status).toMatchObject({ state: "running", elapsed: 1.375 });
@@ -315,7 +315,7 @@ describe("a training", () => {
 describe("a failed run", () => {
   const store = play(failed);
 
-  test("the cell says what it raised", () => {
+  test("the cell has its exception", () => {
     expect(store.spans.get(1)).toMatchObject({ stop: 0.5, outcome: "raised OutOfMemoryError" });
   });
 
@@ -344,7 +344,7 @@ describe("an anatomy", () => {
     expect(knowsParts(play(oneGpu), "cuda:0")).toBe(false);
   });
 
-  test("each instant has its parts, which are what is allocated", () => {
+  test("each instant has its parts, which add up to allocated memory", () => {
     const held = {
       weights: 1200,
       buffers: 16,
@@ -360,7 +360,7 @@ describe("an anatomy", () => {
     expect(times(store).slice(5, 7)).toEqual([0.75, 0.875]);
   });
 
-  test("before they were found, and outside of steps, what is left is not attributed", () => {
+  test("before they were found, and outside of steps, the rest is not attributed", () => {
     expect(mebibytesOf(1)).toMatchObject({ weights: 0, unattributed: 1280, activations: 0 });
     expect(mebibytesOf(store.timeline.length - 1)).toMatchObject({ unattributed: 96, activations: 0 });
   });
@@ -400,7 +400,7 @@ describe("a GPU that appears", () => {
   });
 });
 
-describe("what is judged", () => {
+describe("findings and guides", () => {
   const store = play(judged);
 
   test("a finding tells its sentence, how grave it is, its span, and where and when it was", () => {
@@ -438,7 +438,7 @@ describe("all ranks", () => {
     expect(store.ranks).toMatchObject({ ...known, lowest: 1920 * MIB, median: 2048 * MIB });
   });
 
-  test("the worst first, and of each what is known", () => {
+  test("the worst rank first, each with its known figures", () => {
     const device = { host: "node1", device: "NVIDIA H200", total: 4096 * MIB };
     const figures = { peak: 2560 * MIB, certainty: "exact", weights: 512 * MIB, activations: Number.NaN };
     const rest = { rank: 9, attempt: 0, step: 16, phase: "backward", silent: 0, flag: "outlier" };

@@ -80,7 +80,7 @@ describe("chart.js as an anywidget front end", () => {
     ]);
   });
 
-  test("a look at a slow chart is told, and again after 15 seconds at the earliest", async () => {
+  test("a look at a slow chart is reported, and again after 15 seconds at the earliest", async () => {
     const model = new FakeModel();
     const { widget } = await start(model);
     const el = host();
@@ -96,7 +96,7 @@ describe("chart.js as an anywidget front end", () => {
     expect(model.sent).toEqual([{ kind: "seen" }, { kind: "seen" }]);
   });
 
-  test("nobody is told of anything while news comes quickly", async () => {
+  test("nothing is reported while updates come quickly", async () => {
     const model = new FakeModel();
     const { widget } = await start(model);
     const el = host();
@@ -107,7 +107,7 @@ describe("chart.js as an anywidget front end", () => {
     expect(model.sent).toEqual([]);
   });
 
-  test("an interval that a person has set is told once for each run that has another one", async () => {
+  test("an interval that a person has set is sent once to each run that has another one", async () => {
     const { wantInterval } = await import("../src/hosts/interval.ts");
     const [one, other] = [new FakeModel(), new FakeModel()];
     await start(one);
@@ -143,7 +143,7 @@ describe("chart.js as an anywidget front end", () => {
     expect(model.sent).toEqual([{ kind: "resync" }, { kind: "resync" }]);
   });
 
-  test("a closed comm is told until news comes", async () => {
+  test("a closed comm is shown until an update comes", async () => {
     const model = new FakeModel();
     const { widget } = await start(model);
     const el = host();
@@ -278,7 +278,7 @@ describe("widget.js, the loader", () => {
     expect(seen).toContain(999);
   });
 
-  test("when nothing comes in ten seconds it says so, and still takes what comes later", async () => {
+  test("after ten seconds without a message it says so, and still takes later ones", async () => {
     const model = new FakeModel();
     const widget = await loader();
     widget.initialize({ model });

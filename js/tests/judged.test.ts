@@ -56,8 +56,8 @@ function figureOf(store: Store, more = {}) {
   return { data: drawn.data as { uid: string; x: number[]; y: number[] }[], layout };
 }
 
-describe("decoding what is judged", () => {
-  test("what is not well formed is left out, and the rest stays", () => {
+describe("decoding findings and guides", () => {
+  test("malformed entries are left out, and the rest stays", () => {
     const bad = [null, 7, "x", [], {}, { ...finding(), severity: "worst" }, { ...finding(), title: 3 }];
     expect(decodeFindings([...bad, finding()])).toEqual([finding()]);
     const lines = [{ kind: "curve" }, { first: Number.NaN }, { last: "9" }, { start: null }, { band: [1] }];
@@ -103,7 +103,7 @@ describe("decoding what is judged", () => {
 });
 
 describe("a store", () => {
-  test("keeps what it was told last until it is told something else", () => {
+  test("keeps the last findings until others come", () => {
     const store = storeOf(30, { findings: [finding()], guides: [guide()] });
     store.apply(message("rows", 1, []));
     expect([store.findings.length, store.guides.length]).toEqual([1, 1]);
@@ -157,7 +157,7 @@ describe("a budget", () => {
     expect(figure.data.find(({ uid }) => uid === "crossing-0")).toMatchObject({ x: [4] });
   });
 
-  test("has no mark where nobody told when, or where that is not looked at", () => {
+  test("has no mark without a time, or outside of the visible range", () => {
     const crossing = (findings: Finding[], settings = {}) =>
       figureOf(storeOf(30, { guides: [guide()], findings }), { settings }).data.some(
         ({ uid }) => uid === "crossing-0",
@@ -212,7 +212,7 @@ describe("the words on level lines", () => {
     }
   });
 
-  test("stand beside what rose above the line, where there is such a place", () => {
+  test("are placed beside data above the line, if there is room", () => {
     // The peak itself, which no word covers either, is not looked at.
     const settings = { zoom: [0, 9.5] };
     const at = (top: number) => sceneOf(storeOf(top, { guides: [guide()] }), { settings }).words[0]!.box.left;
@@ -229,7 +229,7 @@ describe("the words on level lines", () => {
 });
 
 describe("a trend", () => {
-  test("is a line with its band, cut to what is looked at", () => {
+  test("is a line with its band, cut to the visible range", () => {
     const guides = [guide({ ...TREND, band: [2, 6] })];
     const { data } = figureOf(storeOf(30, { guides }), { settings: { zoom: [5, 10] } });
     const drawn = (uid: string) => data.find((trace) => trace.uid === uid)!;
@@ -249,7 +249,7 @@ describe("the instant at which memory ran out", () => {
   const marksIn = (store: Store, settings = {}) =>
     figureOf(store, { settings }).data.find(({ uid }) => uid === "ran-out") as { x: number[]; y: number[] };
 
-  test("is marked at what was allocated then", () => {
+  test("is marked at the allocated bytes of that moment", () => {
     const mark = marksIn(storeOf(30, { guides: [guide(RAN_OUT)] }));
     expect([mark.x, mark.y.map((value) => value * 2 ** 20)]).toEqual([[4], [12]]);
   });
@@ -267,7 +267,7 @@ describe("the instant at which memory ran out", () => {
     expect(sceneOf(store).words.map(({ text, isAlarming }) => [text, isAlarming])).toEqual([["at 6", true]]);
   });
 
-  test("is within the axis, also above what was sampled", () => {
+  test("is within the axis, also above the samples", () => {
     expect(
       sceneOf(storeOf(30, { guides: [guide({ ...RAN_OUT, first: 70, last: 70 })] })).top,
     ).toBeGreaterThan(70);
@@ -302,7 +302,7 @@ describe("the instant at which memory ran out", () => {
   });
 });
 
-describe("what is said of it", () => {
+describe("its texts", () => {
   test("text from outside reaches Plotly escaped", () => {
     const { layout } = figureOf(storeOf(30, { guides: [guide({ label: HOSTILE })] }));
     const texts = layout.annotations.map(({ text }) => text);
@@ -310,7 +310,7 @@ describe("what is said of it", () => {
     for (const text of texts) expect(text).not.toMatch(/[<$]/);
   });
 
-  test("the gravest of the newest cell comes first, and a note is no warning", () => {
+  test("the most severe of the newest cell comes first, and a note is not a warning", () => {
     const spans = [span(1, null, "cell", 0, 4), span(2, null, "cell", 5, 9), span(3, 2, "train", 6, 8)];
     const findings = [
       finding({ title: "of an older cell", severity: "critical" }),

@@ -98,7 +98,7 @@ describe("layLanes", () => {
     expect(lay(training(9, 30)).some((bar) => bar.worst)).toBe(false);
   });
 
-  test("an evaluation lies over the group of steps around it, in their lane", () => {
+  test("an evaluation is drawn over the group of steps around it, in their lane", () => {
     const { spans, steps } = training(5000);
     const bars = lay({ spans: [...spans, span(4, 3, "evaluate", 40, 50)], steps });
     const evaluation = bars.findIndex((bar) => bar.kind === "evaluate");
@@ -106,7 +106,7 @@ describe("layLanes", () => {
     expect(evaluation).toBeGreaterThan(bars.findLastIndex((bar) => bar.kind === "step" && !bar.worst));
   });
 
-  test("steps whose span is not known any more lie where the others do", () => {
+  test("steps whose span was dropped are in the lane of the others", () => {
     const { spans, steps } = training(8);
     const early = steps.map((row, index) => [index < 4 ? 77 : 3, ...row.slice(1)]);
     const lanes = lay({ spans, steps: early }).filter(({ kind }) => kind === "step");
@@ -128,7 +128,7 @@ describe("layLanes", () => {
     });
   });
 
-  test("only what is in view is drawn", () => {
+  test("only visible bars are drawn", () => {
     expect(lay(training(10), [0, 1]).map((bar) => bar.kind)).toEqual(["cell"]);
   });
 });

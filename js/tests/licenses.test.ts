@@ -10,7 +10,7 @@ function packagesIn({ inputs }: Metafile): Set<string> {
   return new Set(found.filter((name) => name !== undefined));
 }
 
-describe("the licences of what is bundled", () => {
+describe("the licences of bundled packages", () => {
   let metafile: Metafile;
   let packages: Licensed[];
 
@@ -35,7 +35,7 @@ describe("the licences of what is bundled", () => {
     }
   });
 
-  test("what a package was itself bundled from keeps its notices", () => {
+  test("packages bundled inside a package keep their notices", () => {
     const plotly = packages.find(({ name }) => name === "plotly.js-basic-dist-min");
 
     expect(plotly?.extractedText).toContain("Permission is hereby granted");

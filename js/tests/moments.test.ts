@@ -54,7 +54,7 @@ const marked = () => [...document.querySelectorAll("[data-marked] th")].map((cel
 
 beforeEach(() => document.body.replaceChildren());
 
-test("what was allocated stays until the next moment, the largest first", () => {
+test("allocated bytes stay until the next moment, the largest first", () => {
   const names = (at: number) => heldAt(example(), momentAt(example(), at)).map(([[name]]) => name);
 
   expect(names(0.9)).toEqual(["before the recording"]);
@@ -62,7 +62,7 @@ test("what was allocated stays until the next moment, the largest first", () => 
   expect([momentAt(example(), -1), momentAt(example(), 9)]).toEqual([0, 3]);
 });
 
-test("a click on a moment says what was allocated then, with shares", async () => {
+test("a click on a moment shows its allocated bytes, with shares", async () => {
   const host = await page(example());
   expect(rows(host)).toEqual([]);
 
@@ -112,7 +112,7 @@ test("where events have no times, they are counted", async () => {
   expect(said(host)).toBe("After 1 event: 4.00 MiB allocated.");
 });
 
-test.each(["", "nothing", { bands: [] }])("what is broken leaves the picture: %s", async (held) => {
+test.each(["", "nothing", { bands: [] }])("malformed data leave the picture: %s", async (held) => {
   const host = await page(held);
 
   expect(host.querySelector("input")).toBe(null);

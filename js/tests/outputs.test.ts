@@ -48,7 +48,7 @@ afterEach(() => {
 });
 
 describe("the outputs of a watch that an earlier page began", () => {
-  test("are replaced by what the kernel has for them, like on that page", async () => {
+  test("are replaced by the kernel's update, as on the original page", async () => {
     const { hear, shown, list } = await open(card(), chart());
     hear(update("card", CARD));
     hear(update("chart", { plot: 1 }));
@@ -57,7 +57,7 @@ describe("the outputs of a watch that an earlier page began", () => {
     expect(list.all.map(({ metadata }) => metadata)).toEqual([{}, {}]);
   });
 
-  test("say that nobody saw the end where nothing came in their place", async () => {
+  test("say that no page saw the end if no update came", async () => {
     const { shown } = await open(card(), chart());
     await vi.advanceTimersByTimeAsync(5000);
     expect(shown()).toEqual([LOST, {}]);
@@ -77,7 +77,7 @@ describe("the outputs of a watch that an earlier page began", () => {
     expect(shown()).toEqual([before[0], {}]);
   });
 
-  test("are no others, whatever stands in a notebook's metadata", async () => {
+  test("are not other outputs, whatever a notebook's metadata has", async () => {
     const odd = [
       null,
       7,
@@ -105,7 +105,7 @@ describe("the outputs of a watch that this page began", () => {
     expect(shown()).toEqual([{ "text/html": "watching …" }]);
   });
 
-  test("are not watching any more when the kernel restarts; the chart stays", async () => {
+  test("are no longer running when the kernel restarts; the chart stays", async () => {
     const { list, session, shown } = await open();
     list.all = [card(), chart()];
     session.statusChanged.emit(session, "restarting");
@@ -139,7 +139,7 @@ describe("the outputs of a notebook that several people have open", () => {
     return { list, pages };
   }
 
-  test("are replaced by one page, where whoever ran the cell has not done so", async () => {
+  test("are replaced by one page if the page that ran the cell has not done so", async () => {
     const { list, pages } = await share([card(), chart()]);
     for (const { hear } of pages) hear(update("card", CARD));
     expect(list.all[0]!.data).not.toEqual(CARD);

@@ -51,7 +51,7 @@ describe("readPace", () => {
     expect(readPace(training({ steps: [] }))).toBeNull();
   });
 
-  test("there is no speed until it holds still, and the first step does not count", () => {
+  test("there is no speed until it is steady, and the first step does not count", () => {
     expect(readPace(training({ steps: steady(5) }))).toMatchObject({ number: 5, steps: null, left: null });
     expect(readPace(training({ steps: steady(6) }))).toMatchObject({
       number: 6,
@@ -75,7 +75,7 @@ describe("readPace", () => {
     expect(readPace(training({ steps }))!.steps).toBe(2);
   });
 
-  test("an evaluation is not counted against the speed, but in what is left", () => {
+  test("an evaluation does not count in the speed, but in the remaining time", () => {
     const steps = [...steady(10, 1), ...steady(10, 1, 20).map((step, i) => ({ ...step, number: 11 + i }))];
     const spans = [span(3, 1, "evaluate", 10, 20), span(4, 3, "save", 15, 18)];
     const pace = readPace(training({ steps, spans, total: 60 }))!;
@@ -83,7 +83,7 @@ describe("readPace", () => {
     expect(pace.left).toBeCloseTo(40 * (1 + 10 / 20));
   });
 
-  test("what has begun of the next step is taken off what is left", () => {
+  test("the begun part of the next step is subtracted from the remaining time", () => {
     const pace = readPace(training({ steps: steady(20, 1), elapsed: 20.75 }))!;
     expect(pace.left).toBeCloseTo(80 - 0.75);
   });
@@ -144,11 +144,11 @@ describe("readPace", () => {
 describe("paceTexts", () => {
   const pace = { number: 17, total: 100, count: 17, steps: 4.2345, tokens: 8617, left: 19.6, isOver: false };
 
-  test("where it is, what is left, how fast it goes", () => {
+  test("progress, remaining time, speed", () => {
     expect(paceTexts(pace)).toEqual(["step 17 of 100", "about 20 s left", "4.2 steps/s", "8,600 tokens/s"]);
   });
 
-  test("what is not known is not said", () => {
+  test("unknown figures are left out", () => {
     expect(paceTexts({ ...pace, total: null, steps: null, tokens: null, left: null })).toEqual(["step 17"]);
   });
 
@@ -158,7 +158,7 @@ describe("paceTexts", () => {
     expect(paceTexts({ ...long, isOver: true })[0]).toBe("6,000 steps");
   });
 
-  test("after the end there is the speed of all steps, and over what time", () => {
+  test("after the end it has the speed of all steps, and their time", () => {
     const over = { ...pace, left: null, isOver: true };
     expect(paceTexts(over)).toEqual([
       "17 steps",
@@ -171,12 +171,12 @@ describe("paceTexts", () => {
     ]);
   });
 
-  test("a step that takes longer than a second is told by how long", () => {
+  test("a step of more than a second is given by its duration", () => {
     expect(paceTexts({ ...pace, steps: 0.071 })[2]).toBe("14 s/step");
     expect(paceTexts({ ...pace, steps: 123.4 })[2]).toBe("120 steps/s");
   });
 
-  test("what is left is told as roughly as it is known", () => {
+  test("the remaining time is rounded as coarsely as it is known", () => {
     const texts = [3, 12, 57.4, 58, 200, 1500, 3570, 3580, 24_000].map(
       (left) => paceTexts({ ...pace, left })[1],
     );

@@ -121,7 +121,7 @@ describe("the panel", () => {
     expect(marks).toEqual([true, false]);
   });
 
-  test("says below a cell what was found in it, the gravest, and the rest to who points at it", async () => {
+  test("shows the most severe finding below its cell, and the rest in the tooltip", async () => {
     const { tracker, settle, panel } = await openPanel();
     const spans = [span(1, null, "cell", 0, 1), span(2, null, "cell", 1, 2)];
     const findings = [
@@ -180,7 +180,7 @@ describe("the panel", () => {
 });
 
 describe("the page's notebooks", () => {
-  test("start anew with another kernel, and find what an earlier page knew of it", () => {
+  test("start empty with another kernel, and find the data of an earlier page", () => {
     const tracker = new FakeTracker();
     const notebooks = new Notebooks(tracker, sessionStorage);
     const { sessionContext } = tracker.open("a");
@@ -196,7 +196,7 @@ describe("the page's notebooks", () => {
     expect(again.front!.runs.current!.run).toBe("kept");
   });
 
-  test("are told when their kernel restarts", () => {
+  test("notice when their kernel restarts", () => {
     const tracker = new FakeTracker();
     const notebooks = new Notebooks(tracker, sessionStorage);
     const { sessionContext } = tracker.open("a");
@@ -514,7 +514,7 @@ describe("the panel's width", () => {
     expect(around.sizes.map((size) => Math.round(1000 * size))).toEqual([200, 650, 150]);
   });
 
-  test("stays as it is where nothing around it can be asked, or nobody has so much", () => {
+  test("stays as it is without a split panel, or without enough room in a neighbour", () => {
     expect(() => resize({ parent: null } as unknown as Widget, 500)).not.toThrow();
     const small = split(300, [0.5, 0.5]);
     resize(panelIn(small), 400);
@@ -525,7 +525,7 @@ describe("the panel's width", () => {
 describe("how to have it stay closed", () => {
   const buttons = (note: Note) => [...note.element.querySelectorAll("button")];
 
-  test("is told once in a browser", () => {
+  test("is shown once in a browser", () => {
     const [first, second] = [new Note(localStorage), new Note(localStorage)];
     expect(first.element.hidden).toBe(true);
     first.show(() => {});

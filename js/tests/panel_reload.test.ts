@@ -72,7 +72,7 @@ describe("after a reload", () => {
     expect(item.element.title).toContain("As of 09:00");
   });
 
-  test("the last kernels that told something are known, and no more are kept", () => {
+  test("only the kernels with the latest messages are remembered", () => {
     const tracker = new FakeTracker();
     new Notebooks(tracker, sessionStorage);
     const { sessionContext } = tracker.open("first");

@@ -26,7 +26,7 @@ function storeAt(allocated: number, used: number, schema = SCHEMA, status: objec
   return storeOf("snapshot", 1, [[0, ...values]], { schema, status });
 }
 
-describe("what the kernel says", () => {
+describe("the kernel's messages", () => {
   test("goes to the store of its run", () => {
     const heard = runs();
     heard.receive(custom("snapshot", 1, [level(0, 1)], { run: "a" }));
@@ -44,7 +44,7 @@ describe("what the kernel says", () => {
     expect([...heard.current!.timeline.time.slice(0, 3)]).toEqual([5, 6, 7]);
   });
 
-  test("is not looked at where it is no message of a run", () => {
+  test("are ignored if they are not about a run", () => {
     const heard = runs();
     const { content } = custom("snapshot", 1, []);
     const data = (inner: object) => ({ header: { msg_type: "comm_msg" }, content: { data: inner } });
@@ -70,7 +70,7 @@ describe("what the kernel says", () => {
     expect(reloaded.current!.run).toBe("outer");
   });
 
-  test("of ranks goes on to show where it has the last word, and is no cell of its own", () => {
+  test("of ranks continue to be shown after the last one, and are not a cell", () => {
     const heard = runs();
     const cell = { schema: SCHEMA, spans: [span(1, null, "cell", 0, 5)] };
     const told = { world: 2, nodes: 1, reporting: 2, engine: "", lowest: 1, median: 2, lowest_rank: 0 };
@@ -119,7 +119,7 @@ describe("what the kernel says", () => {
     expect(heard.isLost).toBe(false);
   });
 
-  test("is forgotten on demand, but not what goes on", () => {
+  test("are forgotten on demand, except running ones", () => {
     const heard = runs();
     heard.receive(custom("snapshot", 1, [], { run: "over", status: STOPPED }));
     heard.receive(custom("snapshot", 1, [], { run: "live" }));
@@ -131,7 +131,7 @@ describe("what the kernel says", () => {
   });
 });
 
-describe("what a reload leaves", () => {
+describe("the data after a reload", () => {
   const rows = Array.from({ length: 5000 }, (_, second) => level(second, second % 7));
   const open = { ...span(2, 1, "step", 4000, 0), stop: null };
   const before = storeOf("snapshot", 9, rows, { spans: [span(1, null, "cell", 0, 4000), open] });
@@ -252,12 +252,12 @@ describe("the last cells", () => {
 });
 
 describe("where a run is", () => {
-  test("is what the kernel says, as text", () => {
+  test("is the kernel's text", () => {
     const status = { ...STATUS, path: ["fine-tune", "train", "step 17 of 100"] };
     expect(openPath(storeOf("snapshot", 1, [], { status }))).toEqual(status.path);
   });
 
-  test("is what is open where the kernel does not say", () => {
+  test("is the open spans if the kernel sends no text", () => {
     const open = { ...span(2, 1, "epoch", 0, 0), stop: null };
     const spans = [{ ...span(1, null, "cell", 0, 0), stop: null }, open, span(3, 2, "evaluate", 0, 1)];
     expect(openPath(storeOf("snapshot", 1, [], { spans }))).toEqual(["cell 1", "epoch 2"]);
@@ -293,7 +293,7 @@ describe("the status bar's text", () => {
     expect(fullness.title).toBe("3.75 GiB allocated on cuda:0 (the cuda:0), 14 % of the device in use");
   });
 
-  test("tells what is in use where others filled the device", () => {
+  test("shows the device in use if other processes filled it", () => {
     const schema = schemaOf(device("cuda:0", 140.4 * GIB));
     const store = storeAt(Number.NaN, 20 * GIB, schema, { ...STATUS, lead: "by 4 child processes" });
     const fullness = fullnessOf(store)!;

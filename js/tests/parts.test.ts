@@ -10,7 +10,7 @@ function parts(allocated: number, known: Partial<Record<PartName, number>>) {
 }
 
 describe("partsOf", () => {
-  test("within a step, what nothing explained when it began is not attributed, and the rest are activations", () => {
+  test("within a step, bytes unexplained at its beginning are not attributed, and the rest are activations", () => {
     const known = { weights: 10, buffers: 1, optimizer: 20, gradients: 5, unattributed: 4 };
     expect(parts(60, known)).toEqual({ ...NONE, ...known, activations: 20 });
   });
@@ -19,21 +19,21 @@ describe("partsOf", () => {
     expect(parts(60, { weights: 10 })).toEqual({ ...NONE, weights: 10, unattributed: 50 });
   });
 
-  test("what was not attributed may have been freed since", () => {
+  test("unattributed bytes may have been freed since", () => {
     expect(parts(12, { weights: 10, unattributed: 4 })).toEqual({ ...NONE, weights: 10, unattributed: 2 });
   });
 
-  test("where known parts exceed what is allocated, the uppermost are cut", () => {
+  test("if known parts exceed allocated memory, the uppermost are cut", () => {
     const known = { weights: 10, buffers: 1, optimizer: 20, gradients: 5, unattributed: 4 };
     expect(parts(25, known)).toEqual({ ...NONE, weights: 10, buffers: 1, optimizer: 14 });
   });
 
-  test("of what is not known there is nothing", () => {
+  test("unknown parts are zero", () => {
     expect(parts(Number.NaN, { weights: 10 })).toEqual(NONE);
     expect(parts(0, { weights: -3 })).toEqual(NONE);
   });
 
-  test("whatever is read, the parts add up to what is allocated", () => {
+  test("whatever is read, the parts add up to allocated memory", () => {
     const next = random(7);
     const reading = () => (next() < 0.2 ? Number.NaN : Math.floor(100 * next()));
     for (let trial = 0; trial < 500; trial++) {
@@ -47,7 +47,7 @@ describe("partsOf", () => {
 });
 
 describe("shownParts", () => {
-  test("names from the bottom up what there is, and not what only rounding leaves", () => {
+  test("names the present parts from the bottom up, without remainders of rounding", () => {
     const found = parts(64 * 2 ** 30, { weights: 2 ** 34, optimizer: 3 * 2 ** 34 - 8192, unattributed: 0 });
     expect(found.activations).toBe(8192);
     expect(shownParts(found)).toEqual(["weights", "optimizer"]);
@@ -63,7 +63,7 @@ describe("stackOf", () => {
     unattributed: Float32Array.of(4, 4, Number.NaN, Number.NaN),
   };
 
-  test("each band stands on the one below, and the last ends at what is allocated", () => {
+  test("each band is on the one below, and the last ends at allocated memory", () => {
     const bands = stackOf(allocated, read).map(({ part, top, thickest }) => ({
       part,
       top: [...top],
@@ -77,7 +77,7 @@ describe("stackOf", () => {
     ]);
   });
 
-  test("no band rises above what is allocated by the rounding of its sum", () => {
+  test("rounding of sums raises no band above allocated memory", () => {
     const next = random(9);
     const values = () => Float32Array.from({ length: 2000 }, () => 1e11 * next());
     const tops = stackOf(values(), {
@@ -91,7 +91,7 @@ describe("stackOf", () => {
     }
   });
 
-  test("of nothing there is no band", () => {
+  test("an empty part has no band", () => {
     expect(stackOf(new Float32Array(3), {})).toEqual([]);
   });
 });

@@ -49,7 +49,7 @@ describe("decode", () => {
     expect(decode({ ...frame("rows", 1, []).content }, [])).toMatchObject({ seq: 1, rows: { columns: 0 } });
   });
 
-  test("another protocol is told apart from a broken frame", () => {
+  test("another protocol is distinguished from a broken frame", () => {
     const { content, buffers } = frame("snapshot", 1, [level(0, 1)], { protocol: 2 });
     expect(decode(content, buffers)).toEqual({ kind: "unsupported", protocol: 2 });
   });
@@ -131,7 +131,7 @@ describe("whatever comes", () => {
     }
   });
 
-  test("a spoilt message is no message, or one that the page can show", () => {
+  test("a damaged message is ignored, or can be shown", () => {
     const next = random(14);
     const open = { ...span(2, 1, "block", 0, 0), stop: null };
     const more = { spans: [span(1, null, "cell", 0, 1), open], status: { ...STATUS, path: ["a", "b"] } };

@@ -107,7 +107,7 @@ describe("all ranks are drawn as in Python", () => {
   );
 });
 
-describe("all ranks are told as in Python", () => {
+describe("all ranks have the same texts as in Python", () => {
   test.each(rules.peaks)("the peak is $name", (told) => {
     expect(peakNames(ranksOf(told), told)[0]).toBe(told.called);
   });

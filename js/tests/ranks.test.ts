@@ -75,7 +75,7 @@ describe("all ranks, read", () => {
     expect(ranks.phases.every(({ kind }) => kind === "backward")).toBe(true);
   });
 
-  test("of text forty letters, and of figures what can be one", () => {
+  test("texts have at most forty letters, and figures are plausible", () => {
     const row = [1, -1, "x".repeat(500), 7, 9, 1e300, "1", null, -5, {}, -1, []];
     const [read] = ranksWith({ table: [row] })!.table;
     expect(read).toMatchObject({
@@ -124,7 +124,7 @@ describe("the strip", () => {
     expect(table).toHaveLength(2);
   });
 
-  test("who has none waits for a whole one", () => {
+  test("a page without a strip waits for a whole one", () => {
     expect(merged(null, news([2], [1, 2]), false).strip.at).toEqual([]);
   });
 

@@ -33,7 +33,7 @@ beforeEach(() => {
   vi.mocked(draw).mockClear();
 });
 
-test("what is packed is the frame of the wire", async () => {
+test("the packed data are the frame of the wire", async () => {
   const { content, buffers } = await unpack(await packed(SNAPSHOT));
 
   expect(content).toEqual(SNAPSHOT.content);

@@ -45,7 +45,7 @@ function row(time: number, allocated: number, reserved: number, used: number): R
 }
 
 describe("findPeak", () => {
-  test("the exact peak stands where the samples of the tightest span are highest", () => {
+  test("the exact peak is at the highest sample of the tightest span", () => {
     const rows = [0, 1, 2, 3, 4, 5].map((time) => row(time, time === 3 ? 90 : 50, 95, 96));
     const spans = [span(1, null, "cell", 0, 5, 99), span(2, 1, "step", 2.5, 3.5, 99)];
     const peak = findPeak(storeWith(rows, { spans }), "cuda:0");
@@ -80,7 +80,7 @@ describe("findPeak", () => {
 });
 
 describe("composeScene", () => {
-  test("on the host what would squeeze the process is drawn only for who asks for it", () => {
+  test("on the host, series that would squeeze the process are drawn only on request", () => {
     const store = storeWith([0, 1].map((time) => [time, 9, 9, 9, 30, 300, 9000]));
     const host = { device: "cpu" };
     const plain = sceneOf(store, held(), host);
@@ -99,7 +99,7 @@ describe("composeScene", () => {
     expect(far.lines.map(({ metric }) => metric)).toEqual(["allocated", "reserved"]);
   });
 
-  test("what child processes hold is a line on the host from 256 MiB on", () => {
+  test("memory of child processes is a line on the host from 256 MiB on", () => {
     const series = [...SCHEMA.series, { device: "cpu", metric: "children", label: "child processes (PSS)" }];
     const schema = { ...SCHEMA, series };
     const sceneAt = (held: number) => {
@@ -168,7 +168,7 @@ describe("composeScene", () => {
     expect(() => toFigure(scene, THEME, 1, (text) => text.length)).not.toThrow();
   });
 
-  test("a device of which nothing is known has an empty chart", () => {
+  test("a device without data has an empty chart", () => {
     const scene = sceneOf(storeWith([level(0, Number.NaN), level(1, Number.NaN)]));
     expect(scene.peak).toBeNull();
     expect(scene.top).toBeGreaterThan(0);
@@ -183,7 +183,7 @@ function storeWithParts(rows: ReturnType<typeof level>[]): Store {
 describe("a stack", () => {
   const rows = [0, 1, 2, 3].map((time) => partRow(time, 50 + time));
 
-  test("stands in the place of the plain area, from the weights to what is allocated", () => {
+  test("replaces the plain area, from the weights up to allocated memory", () => {
     const { bands, lines } = sceneOf(storeWithParts(rows));
     expect(bands.map(({ part, top }) => [part, top[3]])).toEqual([
       ["weights", 10],
@@ -248,7 +248,7 @@ describe("a stack", () => {
     }
   });
 
-  test("draws only the ends of what stays level", () => {
+  test("draws only the ends of level stretches", () => {
     const level = Array.from({ length: 500 }, (_, time) => partRow(time, time === 250 ? 60 : 50));
     const { data } = toFigure(sceneOf(storeWithParts(level)), THEME, 1, (text) => text.length);
     const drawn = (uid: string) => [
@@ -298,7 +298,7 @@ describe("placeLabel", () => {
     }
   });
 
-  test("where there is no room there is no place", () => {
+  test("has no place without room", () => {
     const plot = { width: 400, lines: [], skyline: () => 12 };
     expect(placeLabel({ x: 200, y: 97 }, { width: 100, height: 14 }, plot)).toBeNull();
   });
@@ -361,7 +361,7 @@ describe("hover", () => {
   });
 });
 
-describe("what Plotly writes in the plot", () => {
+describe("Plotly's texts in the plot", () => {
   const PAGES = [
     { ...THEME, text: "rgb(33,33,33)", muted: "rgb(97,97,97)", surface: "rgb(255,255,255)" },
     { ...THEME, text: "rgb(224,224,224)", muted: "rgb(189,189,189)", surface: "rgb(17,17,17)" },

@@ -94,7 +94,7 @@ describe("of two GPUs", () => {
   });
 });
 
-test("of memory that is shared with the CPU, the headline says so, and what is free", () => {
+test("for memory shared with the CPU, the headline says so, and gives the free memory", () => {
   const [one] = DEVICES;
   const known = {
     devices: [{ ...one!, total: 8 * 2 ** 30, shared: true }],

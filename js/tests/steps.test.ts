@@ -18,7 +18,7 @@ describe("StepTable", () => {
     expect(groups(table).map(({ first }) => first)).toEqual([1, 2, 3]);
   });
 
-  test("a group that has grown takes the place of what it was", () => {
+  test("a group that has grown replaces its earlier row", () => {
     const grown = stepRow({ number: 2, start: 1, stop: 4, tokens: 300 });
     grown[2] = 4;
     const table = tableOf([stepRow({ number: 1 }), stepRow({ number: 2 }), stepRow({ number: 3 }), grown]);
@@ -82,7 +82,7 @@ describe("StepTable", () => {
     expect(table.memory(1, "cuda:1")).toMatchObject({ peak: 77, worst: 2 });
   });
 
-  test("rows that are narrower or wider than what is named are taken as far as they go", () => {
+  test("rows that are narrower or wider than the named columns are read as far as they match", () => {
     const table = tableOf([]);
     table.append({ values: Float64Array.from(stepRow({ number: 1 }).slice(0, 9)), columns: 9 });
     table.append({ values: Float64Array.from([...stepRow({ number: 2 }), 1, 2, 3]), columns: WIDTH + 3 });

@@ -37,7 +37,7 @@ describe("Store", () => {
     expect(times(store)).toEqual([0, 1, 2, 3, 4]);
   });
 
-  test("a snapshot after a loss replaces what is held, but not the later rows", () => {
+  test("a snapshot after a loss replaces the rows except the later ones", () => {
     const store = new Store(Date.now);
     store.apply(message("snapshot", 0, [level(0, 1)]));
     store.apply(message("rows", 2, [level(5, 5), level(9, 9)]));
@@ -85,7 +85,7 @@ describe("Store", () => {
     expect(store.timeline.length).toBe(7);
   });
 
-  test("a coarse snapshot fills what was missed, and touches nothing before it", () => {
+  test("a coarse snapshot fills the gap, and changes nothing before it", () => {
     const store = new Store(Date.now);
     store.apply(message("snapshot", 0, [level(0, 1), level(1, 1), level(2, 1)]));
     store.apply(message("rows", 5, [level(8, 1)]));
@@ -95,7 +95,7 @@ describe("Store", () => {
     expect(times(store)).toEqual([0, 1, 2, 5, 8]);
   });
 
-  test("a gap in seq is told once until it is healed", () => {
+  test("a gap in seq is reported once until it is healed", () => {
     const onGap = vi.fn();
     const store = new Store(Date.now, onGap);
     store.apply(message("snapshot", 0, [level(0, 1)]));
@@ -133,7 +133,7 @@ describe("Store", () => {
     expect([...store.spans.values()].map(({ stop }) => stop)).toEqual([3, 2]);
   });
 
-  test("of very many spans the oldest closed ones are forgotten, never what is around them", () => {
+  test("of very many spans the oldest closed ones are dropped, never those around others", () => {
     const store = new Store(Date.now);
     const saves = Array.from({ length: 30_000 }, (_, index) => span(index + 2, 1, "save", index, index + 1));
     const cell = { ...span(1, null, "cell", 0, 30_000), stop: null };
@@ -144,7 +144,7 @@ describe("Store", () => {
     expect(store.spans.has(2)).toBe(false);
   });
 
-  test("what is not available breaks the line and is no extreme", () => {
+  test("a missing value breaks the line and is not an extreme", () => {
     const store = new Store(Date.now);
     store.apply(message("snapshot", 0, [level(0, 4), level(1, Number.NaN), level(2, 6)]));
     expect(store.timeline.gaps).toEqual([1]);

@@ -151,7 +151,7 @@ describe("View", () => {
     expect([...offered].map((node) => node.textContent)).toEqual(windows);
   });
 
-  test("a zoomed chart says so, and a click shows what was shown before", () => {
+  test("a zoomed chart says so, and a click restores the former view", () => {
     const { element, settings } = shown(snapshot({ status: { ...STATUS, elapsed: 40 } }), {
       window: 30,
       zoom: [0.2, 0.4],
@@ -175,7 +175,7 @@ describe("View", () => {
     expect(figure.data.map(({ uid }) => uid)).not.toContain("reserved");
   });
 
-  test("on the host one click brings what is off there, and leaves the GPUs as they are", () => {
+  test("on the host one click shows the hidden series, and leaves the GPUs as they are", () => {
     const { element } = shown();
     element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
     paint();
@@ -234,7 +234,7 @@ describe("View", () => {
       expect(element.querySelector<HTMLElement>(".hfmem-legend-parts")!.hidden).toBe(true);
     });
 
-    test("the bar of capacity tells each with its bytes, the context, the cache and what is free", () => {
+    test("the bar of capacity names each with its bytes, the context, the cache and free memory", () => {
       const { element } = opened();
       const bar = element.querySelector<HTMLElement>(".hfmem-capacity")!;
       const told = bar
@@ -250,13 +250,13 @@ describe("View", () => {
       expect(widths.filter((width) => width > 0)).toEqual([0.5, 1, 0.1, 2, 1, 0.2, 1.7, 2, 0.5]);
     });
 
-    test("without them the bar tells what is allocated as one", () => {
+    test("without them the bar has allocated memory as one piece", () => {
       const { element } = shown();
       const label = element.querySelector(".hfmem-capacity")!.getAttribute("aria-label")!;
       expect(label).toMatch(/^allocated .* · free .* · of /);
     });
 
-    test("the table for screen readers says what allocated memory is made of", () => {
+    test("the table for screen readers has the parts of allocated memory", () => {
       const { element } = opened();
       const [first, second] = [...element.querySelectorAll(".hfmem-hidden > table tr")].slice(1);
       expect(first!.children[2]!.textContent).toMatch(
@@ -324,7 +324,7 @@ describe("View", () => {
       return { store, element };
     }
 
-    test("nothing is said of steps before there are any, and their places are kept", () => {
+    test("before the first step there are no texts on steps, and their places are kept", () => {
       const { element } = shown();
       vi.advanceTimersByTime(600);
       expect(element.querySelector(".hfmem-progress")!.textContent).toBe("");
@@ -332,12 +332,12 @@ describe("View", () => {
       expect([lens.style.visibility, lens.hidden]).toEqual(["hidden", false]);
     });
 
-    test("where the training is stands beside the legend", () => {
+    test("the progress of the training is beside the legend", () => {
       const { element } = withSteps();
       expect(element.querySelector(".hfmem-progress")!.textContent).toBe("step 4");
     });
 
-    test("what is measured on some steps only stands beside it", () => {
+    test("a note on partly measured steps is beside it", () => {
       const { store, element } = withSteps();
       const limited = "phases on 10 of 90 steps, to stay below 1 %";
       store.apply(message("rows", 1, [level(2, 1)], { status: { ...STATUS, limited } }));
@@ -363,7 +363,7 @@ describe("View", () => {
       expect(legend()).not.toContain("memory after the step");
     });
 
-    test("a device of which no steps are known is drawn over time", () => {
+    test("a device without steps is drawn over time", () => {
       const { element } = withSteps();
       button(element, "draw the peak of each step").click();
       element.querySelectorAll<HTMLElement>("[role=tab]")[1]!.click();
@@ -373,7 +373,7 @@ describe("View", () => {
     });
   });
 
-  test("silence is told while a run goes on, and not after it", () => {
+  test("silence is shown during a run, and not after it", () => {
     for (const [state, text] of [
       ["running", /^no update for 30 s \(last update \d\d:\d\d:\d\d\)$/],
       ["stopped", /^stopped · /],
@@ -475,7 +475,7 @@ describe("View", () => {
     });
   });
 
-  test("what became of a run is said once, however many show it, and no figure that moves", () => {
+  test("the outcome of a run is announced once, however many views show it, without changing figures", () => {
     const [one, two] = [new Store(Date.now), new Store(Date.now)];
     for (const store of [one, two]) open(store);
     const region = document.querySelector('[role="status"]')!;

@@ -94,7 +94,7 @@ test("a slider tells the peak, and folds the table", () => {
   expect(host.querySelector("[role=img]")!.getAttribute("aria-label")).toContain("activations 522");
 });
 
-test("what no dry run was near is grey, and says why", () => {
+test("sizes far from any dry run are grey, with the reason", () => {
   const host = page();
   move(host, "rows in a batch", 17);
   expect(said(host)).toBe("Batch 17 × 128: not known; dry runs had 1 to 16 rows.");
@@ -119,13 +119,13 @@ test("a switch has the peak of its own dry runs, and an estimate says so", () =>
   expect(said(host)).toContain("peak estimate 410");
 });
 
-test("where the room is unknown, nothing is said of fitting", () => {
+test("without a known room there is no verdict", () => {
   expect(said(page({ ...example(), room: null }))).toBe(
     "Batch 8 × 128: peak 566.0 MiB (509.4 MiB to 622.6 MiB).",
   );
 });
 
-test("names are text, and what is broken leaves the table", () => {
+test("names are text, and malformed data leave the table", () => {
   const host = page();
   expect(host.querySelector("b")).toBe(null);
   expect(host.textContent).toContain("<b>optimizer</b>");
