@@ -95,8 +95,7 @@ class MemwatchMagics(Magics):
         nargs="?",
         choices=(*ACTIONS, OPEN, RANKS),
         help="%%memwatch only: 'on' watches every later cell, 'off' ends that, 'status' (the default) says "
-        "what is watched, 'open PATH' shows a recording or a run, 'ranks NAME' follows engines of "
-        "ipyparallel.",
+        "what is watched, 'open PATH' shows a recording or run, 'ranks NAME' follows ipyparallel's engines.",
     )
     @OptionFlags(OPTIONS)
     @output("session")

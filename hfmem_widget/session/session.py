@@ -121,8 +121,7 @@ class Session(Shown):
     what_if : WhatIf or None
         The training's memory at other batches and lengths, if that was forecast. A copy has none.
     trained : list of weakref
-        The optimizers that stepped during the session, and models that had batches with gradients. A copy has
-        none.
+        The optimizers that stepped during the session, and models that ran with gradients. A copy has none.
     evaluated : list of SeenBatch
         The batches of models that ran without gradients during the session, the newest last. A copy has none.
     run : Run or None

@@ -200,9 +200,8 @@ def inference(
 def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
     """Return a decoder's batch in `generate`: the encoder's states, their mask, and the tokens so far."""
     encoder = model.get_encoder()
-    parameters = inspect.signature(encoder.forward).parameters
-    own = {key: value for key, value in batch.items() if key in parameters}
-    states = encoder(**own, return_dict=True)
+    names = inspect.signature(encoder.forward).parameters.keys() & batch.keys()
+    states = encoder(**{name: batch[name] for name in names}, return_dict=True)
     masks = {key: value for key, value in batch.items() if key == "attention_mask"}
     for named in (masks, states) if each > 1 else ():
         for key in [*named]:

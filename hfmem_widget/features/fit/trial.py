@@ -176,14 +176,13 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
 def _step_of(document: dict[str, Any], device: str) -> partial[None]:
     setting, kind = Setting(**document["setting"]), getattr(transformers, document["kind"])
     config = _config(kind, document["config"], attn_implementation=document["attention"])
-    training, quantized = setting.training, setting.quantized
-    dtype = weights_type(setting.precision, training=training, quantized=bool(quantized))
-    dtype = dtype or torch.float32
+    training, how = setting.training, setting.quantized
+    dtype = weights_type(setting.precision, training=training, quantized=bool(how)) or torch.float32
     ghost = from_config(config, dtype, for_training=training)
     batch = batch_for(
         ghost, setting.batch, setting.length, with_labels=training, image=setting.image
     )
-    model = _built(ghost, dtype, device, quantized)
+    model = _built(ghost, dtype, device, how)
     for name, parameter in model.named_parameters():
         if name in document["frozen"]:
             parameter.requires_grad_(requires_grad=False)

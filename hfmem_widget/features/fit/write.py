@@ -66,8 +66,7 @@ class _Cell:
 
     def place(self, node: Any) -> tuple[int, int]:
         """Return the start and the stop of a node in the text, with its decorators."""
-        decorators = getattr(node, "decorator_list", ())
-        first = min(part.lineno for part in (node, *decorators))
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ())))
         return self._at(first, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
 
     def _at(self, line: int, column: int) -> int:
@@ -322,7 +321,7 @@ class _Site:
 def _site(
     target: str, wanted: Mapping[str, str], cells: Mapping[int, _Cell], handed: set[object]
 ) -> _Site | None:
-    keywords = _as_keywords(wanted)
+    keywords = _code(wanted)
     if match := _find(target, cells, handed):
         index, call, _ = match
         edits, left = _in_call(cells[index], call, wanted)
@@ -353,9 +352,8 @@ def _within(cell: _Cell, node: ast.AST) -> tuple[ast.stmt, set[str]]:
     if isinstance(statement, _Definition):
         return statement, {statement.name}
     assigned = _all(ast.Assign, statement)
-    return statement, _set_names(
-        [to for one in assigned if node in _nodes(one) for to in one.targets]
-    )
+    around = (one for one in assigned if node in _nodes(one))
+    return statement, _set_names([target for one in around for target in one.targets])
 
 
 def _assignment_of_arguments(
@@ -431,7 +429,7 @@ def _rest(
     return training
 
 
-def _as_keywords(wanted: Mapping[str, str]) -> str:
+def _code(wanted: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={' '.join(value.split())}" for name, value in wanted.items())
 
 
@@ -448,7 +446,7 @@ def written(cells: Sequence[str], changes: Sequence[Change]) -> str:
     of_data = _find("data", read, handed) if "data" in wanted else None
     if of_data and of_data == _find("arguments", read, handed):
         wanted["arguments"] = {**wanted.get("arguments", {}), **wanted.pop("data")}
-    missing = {target: _MISSING[target].format(_as_keywords(wanted[target])) for target in wanted}
+    missing = {target: _MISSING[target].format(_code(wanted[target])) for target in wanted}
     if evaluation:
         return "\n".join([_evaluating(read, evaluation), *missing.values()])
     sites = {to: site for to in wanted if (site := _site(to, wanted[to], read, handed))}
@@ -503,7 +501,7 @@ def _evaluating(cells: Mapping[int, _Cell], wanted: Mapping[str, str]) -> str:
                     name = cell.source(trainer)
                     sets = [f"{name}.args.{option} = {value}" for option, value in wanted.items()]
                     return "\n".join([*magic, *sets, cell.source(statement)])
-    return f"# Set in trainer.args: {_as_keywords(wanted)}"
+    return f"# Set in trainer.args: {_code(wanted)}"
 
 
 def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Sequence[str]) -> str:
@@ -517,10 +515,8 @@ def _joined(parts: Sequence[tuple[int, str]], cells: Sequence[str], notes: Seque
             bodies.append(_without_magics(body)[0].strip("\r\n"))
         watches = [magic for magic in magics if magic.startswith("%%memwatch")]
         text = "\n".join([*watches[-1:], "\n\n".join(bodies)])
-        others = [magic for magic in magics if magic not in watches]
-        notes += [
-            f"# {other} is left out: a cell magic must be the first line." for other in others
-        ]
+        others = (magic for magic in magics if magic not in watches)
+        notes += [f"# {name} is left out: a cell magic must be the first line." for name in others]
     lines = {"", *_LINE_END.split(text)}
     new = [note for note in dict.fromkeys(notes) if note not in lines]
     return "\n".join([text.rstrip("\r\n"), *new]) if new else text

@@ -58,8 +58,7 @@ def out_of_memory_bundle(
 ) -> dict[str, str]:
     """Return the card by MIME type.
 
-    The `moves` are the changes that would fit, by dry runs. `earlier` is the number of such errors that the
-    code caught before.
+    The `moves` are the changes that would fit, by dry runs. `earlier` is the number of errors caught before.
     """
     device = f"{incident.device.key} {incident.device.name}".strip()
     heading = kit.headed(

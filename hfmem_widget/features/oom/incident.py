@@ -294,12 +294,10 @@ def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
     """Return the spans that an error ended, outermost first."""
     by_id = {span.id: span for span in session.spans}
     raised = [
-        failed
-        for failed in by_id.values()
-        if failed.outcome == root.outcome and failed.id >= root.id
+        part for part in by_id.values() if part.outcome == root.outcome and part.id >= root.id
     ]
     path: list[Span] = []
-    span = max(raised, key=lambda failed: (failed.start, failed.id), default=None)
+    span = max(raised, key=lambda part: (part.start, part.id), default=None)
     while span is not None:
         path.insert(0, span)
         span = by_id.get(span.parent or 0) if span.id != root.id else None

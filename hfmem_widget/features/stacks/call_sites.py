@@ -32,8 +32,7 @@ Frame = Mapping[str, Any]
 SOURCE_LENGTH = 72
 
 READ_AS = "read as"
-"""The key with which a frame from another machine has the local file of the same library; empty if there is
-none. No other file is opened."""
+"""The key of a foreign frame's local file: that of the same library, if any. No other file is opened."""
 
 _INPUT = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL = re.compile(r"[/\\]ipykernel_\d+[/\\]")
