@@ -1,4 +1,4 @@
-"""A monitor without hardware, without a thread, and with a clock that stands still."""
+"""A monitor without hardware and without a thread, whose clock advances only on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.scenes import FakeClock
 
 
 class HandTicker(Ticker):
-    """A ticker without a thread: it ticks when it is asked to."""
+    """A ticker without a thread, which ticks on request."""
 
     def start(self) -> None:
         """Begin, without a thread."""
@@ -40,7 +40,7 @@ class HandTicker(Ticker):
 
 @dataclass
 class Bench:
-    """A monitor, and all that it stands on."""
+    """A monitor with its sources, clock and session."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     wall: FakeClock = field(default_factory=lambda: FakeClock(1e9))

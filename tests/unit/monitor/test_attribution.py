@@ -57,8 +57,8 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_each_part_is_known_from_the_edge_at_which_it_is_there(loop: Loop) -> None:
-    """Weights as a training begins, gradients before the optimizer, states after it; what is freed goes."""
+def test_each_part_is_counted_from_the_first_edge_at_which_it_exists(loop: Loop) -> None:
+    """Weights as a training begins, gradients before the optimizer, states after it; freed ones vanish."""
     loop.edge("train", begins=True)
     assert loop.held == {"weights": loop.size}
     loop.backward()
@@ -71,8 +71,8 @@ def test_each_part_is_known_from_the_edge_at_which_it_is_there(loop: Loop) -> No
     assert loop.held.get("gradients", 0.0) == 0.0
 
 
-def test_gradients_that_stay_are_still_told(loop: Loop) -> None:
-    """With accumulation the gradients of the batch before are there when the next begins."""
+def test_gradients_that_stay_are_still_counted(loop: Loop) -> None:
+    """With accumulation, those of the earlier batch exist when the next begins."""
     loop.edge("train", begins=True)
     loop.step()
     loop.backward()
@@ -121,7 +121,7 @@ def test_counting_keeps_to_its_share(loop: Loop, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_thread_that_finds_another_counting_goes_on(loop: Loop) -> None:
-    """Nobody waits for somebody else's pass."""
+    """No thread waits for another's count."""
     with loop.attribution._lock:
         loop.edge("train", begins=True)
 
@@ -129,7 +129,7 @@ def test_a_thread_that_finds_another_counting_goes_on(loop: Loop) -> None:
 
 
 def test_a_model_that_is_gone_holds_nothing(loop: Loop) -> None:
-    """After `del model` its bytes are told no more at the next edge."""
+    """After `del model` its bytes are gone at the next edge."""
     loop.edge("train", begins=True)
     assert loop.held
     del loop.model, loop.optimizer
@@ -139,8 +139,8 @@ def test_a_model_that_is_gone_holds_nothing(loop: Loop) -> None:
     assert set(loop.held.values()) <= {0.0}
 
 
-def test_where_nothing_is_there_nothing_is_told() -> None:
-    """Without a model no series appear."""
+def test_without_a_model_no_series_appear() -> None:
+    """Nor any part."""
     source = TensorSource()
 
     Attribution(source, Subjects(dict)).at_edge("cell", begins=True)
@@ -148,8 +148,8 @@ def test_where_nothing_is_there_nothing_is_told() -> None:
     assert source.series == ()
 
 
-def test_an_optimizer_that_nobody_named_brings_its_weights(loop: Loop) -> None:
-    """Before its first step, weights and gradients of an unknown optimizer are told together."""
+def test_an_unknown_optimizer_adds_its_weights(loop: Loop) -> None:
+    """Before its first step, its weights and gradients are counted together."""
     source = TensorSource()
     loop.backward()
 
@@ -250,8 +250,8 @@ def test_a_bucket_is_gradients_while_there_are_any_and_a_buffer_when_there_are_n
     assert told(attribution)["libraries"] == WEIGHTS
 
 
-def test_what_wraps_a_model_is_found_while_it_calls_it() -> None:
-    """A model that a Trainer has wrapped does not know it, but torch knows whose forward pass this is."""
+def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
+    """The model that a Trainer has wrapped does not know it, but torch knows whose forward pass runs."""
     ddp = FakeDdp()
     attribution = Attribution(subjects=Subjects(dict))
     attribution.follow(ddp.module)

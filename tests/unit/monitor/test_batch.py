@@ -87,14 +87,14 @@ def test_images_are_counted_as_samples(args: Any, kwargs: Any) -> None:
         ((), {"input_ids": FakeTensor(object(), object())}),
     ],
 )
-def test_what_is_not_recognised_counts_nothing(args: Any, kwargs: Any) -> None:
+def test_unknown_arguments_count_nothing(args: Any, kwargs: Any) -> None:
     """Whatever a model is called with, nothing is raised."""
     assert shape_of(args, kwargs) == {}
 
 
 @pytest.mark.usefixtures("timeout")
-def test_what_the_handler_of_a_signal_raises_is_not_lost() -> None:
-    """It comes at any instant, also while a batch is looked at, and is for the user's code."""
+def test_an_exception_of_a_signal_handler_is_not_lost() -> None:
+    """It comes at any instant, also while a batch is read, and is for the user's code."""
 
     class Interrupted:
         @property

@@ -49,8 +49,8 @@ def test_every_part_is_counted() -> None:
     }
 
 
-def test_gradients_alone_are_counted_by_what_is_optimised() -> None:
-    """The quick pass over gradients finds what the whole one finds."""
+def test_gradients_alone_are_counted_by_the_optimizers() -> None:
+    """The quick pass over gradients finds what the full one finds."""
     model, optimizer = trained()
 
     held, probe = count_gradients([optimizer])
@@ -70,8 +70,8 @@ def test_without_gradients_there_is_no_probe() -> None:
     assert probe() is None
 
 
-def test_contents_tell_kinds_and_numbers() -> None:
-    """What was found is told: classes, elements, what is trained, and types."""
+def test_contents_have_classes_and_counts() -> None:
+    """Classes, elements, trained elements, and types."""
     model, optimizer = trained()
     model[0].weight.requires_grad_(requires_grad=False)
     model[2].to(torch.bfloat16)
@@ -99,8 +99,8 @@ def test_states_are_seen_to_come() -> None:
     assert (before, states_in([optimizer])) == (0, 8)
 
 
-def test_asking_for_gradients_warns_nobody() -> None:
-    """A parameter that is no leaf is passed over: torch would warn the user."""
+def test_reading_gradients_causes_no_warning() -> None:
+    """A parameter that is not a leaf is skipped, since torch would warn the user."""
     leaf = torch.ones(3, requires_grad=True)
 
     class Odd:
@@ -162,8 +162,8 @@ def test_parameters_side_by_side_in_one_storage_are_all_counted() -> None:
     assert found.held["cpu"]["weights"] == 4000
 
 
-def test_a_module_that_cannot_be_asked_costs_the_others_nothing() -> None:
-    """A class with a `parameters` of its own, and a module that is half made, do not end all counting."""
+def test_an_unreadable_module_does_not_affect_the_others() -> None:
+    """A class with its own `parameters`, and a half-made module, do not end the count."""
 
     class Own(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch may be absent
         def parameters(self, group: str) -> Any:
@@ -253,7 +253,7 @@ def test_each_storage_counts_once() -> None:
     assert caches.held() == {"cpu": {"kv_cache": 2 * 2 * 3 * 4 * 4}}
 
 
-def test_a_view_counts_as_what_it_keeps() -> None:
+def test_a_view_counts_with_its_whole_storage() -> None:
     """A sliding window's slice keeps all of the prompt's keys."""
     kept = cache(SimpleNamespace(keys=torch.ones(1, 2, 100, 4)[:, :, -3:], values=None))
 
@@ -274,8 +274,8 @@ def test_a_cache_is_not_kept_and_is_gone_at_once() -> None:
     assert not caches.gone
 
 
-def test_what_is_gone_is_left_out_of_the_next_reading() -> None:
-    """Of the poller too, which touches no cache."""
+def test_freed_caches_are_left_out_of_the_next_reading() -> None:
+    """Also by the poller, which reads no cache."""
     attribution = Attribution(subjects=Subjects(dict))
     kept = cache(layer())
     attribution.cache_grew(kept)
@@ -287,7 +287,7 @@ def test_what_is_gone_is_left_out_of_the_next_reading() -> None:
     assert source.read(1.0)[keys.index("cpu/kv_cache")] == 0
 
 
-def test_what_holds_no_tensors_is_passed_over() -> None:
+def test_objects_without_tensors_are_skipped() -> None:
     """A model, a class, a function, a cache that holds itself, one that cannot be read."""
 
     class Unreadable:
@@ -335,7 +335,7 @@ def test_growth_is_read_from_the_layers() -> None:
     assert growth_of(both) == growth_of(both.self_attention_cache)
 
 
-def test_how_what_is_not_understood_grows_is_not_guessed() -> None:
+def test_growth_of_unknown_caches_is_not_guessed() -> None:
     """Neither of states without a length, nor of anything else."""
     assert growth_of(cache(SimpleNamespace(conv_states={0: torch.ones(2)}))) is None
     assert growth_of(object()) is None

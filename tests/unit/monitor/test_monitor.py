@@ -44,8 +44,8 @@ def test_polling_ends_with_the_last_span(bench: Bench) -> None:
     assert len(bench.tickers) == 1
 
 
-def test_a_preferred_interval_is_that_of_whoever_names_none(bench: Bench) -> None:
-    """Of what is watched already, and of what comes later; a watch that names one keeps it."""
+def test_a_preferred_interval_is_for_watches_without_their_own(bench: Bench) -> None:
+    """For those that run already and for later ones; a watch with its own keeps it."""
     monitor = bench.monitor
     open_one = monitor.begin(WatchOptions())
     monitor.open_span(open_one, "cell")
@@ -70,8 +70,8 @@ def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
     assert session.value(span.after, HEAP) == 25.0
 
 
-def test_the_start_of_a_span_knows_what_only_the_poller_reads(bench: Bench) -> None:
-    """The first tick is waited for, so that the driver's figure stands in the first edge."""
+def test_the_start_of_a_span_has_the_pollers_readings(bench: Bench) -> None:
+    """The first tick is awaited, so that the first edge has the driver's figure."""
     session, span = bench.watch()
 
     assert session.value(span.before, "cuda:0/device_used") == 600.0
@@ -113,8 +113,8 @@ def test_a_turn_closes_and_opens_at_one_instant(bench: Bench) -> None:
     assert second.peaks["cuda:0/allocated"] == Peak(9 << 20, "exact")
 
 
-def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
-    """The poller runs on between neighbours, and what was open in the first ends with it."""
+def test_a_turn_keeps_polling_and_closes_inner_spans(bench: Bench) -> None:
+    """The poller runs on between neighbours, and open spans within the first end with it."""
     session, first = bench.watch("block")
     inner = bench.monitor.open_span(session, "step")
     second = bench.monitor.turn(session, first.id, "block", "next")
@@ -127,7 +127,7 @@ def test_a_turn_keeps_polling_and_closes_what_is_inside(bench: Bench) -> None:
 
 
 def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
-    """Where there is nothing to close any more, the neighbour is opened."""
+    """If there is nothing left to close, the neighbour is opened."""
     session, outer = bench.watch("step")
     first = bench.monitor.open_span(session, "forward")
     bench.monitor.close_span(session, first.id)
@@ -167,10 +167,10 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_at_a_limit_of_the_machine_nobody_is_asked_to_report_a_fault(
+def test_at_a_limit_of_the_machine_no_report_of_a_fault_is_requested(
     error: type[Exception], bench: Bench
 ) -> None:
-    """The user's code has come to it, too."""
+    """The user's code has reached the limit, too."""
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.break_off(session, error())
 
@@ -178,7 +178,7 @@ def test_at_a_limit_of_the_machine_nobody_is_asked_to_report_a_fault(
     assert not any("fault" in note for note in session.notes)
 
 
-def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
+def test_only_the_requested_devices_are_kept(bench: Bench) -> None:
     """A session of one device has no series of another."""
     session, span = bench.watch(devices=("cpu",))
     bench.allocator.alloc(1 << 20)
@@ -189,7 +189,7 @@ def test_only_the_devices_asked_for_are_kept(bench: Bench) -> None:
 
 
 def test_a_long_silence_is_a_gap(bench: Bench) -> None:
-    """Three intervals without a sample are kept as a gap, and the longest is told."""
+    """Three intervals without a sample are a gap, and the longest is noted."""
     session, _ = bench.watch()
     bench.pass_time(0.1)
     bench.pass_time(4.7)
@@ -225,8 +225,8 @@ def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -
     assert session.latest(HEAP) == 10.0
 
 
-def test_a_sentence_is_said_to_the_first_session_only(bench: Bench) -> None:
-    """A later session does not repeat what an earlier one has shown."""
+def test_a_note_is_only_in_the_first_session(bench: Bench) -> None:
+    """A later session does not repeat it."""
     bench.host.notes.append("No driver.")
     first = bench.monitor.begin(WatchOptions())
     bench.monitor.end(first)
@@ -267,8 +267,8 @@ def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
     assert not any("suspended" in note for note in session.notes)
 
 
-def test_a_poller_that_dies_says_why_and_the_span_ends_as_ever(bench: Bench) -> None:
-    """A fault in the poller itself stops the samples, is told once, and does not reach the user."""
+def test_a_poller_that_dies_says_why_and_the_span_ends_as_usual(bench: Bench) -> None:
+    """A fault in the poller stops the samples, is noted once, and does not reach the user."""
     session, span = bench.watch()
     bench.sampler.poll = Mock(side_effect=ZeroDivisionError("division by zero"))  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
@@ -293,7 +293,7 @@ def test_ending_a_session_closes_its_spans_innermost_first(bench: Bench) -> None
 
 
 def test_ending_twice_is_harmless_and_opening_afterwards_is_not(bench: Bench) -> None:
-    """An ended session stays as it is, and says so to who goes on using it."""
+    """An ended session stays as it is, and opening a span in it is an error."""
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.end(session)
     bench.monitor.end(session)
@@ -372,8 +372,8 @@ def test_devices_of_two_sources_are_one() -> None:
     assert sampler.devices[0] == Device("cuda:0", "NVIDIA H200", "GPU-1", 5000.0)
 
 
-def test_the_next_poller_does_not_repeat_what_a_hung_source_said_last(bench: Bench) -> None:
-    """While a driver call hangs, ticks go on without it, and its old value is not shown as new."""
+def test_the_next_poller_does_not_repeat_the_last_value_of_a_hung_source(bench: Bench) -> None:
+    """While a driver call hangs, ticks continue without it, and its old value is not shown as new."""
     session, _ = bench.watch()
     reader = next(one for one in bench.sampler._readers if one.source is bench.driver)
     reader.busy.acquire()
@@ -399,8 +399,8 @@ def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
     assert session.timeline.samples >= 2
 
 
-def test_a_row_older_than_the_series_is_taken() -> None:
-    """What was read before another thread told of new series is appended all the same."""
+def test_a_row_older_than_the_newest_series_is_appended() -> None:
+    """Another thread may add series between the reading and the append."""
     recorder = Recorder()
     watched = Watched(recorder, WatchOptions(), 0.0)
     metrics = ("allocated", *HELD, "unattributed")
@@ -444,7 +444,7 @@ def test_a_sample_that_comes_while_series_are_added_is_no_wider_than_the_session
 
 
 def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
-    """What was taken of a row before another thread told of them is added all the same."""
+    """A row that was read before another thread added them is still appended."""
     watched = Watched(Recorder(), WatchOptions(), 0.0)
     series = tuple(Series("cpu", metric, metric) for metric in ("allocated", *HELD))
     watched.adopt((Device("cpu", "host"),), series)
@@ -455,8 +455,8 @@ def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
     assert watched.append(values, 1.0).values[0] == 7.0
 
 
-def test_the_end_of_all_tells_what_it_leaves(bench: Bench) -> None:
-    """The user's own peak reads lower after a watch, and unloading says so; elsewhere it says nothing."""
+def test_unloading_notes_a_lower_user_peak(bench: Bench) -> None:
+    """The user's own peak may read lower after a watch; otherwise nothing is noted."""
     bench.allocator.free(bench.allocator.alloc(32 << 20))
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.close_span(session, bench.monitor.open_span(session, "cell").id)

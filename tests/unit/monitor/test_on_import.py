@@ -26,7 +26,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def seen() -> Iterator[list[int]]:
-    """Return a list that each import's value goes into."""
+    """Return a list of the values of each import."""
     values: list[int] = []
     waiting = WhenImported({NAME: lambda module: values.append(module.value)})
     waiting.begin()
@@ -48,8 +48,8 @@ def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
     assert seen == [1]
 
 
-def test_it_acts_at_once_on_what_is_there() -> None:
-    """A module that was imported before is not waited for."""
+def test_it_acts_at_once_on_imported_modules() -> None:
+    """A module that is imported already is not awaited."""
     importlib.import_module(NAME)
     names: list[str] = []
     waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})
@@ -70,8 +70,8 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
     assert seen == [1, 1]
 
 
-def test_ending_takes_it_out_of_the_import_system() -> None:
-    """Nothing of it is left, and nothing happens any more."""
+def test_ending_removes_it_from_the_import_system() -> None:
+    """Nothing of it is left, and later imports do nothing."""
     before = list(sys.meta_path)
     names: list[str] = []
     waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})

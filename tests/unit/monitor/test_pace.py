@@ -30,7 +30,7 @@ class Training:
         return self.bench.tickers[-1].interval
 
     def pass_ticks(self, ticks: int, steps: float) -> None:
-        """Let some ticks pass, with so many steps in every 0.1 s."""
+        """Let some ticks pass, with a number of steps in every 0.1 s."""
         due = 0.0
         for _ in range(ticks):
             due += steps * self.pace / INTERVAL
@@ -104,8 +104,8 @@ def test_a_moment_with_many_edges_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("before", "steps"), [(3, 1.5), (1.5, 0.75)])
-def test_somewhat_longer_steps_keep_the_pace_that_they_have(before: float, steps: float) -> None:
-    """Else it would go back and forth where steps are as long as what makes the difference."""
+def test_somewhat_longer_steps_keep_their_pace(before: float, steps: float) -> None:
+    """It would otherwise alternate if steps are near the threshold."""
     training = Training()
     training.pass_ticks(20, before)
     pace = training.pace
@@ -115,8 +115,8 @@ def test_somewhat_longer_steps_keep_the_pace_that_they_have(before: float, steps
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, 0.05, RARER])
-def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
-    """Also where that is the usual one."""
+def test_a_requested_interval_is_kept(interval: float) -> None:
+    """Also if it is the usual one."""
     training = Training(interval)
     training.pass_ticks(20, steps=8)
 
@@ -124,7 +124,7 @@ def test_an_interval_that_was_asked_for_is_kept(interval: float) -> None:
 
 
 def test_an_interval_that_is_set_for_all_is_kept() -> None:
-    """By JupyterLab's setting; also where it is the one of short steps."""
+    """By JupyterLab's setting, also if it is that of short steps."""
     training = Training()
     training.monitor.prefer(RARER)
     training.pass_ticks(5, steps=5)
@@ -133,8 +133,8 @@ def test_an_interval_that_is_set_for_all_is_kept() -> None:
     assert training.pace == RARER
 
 
-def test_ticks_that_are_rarer_are_no_gap() -> None:
-    """The timeline goes on without one."""
+def test_rarer_ticks_are_not_a_gap() -> None:
+    """The timeline continues without one."""
     training = Training()
     training.pass_ticks(20, steps=8)
 

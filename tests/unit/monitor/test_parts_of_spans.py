@@ -78,7 +78,7 @@ def spans_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
     ]
 
 
-def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: Card) -> None:
+def test_an_edge_has_the_counts_of_its_instant(card: Card) -> None:
     """The gradients of a step's edge are those of that instant, not of the tick that enters it."""
     with card.span("train"):
         card.allocator.alloc(10 * MIB)
@@ -93,8 +93,8 @@ def test_an_edge_tells_what_was_counted_there_though_it_is_entered_later(card: C
     assert card.read(after, "gradients") == 1 * MIB
 
 
-def test_what_nothing_explained_before_a_step_is_no_activation(card: Card) -> None:
-    """Within a step, and only there, it is told what stood unexplained when it began."""
+def test_bytes_unexplained_before_a_step_are_not_activations(card: Card) -> None:
+    """Only within a step do they have a figure: what was unexplained when it began."""
     with card.span("train"):
         card.allocator.alloc(10 * MIB)
         with card.span("step"):
@@ -177,8 +177,8 @@ def before_of(card: Card) -> list[float]:
     return [float(value) / MIB for value in card.session.timeline.high[:, column]]
 
 
-def test_what_was_there_before_the_watch_is_told_throughout(card: Card) -> None:
-    """And is not called unexplained: not outside of steps, not within one."""
+def test_memory_from_before_the_watch_is_shown_throughout(card: Card) -> None:
+    """It never counts as unexplained, neither within steps nor outside."""
     card.allocator.alloc(10 * MIB)
     with card.span("cell"):
         card.allocator.alloc(5 * MIB)
@@ -189,8 +189,8 @@ def test_what_was_there_before_the_watch_is_told_throughout(card: Card) -> None:
     assert set(before_of(card)) == {7}
 
 
-def test_of_what_was_there_before_what_is_freed_does_not_come_back(card: Card) -> None:
-    """What is allocated after that is new, however much it is."""
+def test_freed_memory_from_before_the_watch_does_not_come_back(card: Card) -> None:
+    """Later allocations are new, whatever their size."""
     block = card.allocator.alloc(10 * MIB)
     with card.span("cell"):
         card.allocator.free(block)
@@ -204,8 +204,8 @@ def test_of_what_was_there_before_what_is_freed_does_not_come_back(card: Card) -
     assert bases == [0, 9 * MIB]
 
 
-def test_a_sample_shows_what_was_freed_of_what_was_there_before(card: Card) -> None:
-    """Without steps, too: there is no more of it than was in use at any sample since."""
+def test_a_sample_shows_freed_memory_from_before_the_watch(card: Card) -> None:
+    """Also without steps: it is never more than was in use at any sample since."""
     card.allocator.alloc(4 * MIB)
     block = card.allocator.alloc(20 * MIB)
     with card.span("cell"):

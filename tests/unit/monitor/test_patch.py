@@ -99,7 +99,7 @@ def test_it_is_surrounded_once(owner: type[Owner]) -> None:
 
 
 def test_name_signature_and_docstring_stay(owner: type[Owner]) -> None:
-    """Whoever inspects the method sees the original."""
+    """Inspection of the method shows the original."""
     original = owner.work
     surround(owner, "work", lambda _owner: pytest.fail("not called"))
 
@@ -117,8 +117,8 @@ def test_restoring_puts_the_original_back(owner: type[Owner]) -> None:
     assert owner.work is original
 
 
-def test_what_somebody_put_over_ours_is_left(owner: type[Owner]) -> None:
-    """Restoring does not throw away another's wrapper."""
+def test_a_wrapper_over_ours_is_left(owner: type[Owner]) -> None:
+    """Restoring does not remove another library's wrapper."""
     surround(owner, "work", lambda _owner: pytest.fail("not called"))
 
     def theirs(self: object, number: int = 1) -> int:
@@ -130,7 +130,7 @@ def test_what_somebody_put_over_ours_is_left(owner: type[Owner]) -> None:
     assert owner.work is theirs
 
 
-def test_a_method_that_is_not_there_is_left_out(owner: type[Owner]) -> None:
+def test_a_missing_method_is_left_out(owner: type[Owner]) -> None:
     """Another release may lack it."""
     surround(owner, "play", lambda _owner: pytest.fail("not called"))
 
@@ -140,15 +140,15 @@ def test_a_method_that_is_not_there_is_left_out(owner: type[Owner]) -> None:
 def test_a_fault_of_ours_leaves_the_call_as_it_is(
     owner: type[Owner], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said in one line, and the method runs."""
+    """It is reported in one line, and the method runs."""
     surround(owner, "work", Mock(side_effect=RuntimeError("broken")))
     assert owner().work(3) == 6
     assert capsys.readouterr().err.count("broken") == 1
 
 
 @pytest.mark.usefixtures("timeout")
-def test_a_timeout_of_the_users_is_no_fault_of_ours(owner: type[Owner]) -> None:
-    """What the handler of a signal raises while we are asked reaches the caller."""
+def test_a_timeout_of_the_users_is_not_a_fault_of_ours(owner: type[Owner]) -> None:
+    """An exception of a signal handler during our code reaches the caller."""
 
     def around(_owner: object) -> AbstractContextManager[object]:
         time_is_up()
@@ -180,10 +180,10 @@ class Derived(Kinds):
         ("of_nobody", True, (2, 3), [((2,), {}), ((), {"number": 3})]),
     ],
 )
-def test_a_method_of_a_class_or_of_nobody_stays_one(
+def test_class_methods_and_static_methods_stay_such(
     name: str, whole_call: bool, results: object, calls: object
 ) -> None:
-    """The context is given the class that it is called on, or all arguments if that is asked for."""
+    """The context gets the class on which it is called, or all arguments on request."""
     seen: list[object] = []
     original = vars(Kinds)[name]
 
@@ -202,7 +202,7 @@ def test_a_method_of_a_class_or_of_nobody_stays_one(
 
 
 def test_a_function_of_a_module_is_surrounded_and_restored() -> None:
-    """Whoever looks it up in the module calls it in the context."""
+    """Every lookup in the module finds it within the context."""
     module = ModuleType("somebody_elses")
     seen: list[object] = []
 
@@ -243,8 +243,8 @@ def test_a_wrapper_around_ours_that_says_so_leaves_ours_at_work(owner: type[Owne
     assert owner.work is not ours
 
 
-def test_a_wrapper_around_ours_that_does_not_say_so_is_followed_once(owner: type[Owner]) -> None:
-    """Ours is put around it, and what it calls of ours does nothing any more."""
+def test_an_unmarked_wrapper_around_ours_is_followed_once(owner: type[Owner]) -> None:
+    """Ours is put around it, and the inner one does nothing."""
     calls: list[object] = []
     surround(owner, "work", _entered(calls))
     ours = owner.work
@@ -397,10 +397,10 @@ def test_the_memory_counters_of_torch_are_called_by_the_user() -> None:
     assert [Path(path).name for path in found[:3]] == [HERE, HERE, HERE]
 
 
-def test_a_module_that_is_waited_for_is_imported_by_the_user(
+def test_an_awaited_module_is_imported_by_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its warning that it is deprecated points to the line that imports it."""
+    """Its deprecation warning points to the importing line."""
     text = "import warnings\nwarnings.warn('old module', DeprecationWarning, stacklevel=2)\n"
     (tmp_path / "deprecated_here.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)

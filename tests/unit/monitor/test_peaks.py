@@ -36,7 +36,7 @@ def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
 
 
 def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
-    """CudaMallocAsync keeps no such count, so a peak is a bound where the counter was reset."""
+    """CudaMallocAsync has no such count, so a peak is a bound if the counter was reset."""
     allocator = FakeAllocator()
     allocator.counts_allocations = False
     ledger = PeakLedger(allocator)
@@ -48,7 +48,7 @@ def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
 
 
 def test_where_nothing_was_reset_no_certificate_is_needed() -> None:
-    """Of a device that nobody had used before, the counter itself is the window's peak."""
+    """On a device that was unused before, the counter itself is the window's peak."""
     allocator = FakeAllocator()
     allocator.counts_allocations = False
     ledger = PeakLedger(allocator)
@@ -86,8 +86,8 @@ def test_without_resets_a_peak_is_a_bound() -> None:
     assert peaks[KEY].certainty == "at least"
 
 
-def test_a_look_tells_only_of_windows_whose_peaks_have_changed() -> None:
-    """A training on its plateau has nothing new to be told of, twice a second; a higher peak has."""
+def test_a_look_returns_only_windows_with_changed_peaks() -> None:
+    """A training on its plateau reports nothing new twice a second; a higher peak is reported."""
     allocator = FakeAllocator()
     ledger = PeakLedger(allocator)
     window = ledger.open()
@@ -102,7 +102,7 @@ def test_a_look_tells_only_of_windows_whose_peaks_have_changed() -> None:
 
 
 def test_uninstalling_says_so_if_the_users_peak_reads_lower_now() -> None:
-    """The one trace a ledger can leave is told in a sentence."""
+    """A sentence names the only trace that a ledger can leave."""
     allocator = FakeAllocator()
     ledger = PeakLedger(allocator)
     ledger.install()
@@ -168,7 +168,7 @@ def test_a_reset_that_the_allocator_refuses_is_the_users_alone(
     ledger.drop([window])
 
 
-def test_a_reset_of_a_device_that_is_not_there_spoils_no_peak() -> None:
+def test_a_reset_of_a_missing_device_changes_no_peak() -> None:
     """It raises, as without us."""
     allocator = FakeAllocator()
     ledger = PeakLedger(allocator)
@@ -305,7 +305,7 @@ def test_any_interleaving_of_windows_is_exact(
 @settings(max_examples=100)
 @given(actions=ACTIONS, data=st.data())
 def test_the_user_reads_what_they_would_read_without_us(actions: list[str], data: Any) -> None:
-    """Every statistic of every pool says what it says where there is no ledger."""
+    """Every statistic of every pool is as without a ledger."""
     watched, alone = FakeAllocator(), FakeAllocator()
     ledger = PeakLedger(watched)
     ledger.install()
@@ -354,8 +354,8 @@ def test_a_device_without_statistics_leaves_the_others_theirs(
     assert allocator.user_stats(0)["allocated_bytes"]["all"]["peak"] == 4096
 
 
-def test_a_window_that_lasts_outlives_what_sessions_leave() -> None:
-    """When sessions begin anew, their windows are dropped, and it goes on with its peak."""
+def test_a_lasting_window_outlives_sessions() -> None:
+    """When sessions restart, their windows are dropped, and it continues with its peak."""
     allocator = FakeAllocator()
     ledger = PeakLedger(allocator)
     lasting = ledger.open(lasts=True)

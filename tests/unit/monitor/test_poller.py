@@ -27,7 +27,7 @@ def with_tickers(tick: Callable[[], object] = bool) -> tuple[Poller, list[Ticker
 
 
 def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
-    """After a driver call hung, whoever claims the poller next is polled for."""
+    """After a driver call hung, the next claim of the poller is served."""
     release = threading.Event()
     ticks: list[int] = []
 
@@ -51,7 +51,7 @@ def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
 
 
 def test_a_claim_can_become_slower() -> None:
-    """The shortest interval of those that are claimed counts; who has no claim changes nothing."""
+    """The shortest claimed interval counts; a change without a claim does nothing."""
     poller, made = with_tickers()
     poller.repace("one", 5.0)
     poller.claim("one", 3600.0)
@@ -68,8 +68,8 @@ def test_a_claim_can_become_slower() -> None:
     assert intervals == [7200.0, 7200.0, 60.0, 30.0]
 
 
-def test_what_is_done_aside_is_done_once() -> None:
-    """An action on a thread of its own runs once, and its thread ends."""
+def test_an_action_aside_runs_once() -> None:
+    """On a thread of its own, which then ends."""
     done: list[str] = []
     poller = Poller(lambda _ticker: None, Ticker)
     poller.aside(lambda: done.append(threading.current_thread().name), wait=True)
@@ -79,7 +79,7 @@ def test_what_is_done_aside_is_done_once() -> None:
 
 
 def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
-    """Holding the poller for a fork gives up on a driver call, and lets go only of what it held."""
+    """Holding the poller for a fork gives up on a driver call, and releases only what it held."""
     release = threading.Event()
     poller = Poller(lambda _ticker: release.wait(LONG), Ticker)
     poller.claim("x", 0.01)
@@ -108,7 +108,7 @@ def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
 
 @pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
 def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
-    """Where somebody who wanted it quicker goes; but it is not quicker than those who stay want it."""
+    """When a faster claim ends; but it is never faster than the remaining claims."""
     poller, made = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
@@ -179,7 +179,7 @@ def test_an_interval_may_change_while_it_runs() -> None:
 
 
 def test_an_error_ends_the_thread_and_is_kept() -> None:
-    """A tick that raises stops the ticker and says why; it reaches nobody else."""
+    """A tick that raises stops the ticker with a reason, and nobody else sees the error."""
     ticker = Ticker(Mock(side_effect=LookupError("no")), 0.01)
     ticker.start()
 
@@ -202,7 +202,7 @@ def test_tick_now_waits_for_a_tick_that_began_after_it() -> None:
 
 
 def test_tick_now_does_not_wait_for_a_ticker_that_has_stopped_itself() -> None:
-    """What ticks once and stops is not waited for, although it ticked before it was asked."""
+    """A ticker that ticks once and stops is not awaited, although it ticked before the request."""
     ticker = Ticker(lambda: ticker.stop(0.0), 60.0)
     ticker.step()
     waits = []
@@ -213,7 +213,7 @@ def test_tick_now_does_not_wait_for_a_ticker_that_has_stopped_itself() -> None:
 
 
 def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
-    """A driver call that does not return cannot hold up who asks for a tick."""
+    """A driver call that does not return cannot block the caller."""
     release = threading.Event()
     ticker = Ticker(lambda: release.wait(LONG), 0.01)
     ticker.start()
@@ -236,8 +236,8 @@ def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
     release.set()
 
 
-def test_where_no_thread_can_be_had_it_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has so many threads at most, and each needs memory for its stack."""
+def test_without_a_new_thread_it_runs_on_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has a limited number of threads, and each needs memory for its stack."""
     where: list[int] = []
     monkeypatch.setattr(Ticker, "start", Mock(side_effect=RuntimeError("can't start new thread")))
 

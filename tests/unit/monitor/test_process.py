@@ -30,7 +30,7 @@ class Hooks(Installed):
 
 
 def test_a_part_is_made_once() -> None:
-    """Whoever asks gets the same object, until the process has another state."""
+    """Every caller gets the same object, until the process has another state."""
     calls = process_state(Calls)
     calls.running.append("one")
     assert process_state(Calls) is calls
@@ -41,8 +41,8 @@ def test_a_part_is_made_once() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_keeps_only_what_is_installed() -> None:
-    """Of the watches, threads and groups of steps of its parent it has none."""
+def test_a_forked_child_keeps_only_installed_parts() -> None:
+    """It has none of its parent's watches, threads and groups of steps."""
     monitor = shared_monitor()
     with hfmem_widget.watch(quiet=True):
         process_state(Calls).running.append("a call")

@@ -42,8 +42,8 @@ def sampler(torch: FakeSource, host: FakeSource, clock: FakeClock) -> Sampler:
     return sampler
 
 
-def test_what_is_known_is_not_read_again(sampler: Sampler, torch: FakeSource) -> None:
-    """Values that somebody has just read stand in the row, and their source is left alone."""
+def test_known_values_are_not_read_again(sampler: Sampler, torch: FakeSource) -> None:
+    """Values that were just read are in the row, and their source is not read."""
     reads, torch.known = torch.reads, [10.0, 20.0]
 
     assert sampler.edge(INSTANT) == (10.0, 20.0, 3.0)
@@ -125,7 +125,7 @@ def test_without_a_gpu_fine_edges_are_fresh_where_reading_costs_nothing(
 
 
 def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSource) -> None:
-    """What a source does not say is not available, and moves nobody else's column."""
+    """Missing values of a source are NaN, and shift no other column."""
     torch.values = [7.0]
     row = sampler.poll()
 

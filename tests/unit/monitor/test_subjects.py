@@ -33,8 +33,8 @@ def test_variables_are_found() -> None:
     assert subjects.all() == ([one], [optimizer])
 
 
-def test_what_lies_one_level_within_is_found() -> None:
-    """Models in a list, a dict, and the fields of an object such as a Trainer's are found."""
+def test_models_one_level_deep_are_found() -> None:
+    """In a list, a dict, and the fields of an object such as a Trainer."""
     three = [model() for _ in range(3)]
     holder = types.SimpleNamespace(model=three[2], _models=[three[0]])
     subjects = Subjects(lambda: {"all": three[:1], "by_name": {"b": three[1]}, "trainer": holder})
@@ -63,7 +63,7 @@ def test_no_property_is_touched() -> None:
 
 
 def test_nothing_is_kept_alive() -> None:
-    """A model that was named, found and counted goes when the user lets go of it."""
+    """A model that was named, found and counted is freed when the user drops it."""
     subjects = Subjects(dict)
     one = model()
     subjects.add(one)
@@ -78,7 +78,7 @@ def test_nothing_is_kept_alive() -> None:
 
 
 def test_anything_else_is_not_added() -> None:
-    """What is no model and no optimizer is left out, without a word."""
+    """Objects that are neither a model nor an optimizer are silently left out."""
     subjects = Subjects(dict)
 
     assert [subjects.add(one) for one in ("label", None, 3, object())] == [False] * 4
@@ -166,7 +166,7 @@ def test_large_variables_are_not_gone_through(monkeypatch: pytest.MonkeyPatch) -
     assert lengths == [256] * (1 + 256 + 1)
 
 
-def test_what_a_model_is_is_asked_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_class_of_models_is_looked_up_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not once for each name: a notebook may have a hundred thousand numbers."""
     asked: list[bool] = []
     kinds = module._kinds
