@@ -151,7 +151,7 @@ def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
 
 def test_an_unknown_device_is_refused_before_anything_runs(bench: Bench) -> None:
     """A device that is not there is an error that lists those that are."""
-    with pytest.raises(OptionError, match="'cuda:5' here; there is cuda:0, cpu"):
+    with pytest.raises(OptionError, match="'cuda:5' here, only cuda:0, cpu"):
         bench.monitor.begin(WatchOptions(devices=("cuda:5",)))
 
 
