@@ -303,8 +303,8 @@ def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) 
         # False for unknown figures, which are NaN.
         if abs(more) >= max(NEXT_TO_NOTHING, LEAST_OF_START * start.high):
             size = f"{format_bytes(abs(more))} {'more' if more > 0 else 'less'}"
-            began = f"when {plain(name)} began than when {plain(baseline)} did"
-            yield f'{size} was there {began}. "above the start" leaves out what was there.'
+            began = f"{plain(name)} began with {size} allocated than {plain(baseline)}"
+            yield f'{began}. "above the start" leaves that out.'
 
 
 def _versions(runs: Mapping[str, Sequence[Record]], baseline: str) -> Iterator[str]:

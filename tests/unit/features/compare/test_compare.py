@@ -154,7 +154,7 @@ def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
     assert [cell[2] for cell in above.cells] == ["", "\u2212100.0 MiB · \u221253 %"]
     assert [cell[2] for cell in peak.cells] == ["", "\u221240.0 MiB · \u221212 %"]
     (note,) = comparison.notes
-    assert note.startswith("60.0 MiB more was there when ckpt began than when base did.")
+    assert note.startswith("ckpt began with 60.0 MiB more allocated than base.")
     assert comparison.to_pandas().loc["ckpt", "above_start/difference"] == -100 * MIB
 
 
