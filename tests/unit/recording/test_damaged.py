@@ -172,8 +172,8 @@ def test_when_a_recording_is_read_makes_no_difference(
     ],
     ids=lambda line: repr(line[:40]),
 )
-def test_what_no_recording_has_is_dropped_and_said(line: bytes) -> None:
-    """A line that cannot be is left out and counted; what stands around it is read."""
+def test_impossible_lines_are_dropped_and_counted(line: bytes) -> None:
+    """The lines around them are read."""
     rows = b'{"k":"rows","n":0,"w":6,"t":[1],"s":[0],"v":[[7]]}\n'
 
     session = read(HEAD + COLUMNS + line + b"\n" + rows)
@@ -204,7 +204,7 @@ def test_texts_are_made_plain() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy() -> None:
-    """Whoever opens it learns what to install."""
+    """The error says what to install."""
     with pytest.raises(OptionError, match="pip install -U hfmem-widget"):
         read(HEAD.replace(b'"version":1', b'"version":2'))
 
@@ -305,8 +305,8 @@ def test_empty_folds_of_very_many_series_take_little() -> None:
     assert highest < 64 << 20
 
 
-def test_what_lacks_its_series_can_be_saved_again(tmp_path: Path) -> None:
-    """Of a span, the readings remain of which it is known what they are."""
+def test_a_recording_without_some_series_can_be_saved_again(tmp_path: Path) -> None:
+    """Spans keep the readings whose series are known."""
     lines = b"".join(saved(scripted_run("cpu"))).splitlines(keepends=True)
     at = next(at for at, line in enumerate(lines) if line.startswith(b'{"k":"series"'))
     path = tmp_path / "run.hfmem.jsonl"

@@ -114,8 +114,8 @@ def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
 
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
-def test_a_strangers_text_is_text(text: str, tmp_path: Path) -> None:
-    """In each of a move's places, on the card; and it is no longer than other text."""
+def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
+    """In each field of a move, on the card; with the usual limit of length."""
     bad = Move(text, (Change("peft", text, text),), 1, 1, 1, text, 5, 4.0, 6.0, 7.0)
     back = opened(failed(bad), tmp_path)
 

@@ -92,8 +92,8 @@ def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
-    """Samples, spans, steps, phases, findings and all else come back, whatever the run, also compressed."""
+def test_an_opened_session_equals_the_saved_one(name: str, tmp_path: Path) -> None:
+    """Samples, spans, steps, phases, findings and all else, for every run, also compressed."""
     session = scripted_run(name)
     known = contents(session)
 
@@ -106,8 +106,8 @@ def test_what_is_opened_is_what_was_saved(name: str, tmp_path: Path) -> None:
     assert compressed == whole
 
 
-def test_what_was_live_at_the_peak_comes_back(tmp_path: Path) -> None:
-    """Each place of it, of each device; of very many the smallest as one, so that the sum stays."""
+def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
+    """Each place, of each device; if there are very many, the smallest are one, so that the sum stays."""
     sites = [site(f"a/x.py:{at}", 1 + at % 7) for at in range(3 * MOST_SITES)]
     few, many = with_stacks("few", *sites[:9]), with_stacks("many", *sites)
     assert few.stacks is not None
@@ -168,14 +168,14 @@ def refuse(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.txt", "run", "missing/run.hfmem.jsonl"])
-def test_a_path_that_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
-    """Another ending and a folder that is not there are said in one sentence."""
+def test_an_impossible_path_is_refused(name: str, tmp_path: Path) -> None:
+    """Another ending, or a missing folder, is one sentence."""
     with pytest.raises(OptionError, match=r"name that ends in|cannot be written"):
         scripted_run("short").save(tmp_path / name)
 
 
 def test_versions_are_those_of_where_it_was_recorded(tmp_path: Path) -> None:
-    """A library that was imported while the recording was written stands in its last line."""
+    """A library that was imported during the recording is in its last line."""
     session = Session("run", stopped_at=1.0, software={"python": "3.99", "torch": "0.0.99"})
     path = session.save(tmp_path / "run.hfmem.jsonl")
     before = path.read_text(encoding="utf-8").replace(',"torch":"0.0.99"', "", 1)

@@ -98,8 +98,8 @@ def test_spans_that_overlap_have_tracks_of_their_own() -> None:
     assert tracks["1"] == tracks["3"] == tracks["4"] != tracks["2"]
 
 
-def test_an_open_span_ends_with_what_is_known() -> None:
-    """A run that goes on, or was killed, has slices up to its newest sample."""
+def test_an_open_span_ends_with_the_newest_sample() -> None:
+    """In a run that goes on, or was killed."""
     session = Session("x", spans=Spans([span(1, 2.0, None)]), last_sample=Sample(9.0, ()))
     (slice_,) = of_phase(events_of(session), "X")
 
@@ -161,7 +161,7 @@ def test_findings_are_instants() -> None:
 
 
 def test_a_gap_is_a_slice_of_its_own_track() -> None:
-    """Where nothing was sampled a counter only holds its value: it is said beside it."""
+    """A counter would only hold its value where nothing was sampled."""
     events = trace_of("hour with gaps")
     gaps = [event for event in of_phase(events, "X") if event["name"] == "not sampled"]
 

@@ -41,8 +41,8 @@ def held(main: dict[str, Any]) -> None:
     main.update(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
 
 
-def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:
-    """A variable that is freed is gone, its tensors are dead, and their bytes were told."""
+def test_a_variable_is_deleted_and_its_memory_freed(main: dict[str, Any]) -> None:
+    """Its tensors are dead, and their bytes were predicted."""
     seen = weakref.ref(main["losses"][0])
     released = hfmem_widget.free("losses")
     assert "losses" not in main
@@ -54,10 +54,8 @@ def test_a_variable_goes_and_what_it_kept_is_free(main: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("given", [[[1]], ["errors", 3], [{}]])
-def test_what_is_no_name_is_an_error_that_says_what_is(
-    main: dict[str, Any], given: list[Any]
-) -> None:
-    """And nothing has been freed; as a variable it is none either."""
+def test_an_invalid_name_is_an_error(main: dict[str, Any], given: list[Any]) -> None:
+    """It says what is allowed, and nothing is freed, not even as a variable."""
     told = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
     with pytest.raises(OptionError, match=told):
         hfmem_widget.free(*given)
@@ -67,8 +65,8 @@ def test_what_is_no_name_is_an_error_that_says_what_is(
     assert set(main) == {"losses", "errors"}
 
 
-def test_nothing_is_done_where_nothing_is_named_or_in_a_dry_run(main: dict[str, Any]) -> None:
-    """But told: what goes by a word, and the variables that keep most; or what goes by the name."""
+def test_nothing_is_freed_without_names_or_in_a_dry_run(main: dict[str, Any]) -> None:
+    """It only shows what could be freed: by a word, by the largest variables, or by the name."""
     released, dry = hfmem_widget.free(), hfmem_widget.free("losses", dry_run=True)
     assert set(main) == {"losses", "errors"}
     assert not released.done
@@ -101,10 +99,10 @@ def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
         ("js", "js is a module, not a variable, and cannot be freed"),
     ],
 )
-def test_what_is_not_there_is_an_error_and_nothing_goes(
+def test_an_unknown_name_is_an_error_and_frees_nothing(
     main: dict[str, Any], name: str, said: str
 ) -> None:
-    """One wrong name among several frees nothing, and the error says what is meant."""
+    """One wrong name among several is enough, and the error has a suggestion."""
     main["js"] = sys
     with pytest.raises(OptionError) as raised:
         hfmem_widget.free("losses", name)
@@ -135,8 +133,8 @@ def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, 
     assert not hasattr(sys, "last_traceback")
 
 
-def test_an_error_that_is_being_handled_is_told(main: dict[str, Any]) -> None:
-    """Within an `except` block it says that Python itself still keeps the error."""
+def test_an_error_that_is_being_handled_is_noted(main: dict[str, Any]) -> None:
+    """Within an `except` block Python itself still keeps the error."""
     try:
         int("one")
     except ValueError:
@@ -183,10 +181,10 @@ def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
     assert torch.allocator.calls["empty_cache"] == 1
 
 
-def test_an_error_of_cuda_is_told_and_ends_nothing_of_the_users(
+def test_an_error_of_cuda_becomes_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An error as the cache is emptied becomes a note, and is not raised."""
+    """An error while the cache is emptied is not raised."""
     fake = FakeAllocator()
     monkeypatch.setattr(
         fake,
@@ -335,8 +333,8 @@ def test_what_was_freed_is_told_of_devices_in_use(
     assert [line for line in text.splitlines() if "freed" in line] == told
 
 
-def test_what_was_foretold_and_is_not_measured_is_told() -> None:
-    """As memory that Arrow's allocator keeps; where malloc keeps it, that is told with what returns it."""
+def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
+    """By Arrow's allocator, which keeps them; if malloc does, with the way to return them."""
     change = Change("cpu", "allocated", "private memory", 700 * MIB, 600 * MIB)
     release = Release((), {"cpu": int(250 * MIB)}, done=True, changes=(change,))
 
@@ -348,8 +346,8 @@ def told_by(release: Release) -> str:
     return release_bundle(release)["text/plain"]
 
 
-def test_what_malloc_keeps_is_told() -> None:
-    """With what returns it, where it is much; nothing where the C library does not tell."""
+def test_memory_that_malloc_keeps_is_noted() -> None:
+    """With the way to return it, if it is much; not if the C library has no such figure."""
     told = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
 
     assert told[0].startswith(
@@ -358,8 +356,8 @@ def test_what_malloc_keeps_is_told() -> None:
     assert told[1:] == ["", ""]
 
 
-def test_a_trim_returns_what_arrow_keeps_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a trim does, which the user has asked for by name."""
+def test_a_trim_also_returns_memory_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a trim does, which the user requests by name."""
     calls: list[str] = []
     pool = SimpleNamespace(release_unused=lambda: calls.append("release"))
     fake = SimpleNamespace(default_memory_pool=lambda: pool)

@@ -1,4 +1,4 @@
-"""Who is named for a leak, and where nobody is looked for."""
+"""The names given for a leak, and the cases without a search for them."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def told(*rows: Holder, bound: str = "", before: Before = NOTHING_BEFORE) -> Fin
     return with_holder(finding, Holders(rows, seconds=0.41, bound=bound), before)
 
 
-def test_the_name_that_holds_most_of_it_is_told() -> None:
-    """In the same sentence, with what to do."""
+def test_the_name_that_holds_most_of_it_is_given() -> None:
+    """In the same sentence, with advice."""
     finding = told(row("losses[0..39]", 400, graph_bytes=399 * 2**20, graphs=40), row("x", 150))
 
     assert finding.title.startswith("Allocated memory grows by 12.0 MiB a step since step 6")
@@ -119,8 +119,8 @@ def test_what_grew_is_told_by_who_holds_it(
     ],
     ids=lambda one: one.path,
 )
-def test_what_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None:
-    """Weights, one tensor, another device, or less than a quarter of it."""
+def test_memory_that_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None:
+    """Weights, one tensor, another device, or less than a quarter of the growth."""
     finding = told(held)
 
     assert "hold" not in finding.title
@@ -156,8 +156,8 @@ def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]
     assert "losses[0..39]" in finding.title
 
 
-def test_what_is_held_is_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a twentieth of a second; nothing of it is kept alive."""
+def test_holders_are_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a twentieth of a second; nothing is kept alive by that."""
     monkeypatch.setattr(search, "user_modules", dict)
     module = SimpleNamespace(older=[torch.ones(2**20) for _ in range(10)])
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -175,7 +175,7 @@ def test_what_is_held_is_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyP
 
 
 def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
-    """Where nothing leaks, nobody looks for a holder."""
+    """Without a leak there is no search for holders."""
     session = scripted_run("steps")
     Leaks().report(session, session.spans[0])
 
@@ -183,8 +183,8 @@ def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
     assert session.findings == []
 
 
-def test_a_quiet_watch_looks_for_nobody(scans: list[dict[str, Any]]) -> None:
-    """There is no card to tell it on."""
+def test_a_quiet_watch_searches_for_no_holder(scans: list[dict[str, Any]]) -> None:
+    """It has no card to show one."""
     session, stage = leaking(), Stage("train", gpus=0)
     before, quiet = tuple(session.findings), Leaks(WatchOptions(quiet=True))
     quiet.begin(NO_MONITOR, stage.recorder, session.spans[0])

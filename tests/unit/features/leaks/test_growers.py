@@ -42,7 +42,7 @@ class Watched:
         self._held = scan(variables, **bounds)
 
     def told(self, growth: float, let_go: float = 0) -> tuple[list[str], list[str]]:
-        """Return who is named for so many MiB, and who may be."""
+        """Return the names given for some MiB, and the possible ones."""
         new = self._names.new(self.variables)
         added = {
             name: 1 - self._lengths[name] / max(length, 1)
@@ -81,7 +81,7 @@ MAKE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
-    """Beside one of the same size and kind that nobody touched."""
+    """Not one of the same size and kind that did not change."""
     make = MAKE[kind]
     watched = Watched({"older": [make() for _ in range(10)], "kept": []})
     before = scan(watched.variables).explained()["cpu"]
@@ -123,7 +123,7 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] 
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
-def test_what_grew_in_any_container_is_named(kind: str) -> None:
+def test_growth_in_any_container_is_named(kind: str) -> None:
     """Several of its rows together, and by its own name."""
     make, add = CONTAINERS[kind]
     watched = Watched({"older": [torch.ones(LARGE) for _ in range(16)], "kept": make()})
@@ -135,8 +135,8 @@ def test_what_grew_in_any_container_is_named(kind: str) -> None:
     assert name.startswith("kept")
 
 
-def test_what_was_replaced_item_by_item_has_not_grown() -> None:
-    """A ring of the newest holds as much as before, of other objects."""
+def test_a_list_with_replaced_items_has_not_grown() -> None:
+    """A ring of the newest items holds as much as before."""
     ring = deque([torch.ones(LARGE) for _ in range(20)], maxlen=20)
     watched = Watched({"ring": ring, "kept": []})
     for _ in range(20):
@@ -166,8 +166,8 @@ MADE: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_lists_are_named_for_what_was_added_to_them(name: str) -> None:
-    """However much they held before; neither is sure of two of which either may be loaded data."""
+def test_lists_are_named_for_their_growth(name: str) -> None:
+    """Whatever they held before; with two candidates that may be loaded data, neither is certain."""
     before, change, sure, may = MADE[name]
     watched = Watched({each: tensors(count) for each, count in before.items()})
     change(watched.variables)
@@ -241,10 +241,10 @@ def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None
         ("first", "list", ["first"]),  # numbers may have been added to a list in it
     ],
 )
-def test_a_list_that_did_not_become_longer_is_not_said_to_grow(
+def test_a_list_of_the_same_length_may_only_be_a_guess(
     path: str, dtype: str, found: list[str]
 ) -> None:
-    """What its items hold may have: that is a guess."""
+    """The memory of its items may have grown."""
     row = Holder(path, "tensors", "cpu", 80 * 2**20, 20, (), dtype)
     before = Before(Holders(()), new={"first"}, idle={"first"})
     sure, may = growers(Holders((row,)), before, 70 * MIB)
@@ -252,8 +252,8 @@ def test_a_list_that_did_not_become_longer_is_not_said_to_grow(
     assert ([row.path for row, _ in sure], [row.path for row, _ in may]) == ([], found)
 
 
-def test_a_sample_of_a_list_that_nobody_touched_is_not_taken_for_growth() -> None:
-    """Numbers are weighed by a sample, which is off by a few per cent."""
+def test_sampling_errors_are_not_growth() -> None:
+    """Numbers are estimated by a sample, which is off by a few per cent."""
     kind: Any = "Python objects"
     then, now = (Holder("ids", kind, "cpu", size * 2**20, 9, (), "list") for size in (1000, 1030))
     before = Before(Holders((then,)), added={"ids": 0.0})

@@ -1,4 +1,4 @@
-"""What is said of a session in which memory grows, and of one in which it does not."""
+"""The findings on sessions in which memory grows, and on those in which it does not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = "cuda:0"
 
 
 def leaks(session: Session, span: Span) -> tuple[Finding, ...]:
-    """Return what is said of growth in a span."""
+    """Return the findings of growth in a span."""
     return tuple(one for one in growth(session, span) if isinstance(one, Finding))
 
 
@@ -104,8 +104,8 @@ def test_the_sentence_names_the_device_and_when_it_is_full(
     assert finding.severity == ("critical" if "full in" in finding.title else "warn")
 
 
-def test_of_very_many_blocks_all_of_the_growth_is_told() -> None:
-    """Each of 1,200 requests leaves a MiB; every third is looked at."""
+def test_all_growth_of_very_many_blocks_is_counted() -> None:
+    """Each of 1,200 requests leaves a MiB; every third is read."""
     stage = Stage("server", gpus=1)
     with stage.span("cell", "serve"):
         for request in range(1, 1201):
@@ -118,8 +118,8 @@ def test_of_very_many_blocks_all_of_the_growth_is_told() -> None:
     assert int(str(finding.evidence["grown"])) > 1100 * MIB
 
 
-def test_the_bounds_are_told_where_they_differ() -> None:
-    """Among noise the slope is known less well."""
+def test_the_bounds_are_given_if_they_differ() -> None:
+    """The slope is less certain with noise."""
     rng = np.random.default_rng(3)
     session = trained(lambda step: 500 + 12.5 * step + float(rng.normal(0, 10)), 80)
     (finding,) = leaks(session, session.spans[0])
@@ -131,8 +131,8 @@ def test_the_bounds_are_told_where_they_differ() -> None:
     assert low < 12.5 * MIB < high
 
 
-def test_what_a_step_needs_meanwhile_must_fit_too() -> None:
-    """It is full when a step's peak no longer fits, not when its end does not."""
+def test_the_peak_of_a_step_must_fit_too() -> None:
+    """The device is full when a step's peak no longer fits, not its end."""
     stage, needed = Stage("train", gpus=1), 40 * GIB
     with stage.span("cell", "train"), stage.span("train", "train"):
         for step in range(1, 41):
@@ -206,8 +206,8 @@ def test_growth_is_told_where_it_lasts_and_nothing_explains_it(
     )
 
 
-def test_growth_since_the_middle_is_told_since_then() -> None:
-    """What was flat before is not of it."""
+def test_growth_since_the_middle_begins_there() -> None:
+    """The flat part before is left out."""
     (trend,) = trends_of(trained(lambda step: 500 + 5.0 * max(0, step - 30), 80))
 
     assert trend.first == pytest.approx(30, abs=2)
@@ -241,8 +241,8 @@ def blocks(stage: Stage) -> None:
         (blocks, "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far"),
     ],
 )
-def test_growth_is_told_by_what_makes_it(play: Callable[[Stage], None], said: str) -> None:
-    """By evaluations, or by blocks of one label."""
+def test_growth_is_given_per_span_that_causes_it(play: Callable[[Stage], None], said: str) -> None:
+    """Per evaluation, or per block of one label."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"):
         play(stage)
@@ -252,8 +252,8 @@ def test_growth_is_told_by_what_makes_it(play: Callable[[Stage], None], said: st
     assert said in finding.title
 
 
-def test_a_loop_without_spans_is_told_by_its_optimizers_steps() -> None:
-    """What nothing explains is measured after each; what comes with gradients does not count."""
+def test_a_loop_without_spans_is_judged_by_its_optimizers_steps() -> None:
+    """By the unexplained memory after each; memory that comes with gradients does not count."""
     stage = Stage("loop", gpus=1)
     with stage.span("cell", "loop"):
         for step in range(40):
@@ -268,8 +268,8 @@ def test_a_loop_without_spans_is_told_by_its_optimizers_steps() -> None:
     assert finding.evidence["slope"] == pytest.approx(25 * MIB, rel=0.05)
 
 
-def test_what_nobody_can_call_a_loop_is_not_judged() -> None:
-    """A cell that loads a model grows all the time, and means to."""
+def test_a_cell_without_a_loop_is_not_judged() -> None:
+    """A cell that loads a model is supposed to grow."""
     stage = Stage("load", gpus=1)
     with stage.span("cell", "load"):
         for shard in range(40):
@@ -285,8 +285,8 @@ def test_no_scripted_run_leaks(name: str) -> None:
     assert kinds == (kinds if "leak" in name else set())
 
 
-def test_a_run_of_any_length_is_told() -> None:
-    """Where steps are kept together, each group has what was allocated after its last."""
+def test_a_run_of_any_length_is_judged() -> None:
+    """Groups of steps have the allocated bytes after their last step."""
     session = scripted_run("short")
     for step in range(1, 20_001):
         allocated = (500 + 0.01 * step) * MIB
@@ -302,7 +302,7 @@ def test_a_run_of_any_length_is_told() -> None:
 
 
 def test_readings_that_are_missing_are_left_out() -> None:
-    """A NaN is no number to reckon with."""
+    """A NaN is not a reading."""
     stage = Stage("train", gpus=1)
     session = trained(leaking, stage=stage)
     column = session.steps.columns.index(f"{GPU}/after")
@@ -358,7 +358,7 @@ def test_readings_of_one_instant_are_no_fault() -> None:
         trend_in(ComparablePoints("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
 
 
-def test_growth_by_little_is_told_in_small_units() -> None:
+def test_small_growth_is_given_in_small_units() -> None:
     """Not as 0.00 MiB."""
     stage = Stage("run", gpus=0)
     with stage.span("cell", "run") as span:

@@ -19,7 +19,7 @@ Edges = list[tuple[float, float]]
 
 
 def ran(before: float, after: float, device: str = GPU) -> tuple[Session, Span]:
-    """Return a run of a cell that found and left so many MiB."""
+    """Return a run of a cell that began with some MiB and left others."""
     stage = Stage("cell", gpus=1 if device == GPU else 0)
     stage.hold({device: before * MIB}, 0.1)
     with stage.span("cell", "cell"):
@@ -29,7 +29,7 @@ def ran(before: float, after: float, device: str = GPU) -> tuple[Session, Span]:
 
 
 def told(edges: Edges, device: str = GPU) -> tuple[Finding, ...]:
-    """Return what is said of the last of some runs."""
+    """Return the finding on the last of some runs."""
     *earlier, last = edges
     records = [record_of(*ran(*one, device)) for one in earlier]
     return reruns(*ran(*last, device), records)
@@ -45,8 +45,8 @@ def test_each_of_many_runs_left_as_much_more() -> None:
     assert finding.evidence["each"] == 120 * MIB
 
 
-def test_what_other_cells_left_in_between_is_not_its_own() -> None:
-    """Of each rise, it is told what this cell left."""
+def test_memory_of_cells_in_between_is_not_its_own() -> None:
+    """Only what this cell left counts in each rise."""
     (finding,) = told([(0, 20), (1020, 1040), (2040, 2060), (3060, 3080), (4080, 4100)])
 
     assert "20.0 MiB more on cuda:0: 80.0 MiB in total" in finding.title
@@ -65,8 +65,8 @@ HEALTHY: dict[str, Edges] = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_what_does_not_add_up_run_by_run_is_left_alone(name: str) -> None:
-    """It must be there run after run, alike, and on top of the one before."""
+def test_memory_that_does_not_add_up_run_by_run_is_ignored(name: str) -> None:
+    """It must be similar in each run, on top of the run before."""
     assert told(HEALTHY[name]) == ()
 
 
@@ -93,14 +93,14 @@ FIVE_RUNS: Edges = [(120 * run, 120 * run + 120) for run in range(6)]
 
 
 def advised(mib: float, *, device: str = GPU, bound: str = "") -> str:
-    """Return what is advised where names lead to so many of the 600 MiB that five runs left."""
+    """Return the advice if names lead to some of the 600 MiB that five runs left."""
     (finding,) = told(FIVE_RUNS)
     row = Holder("net", "weights", device, int(mib * MIB), 1, (1,), "float32")
     return " ".join(with_names(finding, Holders((row,), bound=bound)).advice)
 
 
-def test_what_no_name_leads_to_is_said_so() -> None:
-    """Models in cycles: the variable has the newest, and nobody the four before."""
+def test_memory_without_a_name_is_noted() -> None:
+    """Models in cycles: the variable has the newest, and no name the four before."""
     assert advised(120).startswith(
         "No name leads to at least 480.0 MiB of it: %memholders --free garbage frees what waits for Python's "
         "garbage collector, which may be all of that."
@@ -109,8 +109,8 @@ def test_what_no_name_leads_to_is_said_so() -> None:
 
 
 @pytest.mark.parametrize(("mib", "bound"), [(600, ""), (5000, ""), (120, "out of time")])
-def test_where_names_may_hold_it_no_reason_is_given(mib: float, bound: str) -> None:
-    """Nor where the search ended early; where to look is said all the same."""
+def test_without_a_certain_name_no_cause_is_given(mib: float, bound: str) -> None:
+    """Nor if the search ended early; the advice where to look is given in both cases."""
     advice = advised(mib, bound=bound)
 
     assert advice.startswith("%memholders lists what holds it")
@@ -125,8 +125,8 @@ def test_where_names_may_hold_it_no_reason_is_given(mib: float, bound: str) -> N
         ([600] * 3, " in total."),
     ],
 )
-def test_the_names_that_hold_as_much_are_told(mib: list[int], said: str) -> None:
-    """One or two, as what it may be; several that hold it together, or many, say nothing of it."""
+def test_names_that_hold_as_much_are_given(mib: list[int], said: str) -> None:
+    """One or two, as possible ones; several that hold it together, or many, are not given."""
     (finding,) = told(FIVE_RUNS)
     rows = tuple(
         Holder(f"kept[{at}]", "tensors", GPU, int(size * MIB), 1, (1,), "float32")

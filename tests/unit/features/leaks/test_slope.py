@@ -41,8 +41,8 @@ def test_the_bounds_hold_as_often_as_they_say() -> None:
     assert 0.92 < held / 400 < 0.99
 
 
-def test_readings_that_remember_widen_the_bounds() -> None:
-    """What repeats the reading before is no independent witness: the bounds still hold."""
+def test_correlated_readings_widen_the_bounds() -> None:
+    """A reading that repeats the one before is not independent, and the bounds still hold."""
     held, widths = 0, []
     for seed in range(200):
         row = noise(seed=seed)
@@ -84,8 +84,8 @@ def test_growth_goes_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_what_else_rises_is_no_growth(name: str) -> None:
-    """Steps, plateaus, teeth and noise have a slope too."""
+def test_other_rises_are_not_growth(name: str) -> None:
+    """Steps, plateaus, sawtooths and noise have a slope, too."""
     assert not goes_on(x(), NONE[name])
 
 
@@ -103,8 +103,8 @@ def test_growth_goes_on_where_readings_are_far_apart() -> None:
     [np.where(SHARED > 120, 80.0, 0.0), 1 - np.exp(-SHARED / 40), np.minimum(SHARED, 100)],
     ids=["one step", "ever slower", "a plateau"],
 )
-def test_what_is_none_is_none_where_readings_are_far_apart(levels: Floats) -> None:
-    """What happened between two readings is one rise, however long they are apart."""
+def test_rises_between_distant_readings_are_not_growth(levels: Floats) -> None:
+    """A change between two readings is one rise, however far apart they are."""
     assert not goes_on(SHARED, levels)
 
 
@@ -113,16 +113,16 @@ BUCKETS = 100.0 * (1 + x() // 10)
 
 
 @pytest.mark.parametrize("tokens", [TOKENS, np.sort(TOKENS), BUCKETS])
-def test_what_goes_with_the_size_is_taken_off(tokens: Floats) -> None:
-    """Whatever the order of the batches, and whether it leaks beside or not."""
+def test_memory_that_follows_the_batch_size_is_subtracted(tokens: Floats) -> None:
+    """Whatever the order of the batches, with a leak or without."""
     for per_step in (0.0, 2.0):
         corrected = without_size(50 + 0.3 * tokens + per_step * x(), tokens)
         assert corrected is not None
         assert np.diff(corrected) == pytest.approx(np.full(59, per_step))
 
 
-def test_a_size_that_rises_like_time_cannot_be_told_from_it() -> None:
-    """Then nothing is said, rather than something wrong."""
+def test_a_batch_size_that_rises_like_time_cannot_be_separated_from_it() -> None:
+    """Then there is no finding rather than a wrong one."""
     assert without_size(3.0 * x(), 100 + 8 * x()) is None
 
 

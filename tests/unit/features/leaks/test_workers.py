@@ -1,4 +1,4 @@
-"""What is said of a DataLoader's workers: what they hold, and that it grows."""
+"""The findings on a DataLoader's workers: the memory that they hold, and its growth."""
 
 from __future__ import annotations
 
@@ -110,10 +110,10 @@ def test_healthy_workers_are_not(
         ),
     ],
 )
-def test_the_card_tells_what_children_held(
+def test_the_card_has_the_memory_of_children(
     workers: int, others: int, shared: float, who: str
 ) -> None:
-    """How many there were, what they are, how it is counted, and how much of it is shared memory."""
+    """Their number and kind, the way of counting, and the share of shared memory."""
     session, span = loaded(
         lambda _: 2 * GIB, workers=lambda _: workers, others=others, shared=shared
     )
@@ -124,8 +124,8 @@ def test_the_card_tells_what_children_held(
     assert who in card["text/html"]
 
 
-def test_a_session_without_children_says_nothing_of_them() -> None:
-    """It has no series of theirs; a shell command with little is no worker."""
+def test_a_session_without_children_has_no_figures_of_them() -> None:
+    """Nor series; a shell command with little memory is not a worker."""
     assert not children_text(*loaded(lambda _: 8 * MIB, workers=lambda _: 0, others=1))
     stage = Stage("quiet", gpus=0)
     with stage.span("cell", "quiet") as cell:
@@ -183,8 +183,8 @@ def lines_of(session: Session, span: Span) -> dict[str, float]:
     return {scene.name(line): max(high for _, high in line.points) for line in scene.lines}
 
 
-def test_the_hosts_chart_has_a_line_of_what_children_held() -> None:
-    """It says how their memory is counted, and the page gets the same column."""
+def test_the_hosts_chart_has_a_line_for_children() -> None:
+    """Its label has the way of counting, and the page gets the same column."""
     session, span = loaded(copying)
 
     assert lines_of(session, span)["child processes (PSS)"] == pytest.approx(copying(59))
