@@ -131,15 +131,9 @@ def label_of(session: Session, device: Device, metric: str) -> str:
     return plain(session.series[index].label if index is not None else "") or metric
 
 
-def samples_in(session: Session, span: Span) -> int:
-    """Return the number of samples in a span."""
-    return session.between(span.start, end_of(session, span)).samples
-
-
 def peak_of(session: Session, span: Span, key: str) -> Peak:
     """Return the peak of a series in a span: that of the ledger, or else of the samples so far."""
-    exact = span.peaks.get(key)
-    return exact or Peak(session.highest_in(span.id, key), "sampled")
+    return span.peaks.get(key) or Peak(session.highest_in(span.id, key), "sampled")
 
 
 def outcome_of(session: Session, span: Span) -> str:

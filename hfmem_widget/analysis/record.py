@@ -116,11 +116,6 @@ class Record:
         return self.label or self.title
 
     @property
-    def is_code(self) -> bool:
-        """Whether its name is a line of code."""
-        return not self.label and self.identity.startswith(UNLABELLED)
-
-    @property
     def moved(self) -> tuple[DeviceRecord, ...]:
         """The devices that it changed, or else the one with the highest peak; of ranks that of them all."""
         if self.worst_rank is not None:

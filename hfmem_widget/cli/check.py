@@ -46,9 +46,11 @@ def check(arguments: Namespace) -> int:
         return _print(*found, as_json=arguments.json)
     if is_pickle(path):
         snapshot: Snapshot = open_path(path)
-        of_it = _rows_of_snapshot(snapshot), list(_damaged_segments(snapshot))
-        notes = [*snapshot.notes]
-        return _print(*of_it, (), notes, as_json=arguments.json)
+        segments = snapshot.memory_map.segments
+        off = sum(sum(block.size for block in each.blocks) != each.size for each in segments)
+        damage = [f"{format_counted(off, 'segment')} whose blocks do not add up"] if off else []
+        rows, notes = _rows_of_snapshot(snapshot), list(snapshot.notes)
+        return _print(rows, damage, (), notes, as_json=arguments.json)
     reader = read_lines(path)
     session = session_of(path, reader)
     has_no_end = reader.end is None and not session.running
@@ -96,13 +98,6 @@ def _rows_of_snapshot(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "" if at else "history", f"{peak.device} {history_text(peak)}"
     for at, peak in enumerate(peaks[:MOST_DEVICES]):
         yield "" if at else "peaks", f"{peak.device} {peak_text(peak.peak)}"
-
-
-def _damaged_segments(snapshot: Snapshot) -> Iterator[str]:
-    segments = snapshot.memory_map.segments
-    damaged = [each for each in segments if sum(block.size for block in each.blocks) != each.size]
-    if damaged:
-        yield f"{format_counted(len(damaged), 'segment')} whose blocks do not add up"
 
 
 def _when(seconds: float) -> str:

@@ -260,9 +260,7 @@ def _caches_in(outputs: Any) -> list[object]:
     if isinstance(outputs, Mapping):
         # Not read by attribute: transformers 5 warns of old names once, and that warning belongs to the user.
         return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
-    if type(outputs) is tuple:
-        return list(filter(is_cache, outputs))
-    return []
+    return list(filter(is_cache, outputs)) if type(outputs) is tuple else []
 
 
 def _number(count: Any) -> float:

@@ -167,8 +167,7 @@ class Load:
 
     def _count_bytes(self) -> None:
         if self._bytes:
-            recorder = self._monitor.recorder(self._session)
-            recorder.count(self._shard, {"bytes": self._bytes})
+            self._monitor.recorder(self._session).count(self._shard, {"bytes": self._bytes})
             self._bytes = 0.0
 
 

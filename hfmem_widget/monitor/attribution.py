@@ -344,8 +344,7 @@ class Caches:
         held: ByDevice = {}
         for _, device, size, _ in storages.values():
             if device != MANAGED:
-                parts = held.setdefault(device, {"kv_cache": 0.0})
-                parts["kv_cache"] += size
+                held.setdefault(device, {"kv_cache": 0.0})["kv_cache"] += size
         return held
 
     def _read(self, cache: Any) -> None:

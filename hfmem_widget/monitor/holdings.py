@@ -242,12 +242,9 @@ def _found_again(
         for inner in _all_of(module, "modules"):
             for name, candidate in inner._parameters.items():  # noqa: SLF001  (else each is given a long name)
                 if candidate is parameter:
-                    return partial(_of_module, weakref.ref(inner), name)
+                    owner = weakref.ref(inner)
+                    return lambda: getattr(owner(), name, None)
     return lambda: None
-
-
-def _of_module(reference: weakref.ref[Any], name: str) -> Any:
-    return getattr(reference(), name, None)
 
 
 def _of_optimizer(reference: weakref.ref[Any], group: int, at: int) -> Any:

@@ -123,8 +123,7 @@ class Ticker:
     def _run(self) -> None:
         try:
             while not self.stopping:
-                delay = self.step()
-                self._wake.wait(delay)
+                self._wake.wait(self.step())
                 self._wake.clear()
         except BaseException as error:  # noqa: BLE001  (nothing above a thread could catch it)
             self.failure = error

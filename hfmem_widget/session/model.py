@@ -142,8 +142,7 @@ class Series:
 
     def __post_init__(self) -> None:
         if not self.label and self.metric in TABLE:
-            row = row_of(self.device, self.metric)
-            label = row.called(is_host=":" not in self.device)
+            label = row_of(self.device, self.metric).called(is_host=":" not in self.device)
             object.__setattr__(self, "label", label)
 
     @property

@@ -10,11 +10,11 @@ from itertools import accumulate
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import (
     Facts,
+    end_of,
     facts_of,
     findings_of,
     outcome_of,
     ran_out,
-    samples_in,
 )
 from hfmem_widget.analysis.others import Movement, children_text, movement, untouched_text
 from hfmem_widget.session import Polling, Session, Span, outermost
@@ -91,7 +91,8 @@ def card_bundle(
         what_fits = moves_table(session.moves, advice, can_write=session.is_of_here)
     picture = ""
     if not with_chart:
-        samples = format_counted(samples_in(session, span), "sample")
+        part = session.between(span.start, end_of(session, span))
+        samples = format_counted(part.samples, "sample")
         short = f"Too short to chart: {samples} in {duration_text(session, span)}."
         picture = sparkline(session, span) or kit.note(short).html
     texts = (kv_cache_text, children_text, untouched_text)

@@ -175,9 +175,8 @@ class _Ghosts(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
 
 def _nf4_double(numel: int) -> tuple[int, ...]:
     scales = math.ceil(numel / BLOCK)
-    of_scales = (
-        math.ceil(scales / 256) * 4
-    )  # each scale of 256 scales, which have a table and an offset
+    # Each scale of 256 scales, which have a table and an offset.
+    of_scales = math.ceil(scales / 256) * 4
     return (math.ceil(numel / 2), scales, of_scales, _CODE, 256 * 4, 4)
 
 

@@ -42,9 +42,8 @@ TIMED: Final = 3  # steps whose median is returned, after two others
 ENOUGH: Final = 10.0  # seconds after which no further step is timed
 
 _OUT_OF_MEMORY: Final = re.compile("out of memory|not enough memory|allocate memory|ALLOC_FAILED")
-_KILLED: Final = (
-    -9
-)  # the code of a process that the kernel has killed, for example for the host's memory
+# The code of a process that the kernel has killed, for example for the host's memory.
+_KILLED: Final = -9
 
 
 def tried_step(

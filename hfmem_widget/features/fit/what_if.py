@@ -40,8 +40,7 @@ def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | 
     setting, seen = training.setting, training.seen
     if training.others or setting.length < LEAST or (seen is not None and not seen.length):
         return None
-    config = getattr(training.model, "config", None)
-    sizes, checks = _sizes(setting, positions_of(config))
+    sizes, checks = _sizes(setting, positions_of(getattr(training.model, "config", None)))
     known: list[Variant] = []
     with suppress(TimeoutError, KeyboardInterrupt):
         for changed in _settings(training.model, setting):

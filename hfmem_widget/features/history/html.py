@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
-from hfmem_widget.analysis.record import DeviceRecord, Record
+from hfmem_widget.analysis.record import UNLABELLED, DeviceRecord, Record
 from hfmem_widget.features.history.model import CellHistory, drift
 from hfmem_widget.text import format_bytes, format_counted, format_duration
 from hfmem_widget.view import html as kit
@@ -105,7 +105,8 @@ def _rows(runs: Sequence[Record], count: str, *, with_device: bool) -> Iterator[
 
 
 def _name(run: Record) -> kit.Fragment:
-    return kit.code(run.name) if run.is_code else kit.shown(run.name, MOST_OF_NAME)
+    is_code = not run.label and run.identity.startswith(UNLABELLED)
+    return kit.code(run.name) if is_code else kit.shown(run.name, MOST_OF_NAME)
 
 
 def _figures(use: DeviceRecord, runs: Sequence[Record]) -> tuple[Cell, Cell]:

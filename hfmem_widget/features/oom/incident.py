@@ -283,8 +283,7 @@ def report_on(
         path = tuple(by_id.get(noted_span.id, noted_span) for noted_span in path)
     incident = incident_of(session, failure, event, sample, path=path, span=span)
     if not incident.capability:
-        capability = observer.describe(incident.device.key)[1]
-        incident = replace(incident, capability=capability)
+        incident = replace(incident, capability=observer.describe(incident.device.key)[1])
     diagnosis = diagnose(incident)
     advice = advise(incident, diagnosis)
     return Report(incident, diagnosis, advice, event is not None, sample.time)

@@ -168,8 +168,7 @@ class FileRecording(Companion):
 
     def _take(self, session: Session, samples: Sequence[Sample]) -> None:
         """Keep samples until they are written; on the poller's thread."""
-        overflow = len(self._waiting) + len(samples) - MOST_WAITING
-        self._lost += max(0, overflow)
+        self._lost += max(0, len(self._waiting) + len(samples) - MOST_WAITING)
         self._waiting.extend(samples)
         if self._member is not None and self._has_news(session):
             self._ticker.tick_now(0.0)

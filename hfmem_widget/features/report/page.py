@@ -52,9 +52,8 @@ LARGEST = 1_500_000  # bytes of a page with the live chart
 _SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
 _STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most behind the frame
-_NO_YEAR = (
-    2.0**37
-)  # seconds since the epoch that `datetime` cannot represent; a recording may have any
+# Seconds since the epoch that `datetime` cannot represent; a recording may have any.
+_NO_YEAR = 2.0**37
 
 MOST_BYTES, MOST_STEP_BYTES = 8 << 20, 300_000  # of samples and of steps, before compression
 MOST_SPANS = 400

@@ -89,8 +89,7 @@ class _Stacks:
     def place(self, stack: Frames | None) -> int:
         place = self._by_list.get(id(stack), -1)
         if place < 0 and stack is not None:
-            key = tuple(map(id, stack))
-            place = self._by_frames.setdefault(key, len(self.frames))
+            place = self._by_frames.setdefault(tuple(map(id, stack)), len(self.frames))
             self._by_list[id(stack)] = place
             if place == len(self.frames):
                 self.frames.append(stack)

@@ -53,9 +53,8 @@ def scan(
     """
     began = time.perf_counter()
     with ExitStack() as stack:
-        if (
-            gc.isenabled()
-        ):  # else our own objects would make it collect the memory that is to be found
+        # Else our own objects would make it collect the memory that is to be found.
+        if gc.isenabled():
             gc.disable()
             stack.callback(gc.enable)
         stack.enter_context(tensors.unnoticed())

@@ -169,9 +169,8 @@ class Word:
     is_above: bool = True  # or below its level
     is_boxed: bool = False  # with a background, since data may lie behind it
     is_off: bool = False  # away from a mark at its point
-    points_at: float = (
-        math.nan
-    )  # the height of the point that a line leads to; the word is bold then
+    points_at: float = math.nan
+    """The height of the point that a line leads to; the word is bold then."""
 
 
 @dataclass(frozen=True, slots=True)

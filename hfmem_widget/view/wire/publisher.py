@@ -137,8 +137,7 @@ class Publisher:
         )
         before, self._judged = self._judged, judged(self._session)
         message |= {name: rows for name, rows in self._judged.items() if rows != before[name]}
-        ranks = self._news_of_ranks(now)
-        self._pass_on(now, *protocol.with_ranks(message, buffers, ranks))
+        self._pass_on(now, *protocol.with_ranks(message, buffers, self._news_of_ranks(now)))
         self._spans |= {span.id: span for span in changed}
 
     def _snapshot(self, now: float, detail: Detail) -> tuple[protocol.Message, protocol.Buffers]:
