@@ -14,7 +14,11 @@ export interface Finding {
   /** Where and when it was, where that is told. */
   device: string | null;
   time: number | null;
+  /** How many bytes names keep of what is not attributed, by seconds; where that was found. */
+  kept?: Kept[];
 }
+
+export type Kept = [seconds: number, bytes: number];
 
 const GUIDES = ["budget", "trend", "oom"] as const;
 
@@ -35,21 +39,34 @@ export interface Guide {
 const MOST_FINDINGS = 8;
 const MOST_GUIDES = 30;
 const MOST_LETTERS = 240;
+const MOST_KEPT = 64;
 /** Bytes and seconds beyond this are no reading of anything. */
 const MOST_FIGURE = 2 ** 60;
 
 export function decodeFindings(told: unknown): Finding[] {
-  return someOf(told, MOST_FINDINGS, ({ kind, severity, title, span, device, time }): Finding | null => {
-    const known = SEVERITIES.find((each) => each === severity);
-    if (known === undefined || typeof kind !== "string" || typeof title !== "string") return null;
-    return {
-      kind,
-      severity: known,
-      title: title.slice(0, MOST_LETTERS),
-      span: numberOr(span, null),
-      device: typeof device === "string" ? device : null,
-      time: numberOr(time, null),
-    };
+  return someOf(
+    told,
+    MOST_FINDINGS,
+    ({ kind, severity, title, span, device, time, kept }): Finding | null => {
+      const known = SEVERITIES.find((each) => each === severity);
+      if (known === undefined || typeof kind !== "string" || typeof title !== "string") return null;
+      return {
+        kind,
+        severity: known,
+        title: title.slice(0, MOST_LETTERS),
+        span: numberOr(span, null),
+        device: typeof device === "string" ? device : null,
+        time: numberOr(time, null),
+        ...(kept === undefined ? {} : { kept: decodeKept(kept) }),
+      };
+    },
+  );
+}
+
+function decodeKept(told: unknown): Kept[] {
+  return someOf(told, MOST_KEPT, ({ 0: seconds, 1: bytes }): Kept | null => {
+    const point: Kept = [numberOr(seconds, Number.NaN), numberOr(bytes, Number.NaN)];
+    return point.some(Number.isNaN) ? null : point;
   });
 }
 
