@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
+from hfmem_widget.analysis.kept import kept_at, with_kept
 from hfmem_widget.analysis.others import UNTOUCHED, children_words, kept_text
 from hfmem_widget.analysis.parts import (
     LABELS,
@@ -256,7 +257,7 @@ class _OnDevice:
         allocated, reserved = read("allocated"), read("reserved")
         is_shared = self._device.shared > 0
         parts = parts_of(read, self._device.total, is_host=is_host, is_shared=is_shared)
-        parts = with_made(parts, made)
+        parts = with_kept(with_made(parts, made), *kept_at(self._session, self._device.key, [time]))
         sizes = {metric: read(metric) for metric in NOTES}
         sizes["beyond"] = sum(part.bytes for part in parts if part.name in HELD) - allocated
         sizes["private_pools"] = min(read("private_pools"), reserved - allocated)

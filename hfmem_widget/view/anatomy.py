@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hfmem_widget.analysis.anatomy import END_MOMENT, NOW, end_of
-from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.anatomy import END_MOMENT, NOW
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
-from hfmem_widget.session import HELD, Anatomy, Contents, Part, Session, Span
+from hfmem_widget.session import HELD, Anatomy, Contents
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import format_bytes, format_count, format_share, plain
 from hfmem_widget.view import html as kit
@@ -29,8 +28,6 @@ BESIDE_UP_TO = 2.0  # bytes of all users for one of the process up to which a ba
 DRAWN_FROM = 0.15  # share of the capacity from which a bar of all of it shows more than a thin line
 LEAST_DRAWN = 0.003  # share of a bar below which a part is too thin to be seen
 LEAST_SEEN = 0.02  # share of the process's memory from which a part has a label below the bar
-AS_MUCH = 0.1  # share by which unattributed memory may differ between the peak and the end
-KEPT = "kept"
 
 _FIGURE = re.compile(r"[\d.,]+ [KMGTP]iB")
 MOST_NAMES = 3
@@ -117,15 +114,11 @@ def _bars(anatomies: Sequence[Anatomy]) -> kit.Fragment:
     return kit.Fragment(f"<div>{rows}{scale}</div>")
 
 
-def _colour_of(part: Part) -> str:
-    return palette.PARTS.get(part.name, palette.KEPT)
-
-
 def _bar(
     anatomy: Anatomy, names: Sequence[str], full: float, *, height: int = 16, style: str = ""
 ) -> str:
     pieces = (
-        (_colour_of(part), part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in anatomy.parts
         if part.name in names and part.bytes >= LEAST_DRAWN * full
     )
@@ -197,32 +190,10 @@ def text_if_known(value: float, text: str) -> str:
     return "" if math.isnan(value) else text
 
 
-def kept_of(session: Session, span: Span, peak: Anatomy) -> Part | None:
-    """Return the unattributed memory that a search found a name to have added; None if it found none.
-
-    The search was at the end, so it counts only where about as much was unattributed at the peak.
-    """
-    for finding in findings_of(session, span):
-        grown = finding.evidence.get("holder_grown")
-        if finding.evidence.get("device") != peak.device.key or not isinstance(grown, int | float):
-            continue
-        end = end_of(session, span, peak.device).bytes("unattributed")
-        rest = peak.bytes("unattributed")
-        if abs(rest - end) <= AS_MUCH * end and grown <= (1 + AS_MUCH) * rest:
-            holder = plain(str(finding.evidence.get("holder", "")), NAME)
-            return Part(KEPT, f"kept by {holder}", min(grown, rest))
-    return None
-
-
-def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.Fragment:
+def bar_of(anatomy: Anatomy, capacity: float) -> kit.Fragment:
     """Return the memory at the peak as one bar with its labels; nothing where it is unknown."""
-    names, free = (*drawn_parts([anatomy]), KEPT), anatomy.bytes("free")
-    known: list[Part] = []
-    for part in anatomy.parts:
-        if kept is not None and part.name == "unattributed":
-            known += [kept, replace(part, bytes=part.bytes - kept.bytes)]
-        elif part.name != "free":
-            known.append(part)
+    names, free = drawn_parts([anatomy]), anatomy.bytes("free")
+    known = [part for part in anatomy.parts if part.name != "free"]
     parts = [part for part in known if part.name in names]
     used = sum(part.bytes for part in parts)
     # The bar is as wide as the capacity, or as the memory in use where that is little of it.
@@ -233,7 +204,7 @@ def bar_of(anatomy: Anatomy, capacity: float, kept: Part | None = None) -> kit.F
     bar = _bar(replace(anatomy, parts=tuple(parts)), names, full, height=18, style=ground)
     least = LEAST_SEEN * sum(part.bytes for part in parts if part.name not in BESIDE)
     labels: list[kit.Content] = [
-        kit.marked(_colour_of(part), f"{part.label} {format_bytes(part.bytes)}")
+        kit.marked(palette.PARTS[part.name], f"{part.label} {format_bytes(part.bytes)}")
         for part in parts
         if part.bytes >= least
     ]

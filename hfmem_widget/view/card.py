@@ -29,7 +29,7 @@ from hfmem_widget.text import (
     unit_for,
 )
 from hfmem_widget.view import html as kit
-from hfmem_widget.view.anatomy import bar_of, kept_of, parts_text, text_if_known
+from hfmem_widget.view.anatomy import bar_of, parts_text, text_if_known
 from hfmem_widget.view.chart.figure import chart_bundle
 from hfmem_widget.view.chart.scene import AS_HIGH
 from hfmem_widget.view.chart.svg import chart_html, sparkline
@@ -209,8 +209,7 @@ def _sentence_and_bar(
         most = worst_of(facts)
         device, capacity = most.device, most.capacity
     if device is not None:
-        peak = anatomies.peak_of(session, span, device)
-        bar = bar_of(peak, capacity, kept_of(session, span, peak))
+        bar = bar_of(anatomies.peak_of(session, span, device), capacity)
     return kit.block("margin:4px 0 0;font-size:17px", headline(session, span, facts)), bar
 
 

@@ -30,9 +30,6 @@ _TYPED = re.compile(  # a magic or an option in a sentence
 _CODE = "display:inline-block;background:none;padding:0;color:inherit"
 
 _STOPS = {"", ".", "!", "?", "\u2026"}
-_UNSEEN = (
-    "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
-)
 _HANGING = "padding-left:17px;text-indent:-17px"
 _INDENTED = "margin:1px 0 0 17px"
 
@@ -65,9 +62,8 @@ def findings_lines(findings: Sequence[Finding], in_sight: int = IN_SIGHT) -> lis
 def _finding(finding: Finding, *, is_open: bool) -> Fragment:
     mark, colour, word = MARKS[finding.severity]
     html = (
-        f'<div style="{_HANGING}"><span aria-hidden="true" style="color:{colour};display:inline-block;'
-        f'width:17px;text-indent:0">{mark}</span><span style="{_UNSEEN};text-indent:0">{word}: </span>'
-        f"{_shown(finding.title)}</div>"
+        f'<div style="{_HANGING}"><span role="img" aria-label="{word}:" style="color:{colour};'
+        f'display:inline-block;width:17px;text-indent:0">{mark}</span>{_shown(finding.title)}</div>'
     )
     first, *rest = [*finding.advice[:MOST_ADVICE], ""]
     if first:

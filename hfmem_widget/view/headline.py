@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hfmem_widget.analysis import anatomy as anatomies
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING, Facts
-from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED
+from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.session import Peak, Ranks, Session, Span
 from hfmem_widget.text import format_bytes, format_counted, plain
 from hfmem_widget.view import html as kit
@@ -89,10 +89,12 @@ def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
 
     The text is empty where no part was counted.
     """
-    start, end = (
-        {part.name: part.bytes for part in moment(session, span, facts.device).parts}
+    parts = [
+        moment(session, span, facts.device).parts
         for moment in (anatomies.start_of, anatomies.end_of)
-    )
+    ]
+    start, end = ({part.name: part.bytes for part in each} for each in parts)
+    labels = {part.name: part.label for each in parts for part in each}
     left = facts.left_behind
     changes = {name: end.get(name, 0.0) - start.get(name, 0.0) for name in OF_ALLOCATED}
     shrunk, *others = sorted(changes, key=changes.__getitem__)
@@ -108,8 +110,8 @@ def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
         sizes = {name: in_unit_of(changes[name], left) for name in named}
     share = changes[named[0]] / left
     if not is_net and len(named) == 1 and share >= EXPLAINED:
-        return "mostly " * (share < ALL) + LABELS[named[0]], False
-    return ", ".join(f"{LABELS[name]} {size}" for name, size in sizes.items()), is_net
+        return "mostly " * (share < ALL) + labels[named[0]], False
+    return ", ".join(f"{labels[name]} {size}" for name, size in sizes.items()), is_net
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:

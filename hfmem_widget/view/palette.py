@@ -39,8 +39,6 @@ STROKES: dict[str, str] = {
 PARTS = {name: row.color for name, row in series.PARTS.items()}
 """Colours of the parts; greys for overhead, and sand for memory from before the watch."""
 
-KEPT = "#7E57A8"  # the unattributed memory that a search found a name to keep
-
 BLOCKS: dict[str, str] = {
     "used": "#5F6875",
     "rounding": "#B4BBC3",

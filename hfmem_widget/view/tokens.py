@@ -48,13 +48,11 @@ class TokenCost:
 
         def place(tokens: float, peak: float) -> tuple[str, str]:
             across = _SIDE + (100 - 2 * _SIDE) * (tokens - fewest) / (most - fewest)
-            return f"{across:.4g}%", f"{_TOP + (1 - peak / top) * (_HEIGHT - _TOP - _FOOT):.4g}"
+            return f"{across:.3g}", f"{_TOP + (1 - peak / top) * (_HEIGHT - _TOP - _FOOT):.3g}"
 
         # The last step, which has the most tokens, in any case.
         chosen = dict.fromkeys((*self.steps[:: -(-len(self.steps) // MOST_DOTS)], self.steps[-1]))
-        dots = (
-            f'<circle cx="{x}" cy="{y}" r="2.5"/>' for x, y in (place(*step) for step in chosen)
-        )
+        dots = (f"M{x} {y}h0" for x, y in (place(*step) for step in chosen))
         (x1, y1), (x2, y2) = (place(at, self.base + self.slope * at) for at in (fewest, most))
         foot = f'y="{_HEIGHT - 3}"'
         ends = ((f"{_SIDE}%", "start", fewest), (f"{100 - _SIDE}%", "end", most))
@@ -68,9 +66,12 @@ class TokenCost:
                 f'<svg role="img" aria-label="{peaks} over tokens" width="100%" height="{_HEIGHT}" '
                 f'style="display:block;font-size:11px;margin-top:6px" fill="currentColor">'
                 f'<path d="M0 {_HEIGHT - _FOOT}h9999" stroke="currentColor" opacity=".25"/>'
-                f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="currentColor" '
+                f'<line x1="{x1}%" y1="{y1}" x2="{x2}%" y2="{y2}" stroke="currentColor" '
                 f'stroke-dasharray="3 3" opacity=".5"/>'
-                f'<g fill="{palette.PARTS["activations"]}">{"".join(dots)}</g>'
+                # One path for all, as wide as the page: its caps stay round.
+                f'<svg viewBox="0 0 100 {_HEIGHT}" preserveAspectRatio="none"><path d="{"".join(dots)}" '
+                f'stroke="{palette.PARTS["activations"]}" stroke-width="5" stroke-linecap="round" '
+                f'vector-effect="non-scaling-stroke"/></svg>'
                 f'<text x="{_SIDE}%" y="{_TOP + 4}">peak of a step, up to {format_bytes(top)}</text>'
                 f"{''.join(labels)}</svg>"
             )

@@ -353,6 +353,7 @@ describe("an anatomy", () => {
       python: 0,
       arrow: 0,
       before: 0,
+      kept: 0,
       unattributed: 64,
     };
     expect(mebibytesOf(5)).toEqual({ ...held, optimizer: 2432, gradients: 0, activations: 3088 });

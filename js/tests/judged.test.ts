@@ -99,6 +99,8 @@ describe("decoding findings and guides", () => {
     expect(decodeGuides(figures)).toEqual([]);
     expect(decodeGuides([{ ...guide(), stop: 1e300 }])).toEqual([guide()]);
     expect(decodeFindings([{ ...finding(), time: 1e300 }])).toEqual([finding({ time: null })]);
+    const kept = [[1, 2], [3], 4, [5, 1e300], ["6", 7]];
+    expect(decodeFindings([{ ...finding(), kept }])).toEqual([finding({ kept: [[1, 2]] })]);
   });
 });
 

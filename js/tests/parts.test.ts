@@ -1,7 +1,9 @@
 import { describe, expect, test } from "vitest";
-import { type PartName, partsOf, STACK, shownParts } from "../src/core/parts.ts";
+import { keptOn, type PartName, partsOf, STACK, shownParts } from "../src/core/parts.ts";
+import type { Span } from "../src/core/protocol.ts";
 import { stackOf } from "../src/core/stack.ts";
-import { random } from "./frames.ts";
+import { Store } from "../src/core/store.ts";
+import { message, random, span } from "./frames.ts";
 
 const NONE = Object.fromEntries(STACK.map((name) => [name, 0])) as Record<PartName, number>;
 
@@ -52,6 +54,38 @@ describe("shownParts", () => {
     expect(found.activations).toBe(8192);
     expect(shownParts(found)).toEqual(["weights", "optimizer"]);
     expect(shownParts(NONE)).toEqual([]);
+  });
+});
+
+describe("keptOn", () => {
+  const kept: [number, number][] = [
+    [1, 0],
+    [3, 40],
+  ];
+  const storeOf = (...spans: Span[]) => {
+    const store = new Store(Date.now);
+    const finding = { kind: "leak", severity: "warn", title: "held", span: 1, device: "cuda:0", kept };
+    store.apply(message("snapshot", 0, [], { spans, findings: [finding] }));
+    return store;
+  };
+
+  test("what names keep rises from one point to the next, and stays until the next cell begins", () => {
+    const store = storeOf(span(1, null, "cell", 0, 3), span(2, null, "cell", 6, 9));
+    const at = keptOn(store, "cuda:0");
+    expect([0, 1, 2, 3, 5.9, 6].map(at)).toEqual([0, 0, 20, 40, 40, 0]);
+    expect(keptOn(store, "cpu")(2)).toBe(0);
+  });
+
+  test("it is a part of what is not attributed, and of nothing else", () => {
+    const known = { weights: 10, unattributed: 15 };
+    expect(parts(60, { ...known, kept: 9 })).toEqual({
+      ...NONE,
+      ...known,
+      unattributed: 6,
+      kept: 9,
+      activations: 35,
+    });
+    expect(parts(60, { ...known, kept: 90 })).toMatchObject({ unattributed: 0, kept: 15, activations: 35 });
   });
 });
 

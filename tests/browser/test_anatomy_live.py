@@ -108,3 +108,24 @@ def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(
     assert "prefill" in card
     assert "decode" in card
     assert lab.errors == []
+
+
+EVERY_PART = """
+from hfmem_widget.session import HELD
+from tests.data.recorders import recorder_of
+metrics = ("reserved", "device_used", "allocated", *HELD, "python", "before", "unattributed")
+row = (2.0**33, 2.0**33, 2.0**33, *[2.0**29] * (len(metrics) - 3))
+session = recorder_of(*[row] * 9, keys=("cpu",), metrics=metrics).session
+"""
+
+
+def test_every_part_that_is_drawn_has_its_name_in_the_legend(lab: Lab) -> None:
+    """Also in the narrow panel, and where a training on the CPU has nearly all of them."""
+    for chart in open_charts(lab, EVERY_PART):
+        chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
+        assert len(legend(chart)) >= 9
+        low = "it => it.getBoundingClientRect().bottom"
+        foot = chart.locator(".hfmem-legend").evaluate(low)
+        names = chart.locator(".hfmem-legend-part:visible").all()
+        assert max(name.evaluate(low) for name in names) <= foot + 1
+    assert lab.errors == []

@@ -116,7 +116,7 @@ def sentence(cell: Compared, baseline: Compared) -> str:
         return f"{name}: {whole} than in {other}, {alive}."
     size, place = f"{format_bytes(abs(most.bytes))} {how}", most.name
     if most.function and not most.function.startswith("<"):
-        place = f"{_LINE_NUMBER.sub('', place).rpartition('/')[2]} `{most.function}`"
+        place = f"{most.function}() of {_LINE_NUMBER.sub('', place).rpartition('/')[2]}"
     in_all = "" if size == whole else f" In all it is {whole} than in {other}."
     return f"{name}: {size}, allocated in {place}, {alive}.{in_all}"
 

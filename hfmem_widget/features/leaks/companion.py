@@ -10,6 +10,7 @@ from functools import cache, partial
 
 from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.facts import QUICK, findings_of
+from hfmem_widget.analysis.kept import kept_since
 from hfmem_widget.analysis.left_behind import left_behind
 from hfmem_widget.features.leaks.findings import draw
 from hfmem_widget.features.leaks.reruns import enter_reruns
@@ -139,6 +140,11 @@ class Leaks(Companion):
             if left_finding is None:
                 left_finding = unnamed(left, thoroughly(), span.id)
             session.findings += [left_finding] if left_finding is not None else []
+        for at, finding in enumerate(session.findings):
+            grown = finding.evidence.get("holder_grown")
+            if finding.span_id == span.id and isinstance(grown, int | float):
+                kept = kept_since(session, span, str(finding.evidence["device"]), grown)
+                session.findings[at] = replace(finding, evidence={**finding.evidence, "kept": kept})
         if not holders.bound:
             last.held, last.names = holders, NotedNames(*names_now())
             last.unexplained = {left.device: left.after for left in left_behind(session, span)}

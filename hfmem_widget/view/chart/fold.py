@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of
+from hfmem_widget.analysis.kept import points_of
 from hfmem_widget.session import Finding, Session
 from hfmem_widget.session.spans import Spans, outermost
 from hfmem_widget.session.steps import FIGURES
@@ -82,6 +83,8 @@ def folded(session: Session, fold: Fold) -> Session:
         evidence = dict(finding.evidence)
         if isinstance(time := evidence.get("time"), int | float):
             evidence["time"] = at(time)
+        if len(kept := points_of(evidence)):
+            evidence["kept"] = [(at(seconds), size) for seconds, size in kept.tolist()]
         return replace(finding, evidence=evidence)
 
     rows, steps = session.between(-math.inf, math.inf), deepcopy(session.steps)

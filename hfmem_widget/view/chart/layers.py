@@ -5,17 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from hfmem_widget.analysis.curve import Points, chosen_rows, joined
+from hfmem_widget.analysis.kept import HOLDERS, STACK, UPWARDS, heights_of, kept_at
 from hfmem_widget.session import HELD, Device, Session, Timeline
 from hfmem_widget.session.series import OVERVIEW, PARTS, over_ranks
-from hfmem_widget.session.timeline import Floats
+from hfmem_widget.text import plain
 from hfmem_widget.view import palette
 from hfmem_widget.view.chart.shapes import Curve, Stroke
-
-STACK = tuple(name for name, row in PARTS.items() if row.stacked)
-"""The parts of a stack; rounding is too little to be seen."""
-
-UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
-"""The same from the bottom to the top of the chart; *here before* is at the bottom."""
 
 SLIVER = 0.002  # share of the stack's height that a layer must reach to be drawn
 SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
@@ -23,7 +18,8 @@ SEAM = "rgba(0,0,0,.3)"  # between parts, which look alike in grey print
 
 def layers_of(session: Session) -> int:
     """Return the most layers that a stack of a session may have."""
-    metrics = {series.metric for series in session.series} | {"unattributed", "activations"}
+    metrics = {each.metric for each in session.series} | {"unattributed", "activations"}
+    metrics |= {"kept" for finding in session.findings if finding.evidence.get("kept")}
     return len(metrics.intersection(STACK)) if metrics.intersection(HELD) else 0
 
 
@@ -44,25 +40,18 @@ def layers(
     one instant. `part` has the rows between the two instants of `view`.
     """
     start, stop = view
-
-    def index(metric: str) -> int | None:
-        at = session.index(f"{device.key}/{metric}")
-        return at if at is not None and at < part.width else None
-
-    known_at = {name: at for name in STACK if (at := index(name)) is not None}
-    own = index("allocated")
-    if own is None or not any(
-        (part.high[:, at] > 0).any() for name, at in known_at.items() if name in HELD
-    ):
+    own = session.index(f"{device.key}/allocated")
+    held = [at for name in HELD if (at := session.index(f"{device.key}/{name}")) is not None]
+    if own is None or own >= part.width or not (part.high[:, [*held]] > 0).any():
         return ()
+    kept, holders = kept_at(session, device.key, part.time)
     runs: dict[str, list[Points]] = {name: [] for name in UPWARDS}
     heights: dict[str, list[float]] = {name: [] for name in UPWARDS}
     for chosen in chosen_rows(part, own, start, stop, columns=columns):
         rows, is_high = np.array(chosen).T
         read = np.where(is_high[:, None], part.high[rows], part.low[rows])
-        wanted = {name: read[:, at] for name, at in known_at.items()}
         time = (part.time[rows].clip(start, stop) - start).tolist()
-        read_parts, edge = _cut(read[:, own], wanted), np.zeros(len(rows))
+        read_parts, edge = heights_of(session, device.key, read, kept[rows]), np.zeros(len(rows))
         for name in UPWARDS:
             edge = edge + read_parts[name]
             runs[name].append(list(zip(time, edge.tolist(), strict=True)))
@@ -78,23 +67,9 @@ def layers(
             palette.PARTS[name],
             # Short, since the columns of a legend are as wide as the longest name.
             name=PARTS[name].short or PARTS[name].label,
-            tip=PARTS[name].label,
+            tip=f"kept by {plain(holders, HOLDERS)}" if name == "kept" else PARTS[name].label,
             heights=heights[name],
             rank=rank,
         )
         for rank, name in enumerate(shown, start=1)
     )
-
-
-def _cut(allocated: Floats, wanted: dict[str, Floats]) -> dict[str, Floats]:
-    """Return the height of each layer, cut to the allocated bytes, the uppermost layers first.
-
-    Where activations or unattributed memory are unknown, they take all the remaining bytes.
-    """
-    room, heights = allocated, {}
-    for name in UPWARDS:
-        otherwise = room if name in {"unattributed", "activations"} else np.zeros(len(room))
-        height = wanted.get(name, otherwise)
-        heights[name] = np.clip(np.where(np.isnan(height), otherwise, height), 0.0, room)
-        room = room - heights[name]
-    return heights

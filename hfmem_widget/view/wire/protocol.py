@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hfmem_widget.analysis.facts import GRAVITY, peak_of
+from hfmem_widget.analysis.kept import points_of
 from hfmem_widget.analysis.others import brief_lead
 from hfmem_widget.session import (
     Finding,
@@ -321,7 +322,7 @@ def judged(session: Session) -> Judged:
 
 
 def describe_finding(finding: Finding) -> dict[str, Any]:
-    """Return a finding with its time and device, without other evidence and advice."""
+    """Return a finding with its time, its device and what names keep, without other evidence and advice."""
     described: dict[str, Any] = {
         "kind": plain(finding.kind, LABEL),
         "severity": finding.severity,
@@ -333,6 +334,8 @@ def describe_finding(finding: Finding) -> dict[str, Any]:
         described["device"] = plain(device, LABEL)
     if isinstance(at, int | float) and math.isfinite(at):
         described["time"] = round(float(at), 4)
+    if len(kept := points_of(finding.evidence)):
+        described["kept"] = kept.tolist()
     return described
 
 

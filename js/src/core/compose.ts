@@ -7,7 +7,7 @@ import { MIB, percentOf, unitFor } from "./format.ts";
 import { gapsWithin } from "./gaps.ts";
 import { guidesIn, levelsOf, marksOf } from "./guides.ts";
 import { layLanes } from "./lanes.ts";
-import { knowsParts, READ } from "./parts.ts";
+import { keptOn, knowsParts, READ } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import { placeLabel } from "./place.ts";
 import { peakNames } from "./rankwords.ts";
@@ -147,6 +147,7 @@ function drawnLines(
     .map(({ metric }, index) => ({ metric, look: lookOf(settings.device, metric), values: drawn.y[index]! }))
     .filter(({ look, values }) => maximum(values) >= leastOf(look));
   const read = parts.map(({ metric }, index) => [metric, drawn.y[shown.length + index]!]);
+  if (isSplit) read.push(["kept", Float32Array.from(drawn.x, keptOn(store, settings.device))]);
   const bands = isSplit ? stackOf(valuesOf(lines, "allocated"), Object.fromEntries(read)) : [];
   const own = Math.max(0, ...lines.filter(({ metric }) => !isHaze(metric)).map((l) => maximum(l.values)));
   const isLed = own === 0 && store.status?.lead !== undefined;

@@ -70,7 +70,11 @@ export function folded(store: Store, fold: Fold): Store {
     spans: { value: new Map([...store.spans].map(([id, span]) => [id, moved(span)])) },
     guides: { value: store.guides.map(moved) },
     findings: {
-      value: store.findings.map((each) => ({ ...each, time: each.time === null ? null : at(each.time) })),
+      value: store.findings.map(({ kept = [], ...each }) => ({
+        ...each,
+        time: each.time === null ? null : at(each.time),
+        kept: kept.map(([seconds, bytes]) => [at(seconds), bytes]),
+      })),
     },
     status: { value: status && { ...status, elapsed: at(status.elapsed) } },
   });

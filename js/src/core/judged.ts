@@ -14,7 +14,11 @@ export interface Finding {
   /** Its device and time, if the message has them. */
   device: string | null;
   time: number | null;
+  /** How many bytes names keep of what is not attributed, by seconds; where that was found. */
+  kept?: Kept[];
 }
+
+export type Kept = [seconds: number, bytes: number];
 
 const GUIDES = ["budget", "trend", "oom"] as const;
 
@@ -37,11 +41,12 @@ export interface Guide {
 const MOST_FINDINGS = 8;
 const MOST_GUIDES = 30;
 const MOST_LETTERS = 240;
+const MOST_KEPT = 64;
 /** The largest plausible figure, in bytes or seconds. */
 const MOST_FIGURE = 2 ** 60;
 
 export function decodeFindings(raw: unknown): Finding[] {
-  return someOf(raw, MOST_FINDINGS, ({ kind, severity, title, span, device, time }): Finding | null => {
+  return someOf(raw, MOST_FINDINGS, ({ kind, severity, title, span, device, time, kept }): Finding | null => {
     const known = SEVERITIES.find((each) => each === severity);
     if (known === undefined || typeof kind !== "string" || typeof title !== "string") return null;
     return {
@@ -51,7 +56,15 @@ export function decodeFindings(raw: unknown): Finding[] {
       span: numberOr(span, null),
       device: typeof device === "string" ? device : null,
       time: numberOr(time, null),
+      ...(kept === undefined ? {} : { kept: decodeKept(kept) }),
     };
+  });
+}
+
+function decodeKept(raw: unknown): Kept[] {
+  return someOf(raw, MOST_KEPT, ({ 0: seconds, 1: bytes }): Kept | null => {
+    const point: Kept = [numberOr(seconds, Number.NaN), numberOr(bytes, Number.NaN)];
+    return point.some(Number.isNaN) ? null : point;
   });
 }
 

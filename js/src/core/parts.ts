@@ -1,5 +1,6 @@
 /** The parts of a device's memory: their names, their colours and their order in the stack. */
 
+import type { Kept } from "./judged.ts";
 import { HELD, type PartName, SERIES, STACK } from "./series.ts";
 import type { Store } from "./store.ts";
 
@@ -50,11 +51,32 @@ export function partsOf(allocated: number, read: (metric: ReadName) => number): 
   let room = allocated || 0;
   const parts: Partial<Parts> = {};
   for (const name of UPWARDS) {
+    if (name === "kept") continue;
     const known = name === "activations" ? room : read(name);
     const wanted = name === "unattributed" && Number.isNaN(known) ? room : known;
     const taken = Math.min(room, Math.max(0, wanted || 0));
     parts[name] = taken;
     room -= taken;
   }
+  parts.kept = Math.min(parts.unattributed!, read("kept") || 0);
+  parts.unattributed! -= parts.kept;
   return parts as Parts;
+}
+
+/** A function of seconds: the bytes on a device that names keep, as far as they are not attributed. */
+export function keptOn(store: Store, device: string): (time: number) => number {
+  const starts = [...store.spans.values()].filter(({ parent }) => parent === null).map(({ start }) => start);
+  const all = store.findings.flatMap(({ kept = [], ...finding }) => {
+    if (finding.device !== device || kept.length === 0) return [];
+    const last = kept.at(-1)![0];
+    // When the next cell begins, they may have been freed.
+    return [{ kept, until: Math.min(...starts.filter((start) => start >= last)) }];
+  });
+  const at = (kept: Kept[], time: number) => {
+    const next = kept.findIndex(([seconds]) => seconds > time);
+    const [after, before] = [kept.at(next)!, kept[next - 1]];
+    if (before === undefined) return next === 0 ? 0 : after[1];
+    return before[1] + ((after[1] - before[1]) * (time - before[0])) / (after[0] - before[0]);
+  };
+  return (time) => all.reduce((sum, { kept, until }) => sum + (time < until ? at(kept, time) : 0), 0);
 }

@@ -1,6 +1,6 @@
 /** The latest figures of one device, for all parts of the page that show figures. */
 
-import { knowsParts, type Parts, partsOf } from "./parts.ts";
+import { keptOn, knowsParts, type Parts, partsOf } from "./parts.ts";
 import { findPeak, type Peak } from "./peak.ts";
 import type { Device } from "./protocol.ts";
 import { OVERVIEW } from "./series.ts";
@@ -85,9 +85,10 @@ export function labelOf(store: Store, device: string, metric: string): string {
 
 /** The parts of allocated memory in one row of the timeline. */
 export function partsAt(store: Store, device: string, row: number): Parts {
-  const read = (metric: string) =>
-    store.timeline.columns[store.columnOf(device, metric)]?.values[row] ?? Number.NaN;
-  return partsOf(read("allocated"), read);
+  const { time, columns } = store.timeline;
+  const read = (metric: string) => columns[store.columnOf(device, metric)]?.values[row] ?? Number.NaN;
+  const kept = () => keptOn(store, device)(time[row] ?? Number.NaN);
+  return partsOf(read("allocated"), (metric) => (metric === "kept" ? kept() : read(metric)));
 }
 
 function lastRow(store: Store, device: Device): number {

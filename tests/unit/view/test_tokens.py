@@ -68,7 +68,7 @@ def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB, LENGTHS * rounds)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     _, _, inside = html.partition("steps and phases")
-    dots = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)"', inside)
+    dots = re.findall(r"M([\d.]+) ([\d.]+)h0", inside)
     rights, tops = zip(*((float(x), float(y)) for x, y in dots), strict=True)
 
     assert len(LENGTHS) <= len(dots) <= MOST_DOTS

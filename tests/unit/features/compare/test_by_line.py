@@ -337,14 +337,14 @@ MANY = [site(f"a/x{at}.py:1", 1) for at in range(5)]
         (
             [TRAINER(10)],
             [TRAINER(3492)],
-            "head: 3.40 GiB more, allocated in trainer.py `Trainer._prepare_inputs`, alive at the peak.",
+            "head: 3.40 GiB more, allocated in Trainer._prepare_inputs() of trainer.py, alive at the peak.",
         ),
         (
             [TRAINER(20), *MANY],
             [TRAINER(10)],
             (
-                "head: 10.0 MiB less, allocated in trainer.py `Trainer._prepare_inputs`, alive at the peak. "
-                "In all it is 15.0 MiB less than in base."
+                "head: 10.0 MiB less, allocated in Trainer._prepare_inputs() of trainer.py, "
+                "alive at the peak. In all it is 15.0 MiB less than in base."
             ),
         ),
         (

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
+from hfmem_widget.analysis.kept import STACK
 from hfmem_widget.session import HELD, Sample, Session, Timeline
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.layers import STACK, layers, layers_of
+from hfmem_widget.view.chart.layers import layers, layers_of
 from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
@@ -104,8 +105,8 @@ def test_a_session_that_knows_no_parts_has_no_layers() -> None:
     session = shared_run("two gpus")
     assert layers_of(session) == 0
     assert stack(session) == {}
-    # Nothing says what was there before, or what libraries, caches, Python or Arrow have.
-    assert layers_of(training()) == len(STACK) - 5
+    # Nothing says what was there before, what names keep, or what libraries, caches, Python or Arrow have.
+    assert layers_of(training()) == len(STACK) - 6
 
 
 def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:
