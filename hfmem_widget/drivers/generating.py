@@ -7,15 +7,17 @@ model itself are followed, too: of nested models only the outermost.
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Self
 
-from hfmem_widget.guard import entry
+from hfmem_widget.guard import entry, raised_by_handler
 from hfmem_widget.monitor.batch import see_batch, shape_of
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import surround
@@ -23,16 +25,20 @@ from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session
 from hfmem_widget.sources.heap.referents import variables_of
-from hfmem_widget.sources.storages import growth_of, is_cache
+from hfmem_widget.sources.storages import growth_of, is_cache, tensors_in
 
 NAMES = ("cache", "past_key_values", "cache_params", "state", "mems", "past_buckets_states")
 """The names of what models keep from one token to the next; as transformers' `ALL_CACHE_NAMES`."""
 
-RESHAPING = (
-    *("bad_words_ids", "begin_suppress_tokens", "logits_processor", "min_length", "min_new_tokens"),
-    *("no_repeat_ngram_size", "repetition_penalty", "suppress_tokens"),
+UNKNOWN = (
+    *("assistant_early_exit", "assistant_model", "constraints", "custom_generate", "dola_layers"),
+    *("force_words_ids", "guidance_scale", "num_beam_groups", "penalty_alpha"),
+    *("prompt_lookup_num_tokens", "use_mtp"),
 )
-"""Options that make ``generate`` change the scores that a model returns."""
+"""Options with which ``generate`` runs more than one model, or another loop: no dry run follows it."""
+
+KEPT = ("output_attentions", "output_hidden_states", "output_logits", "output_scores")
+"""Results that ``generate`` keeps of every step."""
 
 STEP = "_update_model_kwargs_for_generation"
 """The method that gets the result of each forward pass of ``generate``."""
@@ -145,6 +151,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     monitor, session = watch
     monitor.attribution.follow(model)
     context.in_step = False
+    kwargs |= dict(zip(("generation_config",), args[1:], strict=False))
     owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
     if owner is not None:
         surround(owner, STEP, stepping, whole_call=True)
@@ -155,7 +162,8 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     if shape:
         tensors = {name: tensor for name, tensor in inputs.items() if hasattr(tensor, "shape")}
         tensors.pop("inputs", None)
-        see_batch(model, (), tensors, shape, is_training=False)
+        options = _options_of(model, kwargs, shape)
+        see_batch(model, (), tensors, shape, is_training=False, options=options)
     # The second dimension of a sound's features may be frequencies, not time.
     wanted = ("samples", "longest", "tokens") if main == "input_ids" else ("samples",)
     counts = {name: shape[name] for name in wanted if name in shape}
@@ -165,25 +173,18 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
 def _asked_of(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the options that decide how much a generation takes; {} where its cache is unusual."""
-    config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-
-    def asked(name: str) -> Any:
-        return kwargs.get(name) or getattr(config, name, None)
-
+    """Return the options that decide how much a generation takes; {} where its prompt is unknown."""
+    asked = partial(_asked, model, kwargs)
     new, whole = asked("max_new_tokens"), asked("max_length")
-    is_other = any(map(asked, ("cache_implementation", "past_key_values", "cache")))
-    is_other = is_other or getattr(model, "_is_stateful", False)
     prompt, counts = shape.get("longest", 0.0), {}
     if _has_encoder(model):
         prompt = (
             float(getattr(kwargs.get("decoder_input_ids"), "shape", (1,))[-1]) if shape else 0.0
         )
         counts["answer"] = prompt
-    if is_other or not prompt:
+    if not prompt:
         return {}
     beams, returned = asked("num_beams") or 1, asked("num_return_sequences") or 1
-    is_reshaped = any((asked(name) or 1.0) != 1.0 for name in RESHAPING)
     by_default = new or (20 if whole in (None, 20) and "max_length" not in kwargs else 0)
     return {
         **counts,
@@ -191,8 +192,62 @@ def _asked_of(
         "beams": float(beams),
         "whole": float(prompt + by_default if by_default else whole),
         "sampled": float(bool(asked("do_sample"))),
-        "reshaped": float(is_reshaped),
     }
+
+
+def _asked(model: object, kwargs: Mapping[str, Any], name: str) -> Any:
+    """Return the value of an option, as ``generate`` looks for it."""
+    configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
+    values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
+    return next((value for value in values if value is not None), None)
+
+
+def _options_of(
+    model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return what a dry run of ``generate`` needs beside the shapes, or why there is none ("refused")."""
+    try:
+        if refused := _refusal(model, kwargs):
+            return {"refused": refused}
+        config = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+        options = {
+            name: copy.deepcopy(value) if is_cache(value) else value
+            for name, value in kwargs.items()
+            if hasattr(config, name) or is_cache(value) or isinstance(value, int | float)
+        }
+        whole = shape.get("tokens", 0.0)
+        is_padded = shape.get("content_tokens", whole) < whole
+        return {**options, "generation_config": copy.copy(config), "is_padded": is_padded}
+    except Exception as error:
+        # A cache of the user's own may raise what it likes.
+        if raised_by_handler(error):
+            raise
+        return {"refused": "its cache cannot be copied"}
+
+
+def _refusal(model: object, kwargs: Mapping[str, Any]) -> str:
+    """Return why a generation cannot be forecast, as the end of a sentence; empty if it can be."""
+    asked = partial(_asked, model, kwargs)
+    for name in (*UNKNOWN, *(KEPT if asked("return_dict_in_generate") else ())):
+        if (value := asked(name)) is True or value not in (None, False, 0, 1):
+            return f"what {name} needs is unknown"
+    kind, settings = asked("cache_implementation") or "", asked("cache_config") or {}
+    cache: Any = next((kwargs[name] for name in NAMES if kwargs.get(name) is not None), None)
+    layers = getattr(cache, "layers", ())
+    in_blocks = kind == "quantized" and settings.get("backend") != "fp8"
+    in_blocks = in_blocks or any(hasattr(layer, "residual_length") for layer in layers)
+    is_static = "static" in kind or (bool(layers) and getattr(cache, "is_compileable", False))
+    on_host = getattr(getattr(model, "device", None), "type", "cpu") == "cpu"
+    is_offloaded = "offloaded" in kind or getattr(cache, "offloading", False)
+    is_compiled = is_static and not on_host and not asked("disable_compile")
+    reasons = {
+        "its cache is of an unknown kind": cache is not None and not is_cache(cache),
+        "its cache had tokens as it began": any(len(one.shape) > 1 for one in tensors_in(cache)),
+        "its cache is offloaded to the host": is_offloaded,
+        "its cache is quantised, many tokens at a time": in_blocks,
+        "with a static cache, generate compiles the model": is_compiled,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _has_encoder(model: object) -> bool:

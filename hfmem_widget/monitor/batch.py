@@ -6,7 +6,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfmem_widget.guard import raised_by_handler
@@ -34,6 +34,8 @@ class SeenBatch:
     given: Mapping[str, Any]  # (shape, dtype) or a bool, by argument of its ``forward``
     rows: int  # 0 where it is not made of any
     length: int  # in tokens; 0 of images and sounds
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What else a call of ``generate`` was asked for; {} of other calls."""
 
 
 class SeenBatches(dict[tuple[int, bool], SeenBatch]):
@@ -47,6 +49,7 @@ def see_batch(
     counts: Mapping[str, float],
     *,
     is_training: bool,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Keep the shapes of a model's newest batch; `counts` are those of `shape_of`."""
     inner = model
@@ -68,7 +71,7 @@ def see_batch(
     rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
     if "input_features" in given:  # the second size may be one of frequencies
         length = 0
-    seen[id(model), is_training] = SeenBatch(weakref.ref(model), given, rows, length)
+    seen[id(model), is_training] = SeenBatch(weakref.ref(model), given, rows, length, options or {})
     while len(seen) > MOST_SEEN:
         del seen[next(iter(seen))]
 

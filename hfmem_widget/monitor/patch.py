@@ -139,6 +139,12 @@ def restore(owner: type | ModuleType, name: str) -> None:
         del patches[name]
 
 
+def original_of(owner: type, name: str) -> Any:
+    """Return a class's own method as it is without our patch."""
+    patch = process_state(Patches).get(owner, {}).get(name)
+    return vars(owner)[name] if patch is None else patch.original
+
+
 def restore_with(*arounds: Around) -> None:
     """Restore all originals that run within one of these contexts."""
     for owner, patches in tuple(process_state(Patches).items()):

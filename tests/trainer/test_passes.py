@@ -182,9 +182,8 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], ro
     assert (fewer.cost, shorter.cost) == ("", "longer answers lose their end")
     assert 1 < fewer.batch < ROWS
     assert 1 < tokens < WHOLE - PROMPT
-    # So small a model's own tensors are hardly larger than what `generate` keeps beside them.
-    assert fewer.peak - base == pytest.approx(took, rel=0.05, abs=30_000)
-    assert shorter.peak - base == pytest.approx(shortened, rel=0.05, abs=30_000)
+    assert fewer.peak - base == pytest.approx(took, rel=0.02)
+    assert shorter.peak - base == pytest.approx(shortened, rel=0.02)
 
 
 def test_an_answer_of_hardly_any_tokens_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +259,7 @@ def test_a_generation_that_went_well_can_be_asked_about() -> None:
     fitted = hfmem_widget.fit(session)
 
     assert fitted.forecast.setting.length == WHOLE
-    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.05, abs=30_000)
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
 
     other = test_moves.gpt2_of_two_layers()
     with hfmem_widget.watch("other", quiet=True):
@@ -269,15 +268,13 @@ def test_a_generation_that_went_well_can_be_asked_about() -> None:
     assert (again.parameters, again.total) == (fitted.forecast.parameters, fitted.forecast.total)
 
 
-@pytest.mark.parametrize("is_gone", [True, False], ids=["a model that is gone", "static cache"])
-def test_a_generation_without_a_forecast_says_why(*, is_gone: bool) -> None:
+def test_a_generation_without_a_forecast_says_why() -> None:
     """It is not called a training whose optimizer is missing."""
-    model, options = gpt2(), {} if is_gone else {"cache_implementation": "static"}
+    model = gpt2()
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(input_ids=torch.ones(2, 8, dtype=torch.int64), max_new_tokens=4, **options)
-    if is_gone:
-        del model
-        gc.collect()
+        model.generate(input_ids=torch.ones(2, 8, dtype=torch.int64), max_new_tokens=4)
+    del model
+    gc.collect()
     with pytest.raises(
         OptionError, match="this evaluation or generation has no forecast: its model is gone"
     ):
@@ -296,4 +293,4 @@ def test_a_sliding_window_grows_no_further_than_it_is() -> None:
     peak = peak_above(model, lambda: model.generate(input_ids=given, **options))
 
     total = hfmem_widget.fit(session).forecast.total - began(session)
-    assert total == pytest.approx(peak, rel=0.1)
+    assert total == pytest.approx(peak, rel=0.02)

@@ -6,6 +6,7 @@ and with their lifetimes.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import threading
@@ -22,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit.allocator import Event, ReplayPeak, round_up
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
-from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
+from hfmem_widget.features.fit.live_bytes import LiveBytes, meta_copy, storage_id
+from hfmem_widget.monitor.patch import original_of
 from hfmem_widget.sources.storages import tensors_in
 
 GRANULARITY = {"cuda": 512, "cpu": 1}  # bytes that the allocator of a device rounds up to
@@ -62,8 +64,6 @@ class Inference:
     assumed: bool
     events: tuple[Event, ...]
     predictions: int  # the results that a Trainer keeps for metrics
-    left: int  # results and cache, after the pass
-    largest: int  # the cache's largest tensor
 
 
 def training_step(
@@ -145,70 +145,83 @@ def inference(
     device: str = "cuda",
     options: Mapping[str, Any] | None = None,
     autocast: torch.dtype | None = None,
-    is_last: bool = False,
-    each: int = 1,
-    answer: int = 0,
 ) -> Inference:
     """Run one batch forward through a model on the meta device, as the first step of `generate` does.
 
-    With `is_last`, run its last step: one token after a batch of all others. `options` are the model's
-    other arguments. With an `answer` of so many tokens, the batch is the encoder's and is not counted; the
-    decoder makes `each` sequences of every row.
+    `options` are the model's other arguments.
     """
     model.eval()
-    source = dict(inputs()) if answer else {}
     options = generation_options(model) if options is None else options
     with torch.no_grad(), _running(model, device, autocast) as (live, mode):
-        live.leave_out(source.values())
-        if hasattr(model, "generate_with_fallback"):  # Whisper's `generate` copies its input
-            source = {name: tensor.clone() for name, tensor in source.items()}
-        batch = _encoded(model, source, each, answer) if answer else dict(inputs())
-        outputs = model(**batch, **options)
-        if is_last:
-            (name, cache), *_ = _caches_in(outputs).items()
-            tokens = "decoder_input_ids" if answer else "input_ids"
-            ids = batch.pop(tokens)
-            newest, masks = torch.ones_like(ids[:, :1]), {"attention_mask": torch.ones_like(ids)}
-            if not answer:
-                usual = {**masks, "position_ids": newest}
-                batch = {key: tensor for key, tensor in usual.items() if key in batch}
-            batch |= {tokens: newest, name: cache}
-            # A real sliding window holds tensors of its own size; here they are views of longer ones.
-            for layer in getattr(cache, "layers", ()):
-                if getattr(layer, "is_sliding", False):
-                    layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
-            del outputs, ids, cache
-            live.restart()
-            outputs = model(**batch, **options)
+        outputs = model(**inputs(), **options)
         mode.leave_autocast()
         if autocast is not None:
             cast_to_float(outputs)
-        tensors = tensors_in([*_caches_in(outputs).values()])
-        sizes = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
-        return Inference(
-            live.peak,
-            kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
-            routes=mode.routes,
-            assumed=live.known.assumed,
-            events=tuple(live.events),
-            predictions=sum(tensor.nbytes for tensor in _predictions_in(model, outputs)),
-            left=live.now,
-            largest=max(sizes.values(), default=0),
-        )
+        return _of_results(model, outputs, device, live, mode)
 
 
-def _encoded(model: Any, batch: dict[str, Any], each: int, answer: int) -> dict[str, Any]:
-    """Return a decoder's batch in `generate`: the encoder's states, their mask, and the tokens so far."""
-    encoder = model.get_encoder()
-    names = inspect.signature(encoder.forward).parameters.keys() & batch.keys()
-    states = encoder(**{name: batch[name] for name in names}, return_dict=True)
-    masks = {key: value for key, value in batch.items() if key == "attention_mask"}
-    for named in (masks, states) if each > 1 else ():
-        for key in [*named]:
-            named[key] = named[key].repeat_interleave(each, dim=0)
-    rows = each * batch[model.main_input_name].shape[0]
-    ids = torch.ones(rows, answer, dtype=torch.int64, device="meta")
-    return {**masks, "encoder_outputs": states, "decoder_input_ids": ids}
+def generation(
+    model: Any,
+    inputs: MakeInputs,
+    options: Mapping[str, Any],
+    *,
+    device: str,
+    begins: int,
+    steps: int,
+    whole: int,
+) -> Inference:
+    """Run `generate` on the meta device, and return the bytes of the last of so many steps.
+
+    A row `begins` with so many tokens, and would have `whole` at the end. The inputs are not counted.
+    """
+    model.eval()
+    batch, asked = dict(inputs()), copy.deepcopy(dict(options))
+    config, is_padded = asked["generation_config"], asked.pop("is_padded")
+    if is_pair := model.config.is_encoder_decoder:
+        start = config.decoder_start_token_id
+        shape = batch[model.main_input_name].shape[0], begins
+        ids = torch.full(shape, config.bos_token_id if start is None else start)
+        batch["decoder_input_ids"] = meta_copy(ids)
+    # Some have a `generate` of their own around this one, which is the one that was seen.
+    owner = next(kind for kind in type(model).__mro__ if kind.__name__ == "GenerationMixin")
+    generate = original_of(owner, "generate")
+    with torch.no_grad(), _running(model, device, None) as (live, mode):
+        live.leave_out(batch.values())
+        if is_pair and hasattr(model, "generate_with_fallback"):  # Whisper's copies its input
+            batch = {name: one.clone() for name, one in batch.items()}
+        if is_padded and "attention_mask" in batch:
+            batch["attention_mask"][:, 0] = 0
+        count = iter(range(steps))
+
+        def goes_on(*_: Any, **__: Any) -> bool:
+            if (step := next(count, None)) == steps - 1 > 0:
+                live.restart()
+            return step is not None
+
+        # Nothing else ends it, since no token is known.
+        model._has_unfinished_sequences = goes_on  # noqa: SLF001  (there is no public way)
+        if device == "cpu":  # elsewhere experts take other operations for single tokens
+            model._optimize_model_for_decode = nullcontext  # noqa: SLF001  (as above)
+        if steps > 1:
+            asked["prefill_chunk_size"] = None
+        asked |= {"max_length": whole, "max_new_tokens": None, "stop_strings": None}
+        asked |= {"output_scores": False, "output_logits": False, "return_dict_in_generate": True}
+        return _of_results(model, generate(model, **batch, **asked), device, live, mode)
+
+
+def _of_results(
+    model: Any, outputs: Any, device: str, live: LiveBytes, mode: AsOnDevice
+) -> Inference:
+    tensors = tensors_in([*_caches_in(outputs).values()])
+    sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
+    return Inference(
+        live.peak,
+        kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
+        routes=mode.routes,
+        assumed=live.known.assumed,
+        events=tuple(live.events),
+        predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
+    )
 
 
 def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:

@@ -299,14 +299,6 @@ def batch_for(
     return Batch(tensors, tuple(text.notes), text.has_rows or is_sound)
 
 
-def with_positions(model: Any, batch: Batch, rows: int, length: int) -> Batch:
-    """Return a batch with the positions of its tokens, if the model takes them."""
-    if "position_ids" not in inspect.signature(model.forward).parameters:
-        return batch
-    positions = torch.arange(length).expand(rows, -1)
-    return Batch({**batch.given, "position_ids": positions}, batch.notes, batch.has_length)
-
-
 def parts_not_run(model: Any) -> dict[str, str]:
     """Return the classes of sub-models by name; a hook removes each when it runs.
 

@@ -218,7 +218,7 @@ def _host(value: Any) -> Any:
 def _on_meta(value: Any) -> Any:
     """Return a host's tensor on the meta device: a GPU's kernels take numbers and indices from the host."""
     is_here = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-    return torch.empty_like(value, device="meta") if is_here else value
+    return meta_copy(value) if is_here else value
 
 
 def _forget_changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -17,8 +17,7 @@ from hfmem_widget.analysis.facts import active_devices
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
 from hfmem_widget.features.fit.beside import error_of, failed_spans, others_of, room_before
-from hfmem_widget.features.fit.dry_run import Inference, inference
-from hfmem_widget.features.fit.inputs import with_positions
+from hfmem_widget.features.fit.dry_run import Inference, generation, inference
 from hfmem_widget.features.fit.model import (
     MEASURED,
     Bound,
@@ -52,11 +51,8 @@ PASSES: Final = GENERATING | EVALUATING
 LEAST_SIZE: Final = 1 / 8
 """The least share of the new tokens, beams or source tokens that is advised."""
 
-OF_BEAMS: Final = 7
-"""64-bit numbers that beam search keeps for each token of each beam: tokens, and indices of beams."""
-
-OF_TOKENS: Final = 4
-"""64-bit numbers for each token without beams: tokens and masks."""
+STEPS: Final = 3
+"""The last steps that are run one by one: the first of them drops what a long prefill leaves behind."""
 
 Need = tuple[float, float]
 """The bytes of passes above those allocated before them: the peak of a dry run, and the most."""
@@ -80,7 +76,6 @@ class Passes:
     answer: int  # tokens that the decoder of an encoder-decoder begins with
     beams: int
     is_sampled: bool  # whether tokens are drawn at random
-    is_reshaped: bool  # whether `generate` changes the scores of the model
     is_of_trainer: bool
     keeps: bool  # whether predictions stay on the device until the end
     kept_rows: int  # of all predictions; 0 if unknown
@@ -120,28 +115,12 @@ class Passes:
         return peak, most
 
     def generation(
-        self, rows: int, whole: int, *, sequences: int | None = None, source: int | None = None
+        self, rows: int, whole: int, *, beams: int | None = None, source: int | None = None
     ) -> Need:
         """Return the need of a generation until its rows have `whole` tokens."""
-        sequences, source = sequences or self.sequences, source or self.seen.length
-        count = rows * sequences
-        if self.answer:
-            prefill = self._run(rows, source, each=sequences, answer=self.answer).peak
-            last = self._run(rows, source, is_last=True, each=sequences, answer=whole - 1)
-        else:
-            prefill = self._run(count, source).peak
-            last = self._run(count, whole - 1, is_last=True)
-        head = self.ghost.get_output_embeddings()
-        logits = 4 * count * (0 if head is None else int(head.weight.shape[0]))
-        # The scores of the last token stay while the next is computed, in two copies if they are changed or
-        # drawn from. Choosing takes another copy. Beams reorder the cache, one tensor at a time.
-        is_plain = sequences == 1 and not self.is_sampled and not self.is_reshaped
-        kept = logits if is_plain else 2 * logits
-        choosing = last.left + kept + logits
-        if self.beams > 1 and sequences > 1:
-            choosing = max(choosing, last.left + logits + last.largest)
-        peak = max(prefill, last.peak + kept, choosing) + sum(self._libraries())
-        peak += 8 * count * whole * (OF_BEAMS if self.beams > 1 else OF_TOKENS)
+        size = rows, whole, beams or self.beams, source or self.seen.length
+        prefill, last = self._generated(*size, is_last=False), self._generated(*size, is_last=True)
+        peak = max(prefill.peak, last.peak) + sum(self._libraries())
         # A growing cache leaves gaps between an allocator's blocks.
         gaps = last.kv_cache if ":" in self.device.key else 0
         return peak, MEASURED[1] * peak + gaps
@@ -150,30 +129,34 @@ class Passes:
         """Return the bytes of cuBLAS' workspace, which the first matrix product takes unless it exists."""
         return (of_cublas()[0],) if ":" in self.device.key else ()
 
-    def _run(
-        self, rows: int, length: int, *, is_last: bool = False, each: int = 1, answer: int = 0
+    def _run(self, rows: int, length: int) -> Inference:
+        autocast = HALVES.get(self.precision)
+        return self._once((rows, length), partial(inference, options={}, autocast=autocast))
+
+    def _generated(
+        self, rows: int, whole: int, beams: int, source: int, *, is_last: bool
     ) -> Inference:
-        size = rows, length, is_last, each, answer
-        if size in self.known:
-            return self.known[size]
-        if time.monotonic() > self.until:
-            raise TimeoutError
-        setting = Setting(training=False, batch=rows, length=max(1, length))
-        with errors_as(f"{plain(type(self.ghost).__name__)} cannot run on PyTorch's meta device"):
-            batch = inputs_of(self.ghost, setting, self.seen)
-            is_decoder = self.whole and not answer  # whose positions `generate` counts
-            if is_decoder:
-                batch = with_positions(self.ghost, batch, rows, setting.length)
-            self.known[size] = inference(
-                self.ghost,
-                batch,
-                device=self.device.key.partition(":")[0],
-                options=None if self.whole else {},
-                autocast=HALVES.get(self.precision),
-                is_last=is_last,
-                each=each,
-                answer=answer,
-            )
+        """Return the first or the last step; the latter after a prefill of nearly all other tokens."""
+        begins = max(self.answer or source, whole - STEPS if is_last else 0)
+        run = partial(
+            generation,
+            options={**self.seen.options, "num_beams": beams},
+            begins=begins,
+            steps=whole - begins if is_last else 1,
+            whole=whole,
+        )
+        length = source if self.answer else begins
+        return self._once((rows, length, whole, beams, begins, is_last), run)
+
+    def _once(self, size: tuple[int, ...], run: Callable[..., Inference]) -> Inference:
+        if size not in self.known:
+            if time.monotonic() > self.until:
+                raise TimeoutError
+            setting = Setting(training=False, batch=size[0], length=max(1, size[1]))
+            name = plain(type(self.ghost).__name__)
+            with errors_as(f"{name} cannot run on PyTorch's meta device"):
+                batch, device = inputs_of(self.ghost, setting, self.seen), self.device.key
+                self.known[size] = run(self.ghost, batch, device=device.partition(":")[0])
         return self.known[size]
 
 
@@ -219,8 +202,7 @@ def fit_passes(session: Session, headroom: float) -> Fit | None:
         if "step" not in kinds and kinds & PASSES:
             raise OptionError(
                 "this evaluation or generation has no forecast: its model is gone or was not seen to run, "
-                "its cache is not the usual one that grows, or predictions are kept of a data set whose "
-                "length is unknown"
+                "or predictions are kept of a data set whose length is unknown"
             )
         return None
     model, device, length = passes.ghost, passes.device, passes.seen.length
@@ -286,9 +268,16 @@ def _passes_of(
     is_generation = bool(kinds & GENERATING)
     wanted = {"prefill"} if is_generation else EVALUATING
     spans = [span for span in session.spans if span.id >= root.id and span.kind in wanted]
-    if not spans or math.isnan(room) or (is_generation and "whole" not in spans[-1].counts):
+    if not spans or math.isnan(room):
         return None
     counts = spans[-1].counts
+    if is_generation and not (seen.options and "whole" in counts):
+        return None
+    refused = seen.options.get("refused") if is_generation else None
+    if hasattr(model, "generate_with_fallback") and any(one.counts != counts for one in spans):
+        refused = "its sounds were cut into unlike pieces"
+    if refused:
+        raise OptionError(f"this generation has no forecast: {refused}")
     evaluations = [span for span in failed if span.kind in EVALUATING]
     batch = evaluations[-1].counts.get("rows", 0.0) if evaluations else 0.0
     return Passes(
@@ -306,7 +295,6 @@ def _passes_of(
         answer=int(counts.get("answer", 0.0)),
         beams=int(counts.get("beams", 1.0)),
         is_sampled=counts.get("sampled", 0.0) > 0,
-        is_reshaped=counts.get("reshaped", 0.0) > 0,
         is_of_trainer=bool(batch),
         keeps=counts.get("keeps", 0.0) > 0,
         kept_rows=int(counts.get("kept_rows", 0.0)),
@@ -363,11 +351,14 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
         cost="longer answers lose their end",
         change=partial(option, "generation_max_length", "max_new_tokens", added=prompt),
     )
-    if passes.beams == passes.sequences > 1:
+    returned = (
+        passes.seen.options.get("num_return_sequences") or 1
+    )  # no fewer beams can be asked for
+    if passes.beams == passes.sequences > 1 == returned:
         yield from _fewer(
             passes,
             passes.beams,
-            lambda size: of_rows(passes.whole, sequences=size),
+            lambda size: of_rows(passes.whole, beams=size),
             name="beams: {} instead of {}",
             cost="other answers",
             change=partial(option, "generation_num_beams", "num_beams"),

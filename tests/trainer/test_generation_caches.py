@@ -1,0 +1,233 @@
+"""Generations with other caches than the usual one, and other ways to decode: forecasts beside real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache, GenerationConfig, StaticCache
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
+
+import hfmem_widget
+from hfmem_widget.errors import OptionError
+from tests.data.breadth import some_of
+from tests.trainer.test_encoder_decoders import MODELS, source, took
+from tests.trainer.test_passes import began
+from tests.trainer.tiny import made
+
+ROWS, PROMPT, NEW, WORDS = 8, 24, 120, 1000
+TOKENS = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+SIZES = TOKENS | HEADS | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+STATES = {"hidden_size": 128, "state_size": 16, "num_hidden_layers": 2}
+
+llama = partial(made, "LlamaForCausalLM", **SIZES)
+mistral = partial(made, "MistralForCausalLM", **SIZES, sliding_window=32)
+gemma = partial(made, "Gemma2ForCausalLM", **SIZES, sliding_window=32)
+mixtral = partial(made, "MixtralForCausalLM", **SIZES, **EXPERTS)
+mamba = partial(made, "MambaForCausalLM", **TOKENS, **STATES)
+bart = MODELS["BART"]
+
+STATIC = {"cache_implementation": "static"}
+FP8 = {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}
+
+
+class HalfLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+    """Keeps keys and values in half precision."""
+
+    def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        return tuple(
+            one.float() for one in super().update(keys.half(), values.half(), *args, **kwargs)
+        )
+
+
+class NewestLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+    """Keeps the newest forty tokens."""
+
+    def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
+        whole = super().update(keys, values, *args, **kwargs)
+        self.keys, self.values = (one[:, :, -40:].clone() for one in whole)
+        return whole
+
+
+def of_config(kind: Any, **choices: Any) -> Any:
+    return kind(config=llama().config, **choices)
+
+
+Case = tuple[Callable[[], Any], dict[str, Any]]
+"""A model, and the options of its call; a function makes the option."""
+
+CASES: dict[str, Case] = {
+    "growing": (llama, {}),
+    "static": (llama, STATIC),
+    "static, longer than asked": (llama, {**STATIC, "max_cache_len": 300}),
+    "static, beams": (llama, {**STATIC, "num_beams": 3}),
+    "static, sliding window": (mistral, STATIC),
+    "static, some layers with a window": (gemma, STATIC),
+    "static, encoder and decoder": (bart, STATIC),
+    "quantised": (llama, FP8),
+    "quantised, beams": (llama, {**FP8, "num_beams": 2}),
+    "sliding window": (mistral, {}),
+    "some layers with a window": (gemma, {}),
+    "no cache": (llama, {"use_cache": False}),
+    "no cache, beams": (llama, {"use_cache": False, "num_beams": 2}),
+    "no cache, encoder and decoder": (bart, {"use_cache": False}),
+    "one's own growing": (llama, {"cache": DynamicCache}),
+    "one's own by the old name": (llama, {"past_key_values": DynamicCache}),
+    "one's own without a window": (mistral, {"cache": DynamicCache}),
+    "one's own static": (llama, {"cache": partial(of_config, StaticCache, max_cache_len=300)}),
+    "one's own for both sides": (
+        bart,
+        {"cache": lambda: EncoderDecoderCache(DynamicCache(), DynamicCache())},
+    ),
+    "a class of one's own": (llama, {"cache": partial(Cache, layer_class_to_replicate=HalfLayer)}),
+    "one that forgets": (llama, {"cache": partial(Cache, layer_class_to_replicate=NewestLayer)}),
+    "prefill in pieces": (llama, {"prefill_chunk_size": 7}),
+    "static, prefill in pieces": (llama, {**STATIC, "prefill_chunk_size": 7}),
+    "several of each": (llama, {"do_sample": True, "num_return_sequences": 3}),
+    "beams, several of each": (llama, {"num_beams": 5, "num_return_sequences": 3}),
+    "beams, sampled": (llama, {"num_beams": 3, "do_sample": True}),
+    "other scores": (llama, {"do_sample": True, "top_p": 0.9, "repetition_penalty": 1.2}),
+    "all logits of the prompt": (llama, {"logits_to_keep": 0, "max_new_tokens": 4}),
+    "a single token": (llama, {"max_new_tokens": 1}),
+    "experts": (mixtral, {}),
+    "states instead of a cache": (mamba, {}),
+}
+USUAL = (
+    *("static", "static, some layers with a window", "quantised", "no cache", "one's own static"),
+    *("a class of one's own", "static, encoder and decoder", "beams, several of each"),
+)
+IDS = torch.randint(5, WORDS, (ROWS, PROMPT), generator=torch.Generator().manual_seed(0))
+
+
+def generated(case: Case, given: dict[str, torch.Tensor] | None = None) -> tuple[float, int]:
+    """Return the forecast of a watched generation above its beginning, and the peak of a real one."""
+    make, options = case
+    given = given or (source("BART") if make is bart else {"input_ids": IDS})
+
+    def asked() -> dict[str, Any]:
+        made_now = {name: one() if callable(one) else one for name, one in options.items()}
+        return {"max_new_tokens": NEW, **made_now}
+
+    model = make().eval()
+    try:
+        peak = took(model, given, **asked())
+    except (ImportError, ValueError, TypeError) as error:
+        pytest.skip(f"not in this release of transformers: {error}")
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(**given, **asked())
+    return hfmem_widget.fit(session).forecast.total - began(session), peak
+
+
+@pytest.mark.parametrize("name", some_of(CASES, USUAL))
+def test_a_generation_has_the_peak_of_a_real_one(name: str) -> None:
+    """Within 2 %, whatever it keeps of earlier tokens, and however it chooses the next."""
+    forecast, peak = generated(CASES[name])
+
+    assert forecast == pytest.approx(peak, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["growing", "static", "static, encoder and decoder"])
+def test_rows_with_padding_take_a_mask(kind: str) -> None:
+    """A mask on the host is known to be padded, and without one attention takes less."""
+    case = CASES[kind]
+    given = source("BART") if case[0] is bart else {"input_ids": IDS}
+    mask = torch.ones_like(given["input_ids"])
+    mask[:, :5] = 0
+    forecast, peak = generated(case, {**given, "attention_mask": mask})
+
+    assert forecast == pytest.approx(peak, rel=0.02)
+
+
+def test_options_may_be_given_in_an_object() -> None:
+    """By position, too, which is how the call's own signature has them."""
+    model, options = llama().eval(), GenerationConfig(max_new_tokens=NEW, **STATIC)
+    peak = took(model, {"input_ids": IDS}, generation_config=options)
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(IDS, options)
+
+    assert hfmem_widget.fit(session).forecast.total - began(session) == pytest.approx(peak, 0.02)
+
+
+class Uncopied(DynamicCache):  # type: ignore[misc]  # transformers has no types
+    """Cannot be copied."""
+
+    def __deepcopy__(self, _: object) -> Any:
+        raise RuntimeError("not this one")
+
+
+def filled() -> Any:
+    cache = DynamicCache()
+    llama()(IDS[:1, :-4], cache=cache, use_cache=True)
+    return cache
+
+
+class InBlocksLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
+    """Has what says that tokens are packed many at a time."""
+
+    residual_length = 64
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "its cache had tokens as it began": {"cache": filled},
+    "its cache cannot be copied": {"cache": Uncopied},
+    "its cache is quantised, many tokens at a time": {
+        "cache": lambda: Cache(layers=[InBlocksLayer() for _ in range(3)])
+    },
+    "what output_scores needs is unknown": {
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    },
+    "what guidance_scale needs is unknown": {"guidance_scale": 2.0},
+    "what assistant_model needs is unknown": {"assistant_model": llama},
+    "what prompt_lookup_num_tokens needs is unknown": {"prompt_lookup_num_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_is_not_known_has_no_forecast(why: str) -> None:
+    """One sentence says why."""
+    with pytest.raises(OptionError, match=f"this generation has no forecast: {why}"):
+        generated((llama, REFUSED[why]), {"input_ids": IDS[:1]})
+
+
+@pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])
+def test_a_cache_on_the_host_has_no_forecast(kind: str) -> None:
+    """Offloading needs a GPU, so the call fails here; what was asked for is known."""
+    model = llama()
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(IDS, max_new_tokens=2)
+        with pytest.raises((AssertionError, RuntimeError)):
+            model.generate(IDS, max_new_tokens=2, cache_implementation=kind)
+
+    with pytest.raises(OptionError, match="its cache is offloaded to the host"):
+        hfmem_widget.fit(session)
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["alike", "unlike"])
+def test_a_long_sound_has_a_forecast_where_its_pieces_are_alike(*, cut: bool) -> None:
+    """Whisper drops a row that has ended, and the pieces after that are smaller."""
+    model = MODELS["Whisper"]().eval()
+    model.generation_config.no_timestamps_token_id = WORDS - 100
+    model.generation_config.is_multilingual = False
+    frames = 500
+    mask = torch.ones(4, frames, dtype=torch.int64)
+    mask[0, 200 if cut else frames :] = 0
+    given = {"input_features": torch.rand(4, 80, frames), "attention_mask": mask}
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(**given, return_timestamps=True, max_new_tokens=60)
+    if cut:
+        with pytest.raises(OptionError, match="its sounds were cut into unlike pieces"):
+            hfmem_widget.fit(session)
+        return
+    pieces = [span for span in session.spans if span.kind == "prefill"]
+    total = hfmem_widget.fit(session).forecast.total
+    alone = took(model, {"input_features": torch.rand(4, 80, 200)}, max_new_tokens=60)
+    last = session.value(pieces[-1].before, "cpu/allocated")
+
+    assert len(pieces) > 1
+    assert total - last == pytest.approx(alone, rel=0.02)
