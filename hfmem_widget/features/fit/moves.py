@@ -150,7 +150,7 @@ def training_of(session: Session, headroom: float) -> Training:
     if seen is not None and not seen.length:  # of images, for example: only the rows can change
         shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
     elif error is None:
-        shape = shape_of(session, key, root.start)
+        shape = shape_of(session, key, (trainings or [root])[-1].start)
     else:
         shape = _failed_shape(session, root, by_trainer=by_trainer)
     kind, length = key.partition(":")[0], int(shape["longest"])
