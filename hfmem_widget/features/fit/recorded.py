@@ -105,10 +105,11 @@ def live(session: Session) -> Subject:
     """Return the model that a session's watch has trained, or raise OptionError."""
     live, optimizer = live_model(session)
     from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
-    from hfmem_widget.features.fit.on_meta import uncompiled
+    from hfmem_widget.features.fit.on_meta import refuse_liger, uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model = uncompiled(live)
+    refuse_liger(model)
     ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
     ran["optimizer"] = type(optimizer).__name__
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}

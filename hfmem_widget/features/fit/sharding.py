@@ -76,8 +76,11 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
     parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
+    has = (
+        f"its share of {shared}" if shared else "everything, as there is nothing that this divides"
+    )
     note = (
-        f"Of {ranks} ranks ({way}), each has its share of {shared}; activations are not divided, and buckets "
+        f"Of {ranks} ranks ({way}), each has {has}; activations are not divided, and buckets "
         "for communication, and the full-precision weights that DeepSpeed keeps for half precision, are not "
         "counted."
     )

@@ -265,6 +265,17 @@ def test_tensor_parallelism_divides_what_the_models_plan_names() -> None:
     assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
 
 
+@pytest.mark.parametrize(
+    "choices", [{"training": False}, {"optimizer": "sgd"}], ids=["inference", "no states"]
+)
+def test_where_nothing_is_divided_that_is_said(choices: dict[str, Any]) -> None:
+    """Rather than a list of nothing."""
+    notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
+
+    assert "each has everything, as there is nothing that this divides;" in notes
+    assert " ;" not in notes
+
+
 def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd's too; without the device the largest is counted, so that no forecast is too low."""
 
