@@ -60,7 +60,7 @@ LIBRARIES = (
     *("deepspeed", "numpy"),
 )
 
-_OF_HERE = {"evaluated", "lock", "remarks", "run", "trained", "what_if"}
+_OF_HERE = {"beside", "evaluated", "lock", "remarks", "run", "trained", "what_if"}
 """Attributes that no copy has."""
 
 
@@ -121,7 +121,10 @@ class Session(Shown):
     what_if : WhatIf or None
         The training's memory at other batches and lengths, if that was forecast. A copy has none.
     trained : list of weakref
-        The optimizers that stepped during the session, and models that ran with gradients. A copy has none.
+        The optimizers of the newest training, and models that had batches with gradients in it. A copy has
+        none.
+    beside : list of weakref
+        Models that ran without gradients between that training's steps or within. A copy has none.
     evaluated : list of SeenBatch
         The batches of models that ran without gradients during the session, the newest last. A copy has none.
     run : Run or None
@@ -173,6 +176,7 @@ class Session(Shown):
         self.recipe: Mapping[str, Any] = {}
         self.what_if: WhatIf | None = None
         self.trained: list[weakref.ref[Any]] = []
+        self.beside: list[weakref.ref[Any]] = []
         self.evaluated: list[Any] = []
         self.run: Any = None  # a `ranks.run.Run`: of a room above this one
         self._software = software

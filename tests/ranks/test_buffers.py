@@ -63,6 +63,14 @@ def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(told: dict[s
     assert here["models"] == ["WithLoss", "DistributedDataParallel"]
 
 
+def test_the_forecast_of_a_rank_has_the_buckets(told: dict[str, Any]) -> None:
+    """Of a Trainer's training that was watched on this rank."""
+    here = told["trainer"]
+
+    assert here["forecast"] == ["ddp:2", here["parameters"]]
+    assert here["recorded"] == "WithLoss is not a class of transformers"
+
+
 def test_what_fsdp_has_gathered_is_no_weights(told: dict[str, Any]) -> None:
     """Its shards are the weights throughout, and the whole parameters are a buffer while they are there."""
     here = told["fsdp2"]

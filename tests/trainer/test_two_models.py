@@ -12,7 +12,7 @@ import hfmem_widget
 from hfmem_widget.session import Session
 from hfmem_widget.text import MIB
 from tests.trainer.test_calibrated import fitted, recipe
-from tests.trainer.tiny import VOCABULARY, InOrder, made, make_trainer, session_of
+from tests.trainer.tiny import VOCABULARY, InOrder, made, make_trainer, padded, session_of
 
 __all__ = ["recipe"]  # a fixture
 
@@ -68,6 +68,74 @@ def test_a_part_of_the_model_is_no_other_model(tmp_path: Path) -> None:
 
     assert "other models" not in repr(fit)
     assert fit.verdicts[0].fits
+
+
+def asked(trainer: Any, other: Any) -> None:
+    with torch.no_grad():
+        other(**padded(trainer.train_dataset))
+
+
+def trained(trainer: Any, other: Any) -> None:
+    make_trainer(Path(trainer.args.output_dir), model=other).train()
+
+
+def loop(trainer: Any, other: Any) -> None:
+    """Train the model of a Trainer without it, and ask the other one before and after all steps."""
+    asked(trainer, other)
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters())
+    for _ in range(3):
+        with hfmem_widget.span("step", tokens=72, longest=9):
+            trainer.model(**padded(trainer.train_dataset)).loss.backward()
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+    asked(trainer, other)
+
+
+def train(trainer: Any, _other: Any) -> None:
+    trainer.train()
+
+
+APART = {
+    "asked before": (asked, train),
+    "asked after": (train, asked),
+    "trained before": (trained, train),
+    "asked around a loop": (loop,),
+}
+
+
+@pytest.mark.parametrize("acts", APART.values(), ids=APART)
+def test_a_model_that_ran_before_or_after_is_no_other(tmp_path: Path, acts: Any) -> None:
+    """Only models that ran while this one trained make its forecast a lower bound."""
+    trainer, other = make_trainer(tmp_path), teacher()
+    with hfmem_widget.watch(quiet=True) as session:
+        for act in acts:
+            act(trainer, other)
+    fit = hfmem_widget.fit(session)
+
+    assert "other models" not in repr(fit)
+    assert fit.forecast.bound == "exact"
+    assert fit.verdicts[0].fits
+
+
+def test_the_newest_of_two_trainings_is_forecast(tmp_path: Path) -> None:
+    """By its own batch, also where the first one had the larger model."""
+    small = make_trainer(tmp_path, model=teacher(), per_device_train_batch_size=1)
+    large = make_trainer(tmp_path, per_device_train_batch_size=8)
+    with hfmem_widget.watch(quiet=True) as session:
+        large.train()
+        small.train()
+    forecast = hfmem_widget.fit(session).forecast
+
+    assert (forecast.model, forecast.setting.batch) == ("LlamaForCausalLM", 1)
+
+
+def test_a_teacher_of_a_single_step_counts(tmp_path: Path) -> None:
+    """What ran before the first step's end counts where there is no second one."""
+    trainer = make_trainer(tmp_path, kind=Distilling, max_steps=1)
+    trainer.asked = wanted = teacher()
+
+    assert SAID in repr(hfmem_widget.fit(session_of(trainer)))
+    del wanted
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ If they differ, later forecasts are scaled: each constant part by its own factor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
@@ -237,9 +237,9 @@ def live_model(session: Session) -> tuple[Any, Any]:
 
 
 def others_that_ran(session: Session, model: Any) -> str:
-    """Return the classes of other models that ran while a session watched one; empty without others."""
-    ran = (*(each() for each in session.trained), *(each.model() for each in session.evaluated))
-    subjects = [each for each in ran if hasattr(each, "modules")]  # models, without optimizers
+    """Return the classes of other models that ran while a session's model trained; empty without others."""
+    ran: Iterator[Any] = (each() for each in (*session.trained, *session.beside))
+    subjects = [each for each in ran if hasattr(each, "modules")]  # not optimizers
     own = _weights(model)
     others = [each for each in subjects if (weights := _weights(each)) and not weights & own]
     within = {id(part) for each in others for part in [*each.modules()][1:]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -21,37 +21,64 @@ from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Session, Span
 
+_Mark = tuple[int, tuple[SeenBatch, ...]]
+"""How many times an optimizer was named, and the batches that models had by then."""
+
 
 class Fits(Companion):
     """Compares a training with its forecast when its watch ends, and looks for changes if it ran out."""
 
     def __init__(self, options: WatchOptions | None = None) -> None:
-        self._trained: Callable[[], list[weakref.ref[Any]]] = list
-        self._evaluated: Callable[[], list[SeenBatch]] = list
+        self._seen = process_state(SeenBatches)
+        self._adds: Callable[[], int] = int
+        self._optimizers_since: Callable[[int], list[Any]] = lambda _: []
+        self._within: Callable[[], Iterable[Span]] = tuple
+        self._at_first = self._at_training = self._at_step = self._now()
+        self._training: int | None = None  # the id of its span, 0 without one
+        self._steps = 0  # of the newest training, those of a group as one
+        self._beside: dict[int, weakref.ref[Any]] = {}
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note the optimizers and batches so far, so that only newer ones count."""
-        subjects, seen = monitor.attribution.subjects, process_state(SeenBatches)
-        adds, before = subjects.adds, [*seen.values()]
+        subjects = monitor.attribution.subjects
+        self._adds, self._optimizers_since = lambda: subjects.adds, subjects.optimizers_since
+        self._within = partial(recorder.session.open_within, span.id)
+        self._at_first = self._at_training = self._at_step = self._now()
+        recorder.on_step(self._step_ended)
 
-        def new(*, is_training: bool) -> list[SeenBatch]:
-            keys = (key for key in seen if key[1] is is_training)
-            return [seen[key] for key in keys if not any(seen[key] is each for each in before)]
+    def _now(self) -> _Mark:
+        return self._adds(), tuple(self._seen.values())
 
-        def trained() -> list[weakref.ref[Any]]:
-            optimizers = map(weakref.ref, subjects.optimizers_since(adds))
-            return [*optimizers, *(each.model for each in new(is_training=True))]
+    def _seen_since(self, mark: _Mark, *, is_training: bool) -> list[SeenBatch]:
+        batches = [batch for key, batch in [*self._seen.items()] if key[1] is is_training]
+        return [each for each in batches if not any(each is other for other in mark[1])]
 
-        self._trained, self._evaluated = trained, partial(new, is_training=False)
+    def _step_ended(self, _step: Span) -> None:
+        training = next((span.id for span in self._within() if span.kind == "train"), 0)
+        if training != self._training:
+            self._training, self._at_training, self._steps = training, self._at_step, 0
+            self._beside.clear()
+        self._steps += 1
+        if self._steps > 1:  # until the first one ends, it may have run before the training
+            newer = self._seen_since(self._at_step, is_training=False)
+            self._beside |= {id(each.model()): each.model for each in newer}
+        self._at_step = self._now()
 
     def report(self, session: Session, span: Span) -> Mapping[str, str]:
         """Store the changes that would have fit, and the newest forecast of a step of the span."""
         error = error_of(session, span)
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
-        session.evaluated = self._evaluated()
+        session.evaluated = self._seen_since(self._at_first, is_training=False)
         if error or is_trained:
             process_state(LastTraining).session = session
-            session.trained = self._trained()
+            began, beside = self._at_training, [*self._beside.values()]
+            session.trained = [
+                *map(weakref.ref, self._optimizers_since(began[0])),
+                *(each.model for each in self._seen_since(began, is_training=True)),
+            ]
+            if self._steps < 2:
+                beside = [each.model for each in self._seen_since(began, is_training=False)]
+            session.beside = beside
             if error:
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes

@@ -33,7 +33,6 @@ from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
 from hfmem_widget.features.fit.recorded import (
     CANNOT,
     Training,
-    has_ranks,
     live,
     made_again,
     margin_on,
@@ -127,7 +126,7 @@ def training_of(session: Session, headroom: float) -> Training:
     Its room is what this process could have had when memory ran out; without an error, what it could have
     now, less a share of `headroom`.
     """
-    if session.ranks is not None or (session.is_of_here and has_ranks()):
+    if session.ranks is not None:
         raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
     limit, used, _ = address_space()  # NaN without a limit
     if limit - used < LEAST_LEFT:
@@ -150,7 +149,7 @@ def training_of(session: Session, headroom: float) -> Training:
     if seen is not None and not seen.length:  # of images, for example: only the rows can change
         shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
     elif error is None:
-        shape = shape_of(session, key, root.start)
+        shape = shape_of(session, key, (trainings or [root])[-1].start)
     else:
         shape = _failed_shape(session, root, by_trainer=by_trainer)
     kind, length = key.partition(":")[0], int(shape["longest"])

@@ -7,6 +7,7 @@ whose hooks do not run. The sizes of bitsandbytes' quantised weights follow from
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -76,6 +77,7 @@ def uncompiled(model: Any) -> Any:
 
 def copy_of(model: Any) -> Any:
     """Return a copy of a live model on the meta device, or raise OptionError."""
+    refuse_liger(model)
     memo: dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         memo.setdefault(id(tensor), _ghost(tensor))
@@ -90,6 +92,18 @@ def copy_of(model: Any) -> Any:
         # accelerate's `forward` hides that of the class: it has autocast, and hooks that move tensors.
         vars(module).pop("forward", None)
     return ghost
+
+
+def refuse_liger(model: Any) -> None:
+    """Raise OptionError if a model runs Liger's kernels, as with ``use_liger_kernel=True``.
+
+    They make no logits, and run on no meta device.
+    """
+    for module in model.modules():
+        forward = inspect.unwrap(vars(module).get("forward") or type(module).forward)
+        if getattr(forward, "__module__", "").partition(".")[0] == "liger_kernel":
+            name = plain(type(model).__name__)
+            raise OptionError(f"{name} runs Liger's kernels, whose memory no dry run shows")
 
 
 def with_lora(

@@ -27,6 +27,7 @@ from hfmem_widget.features.fit.setting import PRECISIONS, Setting, errors_as
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
 from hfmem_widget.session import HELD, Device, Session
+from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.text import plain
 
 MOST_OF_CONFIG: Final = 64 * 1024
@@ -104,16 +105,37 @@ class Training:
 def live(session: Session) -> Subject:
     """Return the model that was trained in a session, or raise OptionError."""
     live, optimizer = live_model(session)
-    from hfmem_widget.features.fit.backward import is_checkpointed  # needs torch
-    from hfmem_widget.features.fit.on_meta import uncompiled
+    from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
+    from hfmem_widget.features.fit.on_meta import refuse_liger, uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model = uncompiled(live)
-    ran = {"precision": precision_of_accelerate(), "checkpointing": is_checkpointed(model)}
+    refuse_liger(model)
+    ran: dict[str, Any] = {"precision": precision_of_accelerate()}
+    ran["checkpointing"] = is_checkpointed(model)
     ran["optimizer"] = type(optimizer).__name__
+    ran["shards"] = _shards_of(model, checkpointing=ran["checkpointing"])
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
     seen = seen_batch(model, is_training=True)
     return Subject(model, optimizer, seen, ran, free, is_compiled=model is not live)
+
+
+def _shards_of(model: Any, *, checkpointing: bool) -> str:
+    """Return how ranks train a model, as in a `Setting`; empty for one process, an OptionError if unknown."""
+    _, world = rank_in_group() or (0, 1)
+    if world == 1:
+        return ""
+    from hfmem_widget.monitor.shared import shared_monitor
+
+    for ddp in filter(has_buckets, shared_monitor().attribution.subjects.all()[0]):
+        looks = ddp.find_unused_parameters and not ddp.static_graph  # then its buckets stay
+        is_known = looks or checkpointing or ddp.device.type == "cpu"
+        is_usual = not (ddp.gradient_as_bucket_view or ddp.mixed_precision or ddp._comm_hooks)  # noqa: SLF001  (no public way)
+        if is_known and is_usual and any(each is model for each in ddp.modules()):
+            return f"ddp:{world}"
+    raise OptionError(
+        "of several ranks only those of DistributedDataParallel with its usual options are supported"
+    )
 
 
 def has_ranks() -> bool:
@@ -124,8 +146,6 @@ def has_ranks() -> bool:
 
 def recipe_of_live(session: Session) -> dict[str, Any]:
     """Return a live training as plain data for dry runs elsewhere, or the reason for none, as "refused"."""
-    if has_ranks():
-        return {"refused": "a training on several ranks is not supported yet"}
     try:
         with errors_as("the model cannot be recorded"):
             trained = live(session)
@@ -182,6 +202,7 @@ def _recipe(trained: Subject) -> dict[str, Any]:
         "optimizer": asdict(kind_of(trained.optimizer)),
         "precision": trained.ran["precision"],
         "checkpointing": trained.ran["checkpointing"],
+        "shards": trained.ran["shards"],
         "batch": batch,
         "available": trained.available,
     }
@@ -201,6 +222,7 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
         raise OptionError(plain(recipe.get("refused", no_model), 300))
     from hfmem_widget.features.fit import on_meta
     from hfmem_widget.features.fit.optimizers import Kind
+    from hfmem_widget.features.fit.sharding import parsed
 
     with errors_as("the recorded model cannot be made again"):
         config = on_meta.config_of(_kept(recipe["config"]))
@@ -236,6 +258,8 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
         precision = recipe["precision"] if recipe["precision"] in PRECISIONS else "fp32"
         ran = {"precision": precision, "optimizer": plain(kind.name)}
         ran["checkpointing"] = bool(recipe["checkpointing"])
+        if shards := str(recipe.get("shards", "")):
+            ran["shards"] = "ddp:{1}".format(*parsed(shards))
         return Subject(model, kind, seen, ran, dict(recipe["available"]))
 
 

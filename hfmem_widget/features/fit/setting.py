@@ -136,7 +136,7 @@ class Setting(Options):
     shards: str = value(
         "",
         "--shards WAY:RANKS",
-        "Forecast one of several ranks: zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
+        "Forecast one of several ranks: ddp, zero1, zero2, zero3, fsdp or tp, such as zero3:8.",
     )
     longest: bool = switch(
         "--longest", "Find the longest rows that fit with this batch, by further dry runs."

@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from hfmem_widget.features.fit.model import LABELS, Forecast, ForecastPart
+from hfmem_widget.features.fit.model import LABELS, Bound, Forecast, ForecastPart
 from hfmem_widget.text import wrong_value
 
 DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "ddp": (),
     "zero1": ("optimizer",),
     "zero2": ("optimizer", "gradients"),
     "zero3": ("optimizer", "gradients", "weights"),
@@ -36,6 +37,8 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     `gathered` are the bytes of parameters gathered at a time. `share` of the parameters can be divided.
     """
     way, ranks = parsed(forecast.setting.shards)
+    if way == "ddp":
+        return with_buckets(forecast)
     left = 1.0 - share + share / ranks
     names = DIVIDED[way]
 
@@ -76,10 +79,50 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
     parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
+    has = (
+        f"its share of {shared}" if shared else "everything, as there is nothing that this divides"
+    )
     note = (
-        f"Of {ranks} ranks ({way}), each has its share of {shared}; activations are not divided, and buckets "
+        f"Of {ranks} ranks ({way}), each has {has}; activations are not divided, and buckets "
         "for communication, and the full-precision weights that DeepSpeed keeps for half precision, are not "
         "counted."
     )
     forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0)
     return replace(forecast, parts=tuple(parts), notes=(*forecast.notes, note))
+
+
+def with_buckets(forecast: Forecast) -> Forecast:
+    """Return the forecast of one rank of DistributedDataParallel, which keeps gradients again in buckets.
+
+    With checkpointing a Trainer lets it make them anew in the second step, when a GPU may still have the
+    first. Where the forward pass has the peak, the copies of its results that DDP may make are left out.
+    """
+    setting, whole = forecast.setting, forecast.full("gradients")
+    if not whole:
+        return forecast
+    if forecast.moment == "forward":
+        left_out = "copies of the model's results"
+        note = f"Which {left_out} DDP makes is unknown."
+        notes = (note, *forecast.notes)
+        forecast = replace(forecast, left_out=(*forecast.left_out, left_out), notes=notes)
+    again = setting.device == "cuda" and setting.checkpointing
+    size, rest = (2 if again else 1) * whole, [*forecast.parts]
+    bound: Bound = "upper" if again else "exact"
+    sources = ["DDP's gradient buckets"]
+    for part in forecast.parts:
+        if part.name == "libraries":
+            rest.remove(part)
+            size, bound = size + part.bytes, "upper" if again else part.bound
+            sources.insert(0, part.source)
+    added = size - forecast.bytes("libraries")
+    return replace(
+        forecast,
+        parts=(*rest, ForecastPart("libraries", size, size, ", ".join(sources), bound)),
+        total=forecast.total + added,
+        peaks={name: peak + added for name, peak in forecast.peaks.items()},
+        reserved=forecast.reserved and forecast.reserved + added,
+        replay=forecast.replay
+        and forecast.replay._replace(
+            held=(*forecast.replay.held, *[whole] * (added // max(1, whole)))
+        ),
+    )

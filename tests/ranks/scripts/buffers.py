@@ -82,7 +82,10 @@ def of_a_trainer(folder: str) -> dict[str, Any]:
     with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
         trainer.train()
     steps = [each.before for each in session.spans if each.kind == "step"]
+    forecast = hfmem_widget.fit(session).forecast
     return {
+        "forecast": [forecast.setting.shards, forecast.full("libraries")],
+        "recorded": session.recipe.get("refused", ""),
         "parameters": sum(each.nbytes for each in trainer.model.parameters()),
         "libraries": [session.value(sample, "cpu/libraries") for sample in steps],
         "models": list(session.contents.modules),

@@ -265,6 +265,33 @@ def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
     assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("lora", [None, 4])
+def test_a_rank_of_ddp_has_its_gradients_again_in_buckets(device: str, lora: int | None) -> None:
+    """Throughout a step, those of trained weights alone; an evaluation has none."""
+    usual: dict[str, Any] = {"length": 64, "optimizer": FUSED, "device": device, "lora": lora}
+    whole, told = (predict(gpt2(), shards=shards, **usual) for shards in ("", "ddp:4"))
+
+    buckets = whole.full("gradients")
+    assert told.bytes("libraries") - whole.bytes("libraries") == buckets > 0
+    assert told.peaks == {name: peak + buckets for name, peak in whole.peaks.items()}
+    assert sum(part.bytes for part in told.parts) == told.total == whole.total + buckets
+    assert predict(gpt2(), length=64, training=False, shards="ddp:4").full("libraries") == (
+        predict(gpt2(), length=64, training=False).full("libraries")
+    )
+
+
+@pytest.mark.parametrize(
+    "choices", [{"training": False}, {"optimizer": "sgd"}], ids=["inference", "no states"]
+)
+def test_where_nothing_is_divided_that_is_said(choices: dict[str, Any]) -> None:
+    """Rather than a list of nothing."""
+    notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
+
+    assert "each has everything, as there is nothing that this divides;" in notes
+    assert " ;" not in notes
+
+
 def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also autograd's; for an unknown device the largest counts, so that no forecast is too low."""
 
