@@ -334,7 +334,7 @@ def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception],
 
 def fault_text(error: Exception) -> str:
     """Return the text of a fault; after an upgrade, a running kernel may have modules of two versions."""
-    fault = f"{type(error).__name__}: {error}"[:400]
+    fault = ": ".join(filter(None, (type(error).__name__, str(error))))[:400]
     return f"{fault}. {CHANGED}" if _files_changed() else fault
 
 

@@ -347,6 +347,7 @@ class Monitor:
             self._close(watched, inner.id, outcome)
         if len(watched.windows) == 1:
             self.poller.poll_now()
+            watched.unexplained.ended(span_id, was_last=True)  # activations do not stay
         self._attribute(span.kind, begins=False, is_outermost=len(watched.windows) == 1)
         session.contents = self.attribution.contents
         window = watched.windows.get(span_id)

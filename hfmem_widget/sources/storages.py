@@ -109,6 +109,13 @@ def storages_of(tensor: Any) -> tuple[Storage, ...]:
         return ()
 
 
+def shapes_in(tensor: Any) -> dict[int, tuple[int, ...]]:
+    """Return the shapes of the parts of a sparse tensor or a wrapper, by their storages' keys."""
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        parts = _parts(tensor) or ()
+        return {storage[0]: tuple(part.shape) for part in parts for storage in storages_of(part)}
+
+
 def states_of(optimizer: Any) -> Iterator[Any]:
     """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
 
@@ -133,13 +140,9 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
     kind = type(tensor)
     if deepest <= 0 or not issubclass(kind, torch.Tensor):
         return
-    inner: list[Any] = []
-    if hasattr(kind, "__tensor_flatten__"):
-        # DTensor (its own shard only), torchao, jagged, semi-sparse: wrappers without bytes of their own.
-        inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
-    elif (parts := _PARTS_OF_LAYOUT.get(str(tensor.layout))) is not None:
-        inner = [getattr(tensor, name)() for name in parts]
-    else:
+    inner = _parts(tensor)
+    if inner is None:
+        inner = []
         yield from _own(torch, tensor)
         if tensor.dtype in _quantised(torch) and "per_channel" in str(tensor.qscheme()):
             inner = [tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()]
@@ -148,6 +151,15 @@ def _all_of(torch: Any, tensor: Any, deepest: int) -> Iterator[Storage]:
                 inner += tensors_in(_attribute(tensor, name), deepest - 1)
     for part in inner:
         yield from _all_of(torch, part, deepest - 1)
+
+
+def _parts(tensor: Any) -> list[Any] | None:
+    """Return the tensors in a tensor without bytes of its own; None for another."""
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        # DTensor (its own shard only), torchao, jagged, semi-sparse.
+        return [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    names = _PARTS_OF_LAYOUT.get(str(tensor.layout))
+    return None if names is None else [getattr(tensor, name)() for name in names]
 
 
 def _own(torch: Any, tensor: Any) -> Iterator[Storage]:

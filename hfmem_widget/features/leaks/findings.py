@@ -66,7 +66,8 @@ def finding_of(session: Session, span: Span, trend: Trend) -> Finding:
         f"since {since}: {format_bytes(trend.grown)} so far"
     )
     left = _left(session, trend.device) / trend.slope
-    if left < _FAR_OFF * (trend.last - trend.first):
+    # Code that an error has ended adds nothing more; it may have been full already.
+    if left < _FAR_OFF * (trend.last - trend.first) and not span.outcome.startswith("raised"):
         unit = {A_SECOND: "seconds", A_STEP: "steps"}.get(trend.what, "more")
         title += f", full in about {format_count(float(f'{left:.2g}'))} {unit}"
     return Finding(

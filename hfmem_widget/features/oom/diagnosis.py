@@ -184,10 +184,15 @@ def limit(incident: Incident) -> OomDiagnosis | None:
         if not incident.met_a_limit:
             return None
         limits = f"{incident.host.command} allows this process {format_bytes(incident.host.limit)}"
+        mapped = f"{format_bytes(incident.host.used)} was mapped"
+        if not incident.asked > 0:
+            return OomDiagnosis("limit", f"Probably the limit: {limits}; {mapped}.", is_sure=False)
         mapped = (
-            f"{format_bytes(incident.host.used)} was mapped already, so the request did not fit"
+            f"; {mapped} already, so the request did not fit"
+            if incident.is_over_limit
+            else f", too little for the request; {mapped} after the error"
         )
-        return OomDiagnosis("limit", f"Limit reached: {limits}; {mapped}.")
+        return OomDiagnosis("limit", f"Limit reached: {limits}{mapped}.")
     is_limited = incident.allowed > 0 or incident.preemptive
     # A request larger than the device would not fit without the limit either.
     if incident.is_beyond or not is_limited or incident.free < incident.asked:

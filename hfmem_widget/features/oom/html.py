@@ -202,7 +202,8 @@ def parts_of(incident: Incident) -> tuple[Part, ...]:
         return parts
     heap = tuple(part for part in parts if part.name in OF_ALLOCATED)
     others = incident.host.used - sum(part.bytes for part in heap)
-    return (*heap, Part("cache", "mapped, not private memory", others)) if others > 0 else heap
+    is_known = incident.is_over_limit and others > 0  # of the instant at which memory ran out
+    return (*heap, Part("cache", "mapped, not private memory", others)) if is_known else heap
 
 
 def drawn_parts(incident: Incident) -> tuple[Part, ...]:

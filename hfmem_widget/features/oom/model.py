@@ -53,6 +53,10 @@ class ModelFacts:
     quantized: bool = False
 
 
+NEARLY_FULL = 0.05
+"""The share of a limit left in which requests of Python's own objects are taken to have failed for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostLimit:
     """The limit on this process' mapped memory, and its mapped memory, in bytes; NaN without a limit."""
@@ -179,7 +183,14 @@ class Incident:
         """
         if not self.on_the_host or self.is_beyond or math.isnan(self.host.limit):
             return False
-        return self.asked <= self.free or self.host.used + self.asked > self.host.limit
+        return self.asked <= self.free or self.is_over_limit
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the request does not fit beside what was mapped when the code had failed."""
+        left = self.host.limit - self.host.used
+        # Where the size is not known, it is one of many small ones that filled it.
+        return left < known_of(self.asked, NEARLY_FULL * self.host.limit)
 
     @property
     def limit(self) -> float:

@@ -187,7 +187,7 @@ class _SearchForPaths(Search):
             if traits.role == "buffers":
                 self.count()
             if memory.bytes:
-                shaped = value if traits.role == "tensor" else memory
+                shaped = memory if memory.shape or traits.role != "tensor" else value
                 self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped))
 
     def _add(self, key: Key, arrival: Arrival) -> None:

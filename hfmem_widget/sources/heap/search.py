@@ -19,7 +19,7 @@ from hfmem_widget.sources.heap.model import ATOMS, Kind
 from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
 from hfmem_widget.sources.procfs import MappedFiles
-from hfmem_widget.sources.storages import MANAGED, storages_of
+from hfmem_widget.sources.storages import MANAGED, shapes_in, storages_of
 
 Key = tuple[int, str]
 """Identifies memory: its address, or that of the object that owns it, and the device."""
@@ -153,9 +153,11 @@ class Search:
         """Yield the memory of a tensor, a table, an image, or an array that is not a view."""
         traits = self.kinds[type(value)]
         if traits.role == "tensor":
-            for number, device, size, dtype in storages_of(value):
+            storages = storages_of(value)
+            shapes = shapes_in(value) if len(storages) > 1 else {}
+            for number, device, size, dtype in storages:
                 start, is_shared = arrays.lent_or_shared(value) if device == "cpu" else (0, False)
-                memory = arrays.HeapMemory(number, size, (), dtype, start)
+                memory = arrays.HeapMemory(number, size, shapes.get(number, ()), dtype, start)
                 yield self._keyed(memory, MANAGED if is_shared else device)
             return
         is_array = traits.role == "array"

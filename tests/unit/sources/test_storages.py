@@ -488,3 +488,10 @@ class Broken:
 def test_what_is_no_optimizer_has_no_states(thing: object) -> None:
     """Nor has one that raises."""
     assert list(states_of(thing)) == []
+
+
+def test_the_parts_of_a_sparse_tensor_have_shapes_of_their_own() -> None:
+    """Its indices are named by their own shape, not by the shape of the whole."""
+    indices, values = torch.zeros(2, 5, dtype=torch.int64), torch.ones(5)
+    sparse = torch.sparse_coo_tensor(indices, values, (3, 3))
+    assert sorted(storages.shapes_in(sparse).values()) == [(2, 5), (5,)]
