@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import mmap
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from hfmem_widget.drivers import install
@@ -29,7 +30,31 @@ MOST_NESTED = 32
 
 TOO_DEEP = f"A watch within {MOST_NESTED} others watches nothing."
 
+RESERVE = 16 << 20
+"""Bytes of addresses, without memory, that are free again when a watched stretch of code ends.
+
+Under a limit such as ``ulimit -v`` nothing may be left after an error, not even the few bytes without which
+Python loops forever in a handler that is more than 256 instructions into a function.
+"""
+
 Follow = Callable[[Monitor, Session], Forwards]
+
+
+class Reserve:
+    """Keeps `RESERVE` from the code that is watched, for what comes after it."""
+
+    def __init__(self) -> None:
+        self._addresses: mmap.mmap | None = None
+
+    def take(self) -> None:
+        """Take it, if there is as much."""
+        with suppress(OSError):
+            self._addresses = mmap.mmap(-1, RESERVE)
+
+    def give_back(self) -> None:
+        """Give it back; a second call does nothing."""
+        if self._addresses is not None:
+            self._addresses.close()
 
 
 class Watch(Decorates):
@@ -70,6 +95,7 @@ class Watch(Decorates):
         self._last = last
         self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
+        self._reserve = Reserve()
 
     def _give_up(self, _error: BaseException | None = None) -> None:
         """End everything after a fault of ours, or an interrupt that was held back while the watch began."""
@@ -133,6 +159,7 @@ class Watch(Decorates):
         for companion in companions:
             self._companions.append(companion)
             harmless(companion.begin, self._monitor, recorder, self._span)
+        self._reserve.take()
         return session
 
     def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
@@ -152,9 +179,13 @@ class Watch(Decorates):
         """Return whether a session is the running one of this watch."""
         return self._session is session
 
-    @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:
         """End the watch and show what it found; stopping again does nothing."""
+        self._reserve.give_back()
+        self._stop(error)
+
+    @entry(undo=_give_up)
+    def _stop(self, error: BaseException | None) -> None:
         session, span, companions = self._session, self._span, tuple(self._companions)
         if session is None or span is None:
             return
@@ -206,6 +237,7 @@ class Watch(Decorates):
         fresh = copy.copy(self)
         fresh._screen = copy.copy(self._screen)  # noqa: SLF001  (a watch copies its own kind)
         fresh._follower, fresh._companions, fresh._in_outer = None, [], None  # noqa: SLF001
+        fresh._reserve = Reserve()  # noqa: SLF001
         return fresh
 
     def __enter__(self) -> Session:
@@ -265,6 +297,7 @@ class EveryCell:
         harmless(install.begin)
         self._span: Span | None = None
         self._companions: tuple[Companion, ...] = ()
+        self._reserve = Reserve()
         self.least = least
         prefer = monitor.prefer
         self._view = NotebookView(self._recorder, screen, options, prefer=prefer, least=least)
@@ -280,9 +313,11 @@ class EveryCell:
             harmless(begin_passes, self._monitor, self.session)
             for companion in self._companions:
                 harmless(companion.begin, self._monitor, self._recorder, self._span)
+            self._reserve.take()
 
     def cell_ends(self, error: BaseException | None, *, annotate: bool = True) -> None:
         """Close the cell's span, if one is open, and show its changes if it should `annotate`."""
+        self._reserve.give_back()
         with interrupts_deferred():
             span, self._span = self._span, None
             if span is None:

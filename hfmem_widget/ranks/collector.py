@@ -126,7 +126,7 @@ class Collector:
         was done.
         """
         with self.lock, self._faults_cost_this():
-            overview = self._at(now)
+            overview = self._at(now, behind)
             if overview is not None:
                 with self._faults_cost_this():
                     overview.pass_on(self._limit(now, behind), now)
@@ -202,14 +202,14 @@ class Collector:
                     f"A part of what the ranks wrote is not shown: internal error ({why})."
                 )
 
-    def _at(self, now: float) -> Overview | None:
+    def _at(self, now: float, behind: Collection[str] = ()) -> Overview | None:
         """Bring everything up to a time, and return the overview; None before the first rank was seen."""
         if not self.session.running:
             return None
         self._now = now
         roster = self.roster
         fed, self._fed = self._fed, {}
-        roster.hear(list(fed.values()), now)
+        roster.hear(fed.values(), now, behind)
         roster.settle(now)
         if not roster.expected:
             return self._overview

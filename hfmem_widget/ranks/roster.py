@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -365,12 +365,13 @@ class Roster:
         """Return the time of a rank's newest reading, on the common clock."""
         return stream.reached - self.offset(stream)
 
-    def hear(self, streams: Sequence[RankStream], now: float) -> None:
-        """Note that there was something of these streams since the last time."""
+    def hear(self, streams: Iterable[RankStream], now: float, behind: Collection[str] = ()) -> None:
+        """Note that these streams had something since the last time; those `behind` have more to read."""
         for stream in streams:
             at = now if math.isnan(stream.fed_at) else min(now, stream.fed_at)
             stream.heard = max(stream.heard, at)
-            if stream.head is not None:
+            # How old the newest line is says nothing of a clock while there are newer ones to read.
+            if stream.head is not None and stream.name not in behind:
                 host, lag = stream.rank.host, at - stream.last_sign
                 self._lags[host] = min(lag, self._lags.get(host, math.inf))
         if not self._lags:
@@ -378,8 +379,12 @@ class Roster:
         # What is common to all hosts is that of this one's clock, or of a file that was copied.
         self.lag = float(np.median(list(self._lags.values())))
         for host, lag in self._lags.items():
-            if host not in self._timed_by_steps and abs(self.lag - lag) > self.pace + ROUGH:
+            if host in self._timed_by_steps:
+                continue
+            if abs(self.lag - lag) > self.pace + ROUGH:
                 self.offsets[host] = self.lag - lag
+            else:
+                self.offsets.pop(host, None)
 
     def compare_clocks(self) -> bool:
         """Compare the clocks of the hosts by the ends of their steps, and return whether they could be."""

@@ -364,3 +364,24 @@ def test_a_limit_of_the_shells_is_the_reason() -> None:
     done = run_alone(UNDER_A_LIMIT)
     assert "limit Limit reached: ulimit -v" in done.stdout
     assert "2.00 GiB requested, this process may use" in done.stdout
+
+
+NOTHING_IS_LEFT = """
+import resource, hfmem_widget
+pages = int(open("/proc/self/statm").read().split()[0])
+rows = []
+try:
+    with hfmem_widget.watch("limited", chart=False) as session:
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (100 << 20), -1))
+        while True:
+            rows.append({len(rows): str(len(rows))})
+except MemoryError:
+    rows.clear()
+    print(session.findings[0].evidence["cause"], session.broken_off)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
+def test_a_limit_that_small_objects_use_up_is_the_reason() -> None:
+    """Not a byte is left then, and the watch ends with its card nevertheless."""
+    assert "limit False" in run_alone(NOTHING_IS_LEFT).stdout
