@@ -154,11 +154,11 @@ def test_what_an_optimizer_told_ends_with_the_cell() -> None:
     session = monitor.begin(WatchOptions())
     with spanned(monitor, session, "cell"):
         stepped_by_hand()
-    at_end = session.latest("cpu/unattributed")
+        after_step = session.latest("cpu/unattributed")
     with spanned(monitor, session, "cell"):
         pass
 
-    assert not math.isnan(at_end)  # it is 0 where Python gave more back than the step took
+    assert not math.isnan(after_step)  # it is 0 where Python gave more back than the step took
     assert math.isnan(session.latest("cpu/unattributed"))
 
 

@@ -367,7 +367,7 @@ def test_a_limit_of_the_shells_is_the_reason() -> None:
 
 
 NOTHING_IS_LEFT = """
-import resource, hfmem_widget
+import resource, numpy, hfmem_widget
 pages = int(open("/proc/self/statm").read().split()[0])
 rows = []
 try:
