@@ -154,6 +154,7 @@ def test_what_an_optimizer_told_ends_with_the_cell() -> None:
     session = monitor.begin(WatchOptions())
     with spanned(monitor, session, "cell"):
         stepped_by_hand()
+        monitor.sample(session)
         after_step = session.latest("cpu/unattributed")
     with spanned(monitor, session, "cell"):
         pass
