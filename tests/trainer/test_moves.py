@@ -563,7 +563,9 @@ def test_a_model_with_ligers_kernels_is_refused(
     """Its loss makes no logits, so that a dry run of the model's own code would claim too much."""
     model = llama()
     patch(model)
-    trainer = make_trainer(tmp_path, model=model, data=rows(), bf16=True)
+    trainer = make_trainer(
+        tmp_path, model=model, data=rows(), bf16=True, remove_unused_columns=False
+    )
     session = session_of(trainer)
 
     refused = "LlamaForCausalLM runs Liger's kernels, whose memory no dry run shows"

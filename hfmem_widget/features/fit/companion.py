@@ -55,6 +55,8 @@ class Fits(Companion):
 
     def _step_ended(self, _step: Span) -> None:
         training = next((span.id for span in self._within() if span.kind == "train"), 0)
+        if self._training and not training:
+            return  # a loop of the user's own after a Trainer's training
         if training != self._training:
             self._training, self._at_training, self._steps = training, self._at_step, 0
             self._beside.clear()

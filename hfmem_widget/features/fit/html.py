@@ -24,7 +24,6 @@ MOMENTS = {
     "": "without activations",
 }
 BOUNDS = {"exact": "exact", "upper": "at most", "estimate": "about", "lower": "at least"}
-_COLOURS = {**palette.PARTS, "gathered": "#B3A125"}
 
 
 def fit_bundle(fit: Fit) -> dict[str, str]:
@@ -110,7 +109,7 @@ def _peak_text(forecast: Forecast) -> str:
 
 def _bar(forecast: Forecast) -> kit.Fragment:
     pieces = (
-        (_COLOURS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
+        (palette.PARTS[part.name], part.bytes, f"{part.label} {format_bytes(part.bytes)}")
         for part in forecast.parts
     )
     label = f"allocated at the peak: {format_bytes(forecast.total)}"
@@ -125,7 +124,7 @@ def _table(forecast: Forecast, measured: Mapping[str, float]) -> kit.Fragment:
     rows = []
     for part in forecast.parts:
         if format_bytes(part.full) != format_bytes(0):
-            name = kit.marked(_COLOURS[part.name], part.label)
+            name = kit.marked(palette.PARTS[part.name], part.label)
             source = f"{BOUNDS[part.bound]}: {part.source}"
             sizes = format_bytes(part.bytes), *measured_cell(part.name), format_bytes(part.full)
             rows.append(TableRow((name, *sizes), source))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from hfmem_widget.analysis.parts import LABELS as OF_ANATOMIES
+from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.display import Shown
 from hfmem_widget.features.fit.allocator import Replay
 from hfmem_widget.features.fit.setting import Setting
@@ -16,9 +16,6 @@ from hfmem_widget.text import format_count
 
 Bound = Literal["exact", "upper", "estimate", "lower"]
 """Whether a figure is exact, an upper bound, an estimate, or a lower bound."""
-
-LABELS: Final = {**OF_ANATOMIES, "gathered": "gathered parameters"}
-"""The names of parts, as an anatomy has them."""
 
 MEASURED: Final = (0.97, 1.015)
 """The lowest and highest measured peaks, as shares of estimates; docs/measured/memfit.md."""

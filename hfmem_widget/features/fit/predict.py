@@ -186,7 +186,7 @@ def _forecast(
                 )
                 if not setting.shards:
                     return forecast
-                return sharded(forecast, *_divisible(model, setting, weights))
+                return sharded(forecast, _divisible(model, setting, weights))
     except OptionError as error:
         if not partial or error.__cause__ is None:
             raise
@@ -199,7 +199,8 @@ def _forecast(
         _whole("gradients", gradients, FROM_SHAPES),
     )
     total = held.total + states + gradients
-    return replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
+    forecast = replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
+    return sharded(forecast, _divisible(model, setting, weights)) if setting.shards else forecast
 
 
 def _is_of_transformers(model: Any) -> bool:
@@ -245,27 +246,17 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage().nbytes())
 
 
-def _divisible(model: Any, setting: Setting, weights: int) -> tuple[int, float]:
-    """Return the bytes of parameters that are gathered at a time, and the share that can be divided.
-
-    FSDP and ZeRO gather a layer and the next one, and parameters outside of layers for the whole step. Tensor
-    parallelism divides the parameters in transformers' plan.
-    """
-    if setting.shards.startswith("tp"):
-        plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
-        divided = sum(
-            _bytes(parameter)
-            for name, parameter in model.named_parameters()
-            if any(fnmatch(name, f"*{pattern}*") for pattern in plan)
-        )
-        return 0, min(1.0, divided / max(1, weights))
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    layers = [
-        sum(map(_bytes, storages(module.parameters())))
-        for module in model.modules()
-        if type(module).__name__ in names
-    ]
-    return max(0, weights - sum(layers)) + 2 * max(layers, default=0), 1.0
+def _divisible(model: Any, setting: Setting, weights: int) -> float:
+    """Return the share of the parameters that can be divided: of tensor parallelism those in its plan."""
+    if not setting.shards.startswith("tp"):
+        return 1.0
+    plan = getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {}
+    divided = sum(
+        _bytes(parameter)
+        for name, parameter in model.named_parameters()
+        if any(fnmatch(name, f"*{pattern}*") for pattern in plan)
+    )
+    return min(1.0, divided / max(1, weights))
 
 
 def as_trained(model: Any, setting: Setting, device: str = "meta") -> Any:

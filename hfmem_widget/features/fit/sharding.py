@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from hfmem_widget.features.fit.model import LABELS, Bound, Forecast, ForecastPart
+from hfmem_widget.analysis.parts import LABELS
+from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.text import wrong_value
 
 DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -21,6 +22,8 @@ DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The parts that each way divides."""
 
+UNCOUNTED: Final = "gathered parameters, buckets for communication and DeepSpeed's full-precision copies of weights"
+
 
 def parsed(text: str) -> tuple[str, int]:
     """Return the way and the ranks of a text such as ``zero3:8``, or raise OptionError."""
@@ -31,10 +34,11 @@ def parsed(text: str) -> tuple[str, int]:
     return way, int(ranks)
 
 
-def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
-    """Return the forecast of one rank.
+def sharded(forecast: Forecast, share: float) -> Forecast:
+    """Return the forecast of one rank; `share` of the parameters can be divided.
 
-    `gathered` are the bytes of parameters gathered at a time. `share` of the parameters can be divided.
+    What ZeRO and FSDP gather, and their buckets, depend on how a model is wrapped: with two layers counted as
+    gathered, real peaks of FSDP on the CPU were 0.91 to 1.40 of a forecast. So theirs is a lower bound.
     """
     way, ranks = parsed(forecast.setting.shards)
     if way == "ddp":
@@ -45,8 +49,6 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
     def cut(size: int, name: str) -> int:
         return size - math.ceil(size * left) if name in names else 0
 
-    # ZeRO-3 and FSDP gather parameters where they are used.
-    gathered = gathered if way in {"zero3", "fsdp"} else 0
     always = sum(cut(part.full, part.name) for part in forecast.parts if part.name != "gradients")
     full = forecast.full("gradients")
     peaks: dict[str, int] = {}
@@ -55,7 +57,7 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
         at_peak = forecast.bytes("gradients") if phase == forecast.moment else 0
         gradients[phase] = full if phase == "optimizer" else at_peak
         cut_off = always + cut(gradients[phase], "gradients")
-        peaks[phase] = peak - cut_off + (0 if phase == "optimizer" else gathered)
+        peaks[phase] = peak - cut_off
     moment = max(peaks, key=lambda phase: peaks[phase])
     parts = [
         replace(
@@ -72,23 +74,22 @@ def sharded(forecast: Forecast, gathered: int, share: float) -> Forecast:
         size = gradients[moment] - cut(gradients[moment], "gradients")
         whole = full - cut(full, "gradients")
         parts.append(estimate("gradients", size, whole, "shapes and types"))
-    if gathered:
-        held = 0 if moment == "optimizer" else gathered
-        parts.append(estimate("gathered", held, gathered, "two layers, and what is in none"))
     rest = peaks[moment] - sum(part.bytes for part in parts)
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
-    parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
+    if "activations" not in forecast.left_out:
+        parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
     shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
     has = (
         f"its share of {shared}" if shared else "everything, as there is nothing that this divides"
     )
     note = (
-        f"Of {ranks} ranks ({way}), each has {has}; activations are not divided, and buckets "
-        "for communication, and the full-precision weights that DeepSpeed keeps for half precision, are not "
+        f"Of {ranks} ranks ({way}), each has {has}; activations are not divided, and {UNCOUNTED} are not "
         "counted."
     )
+    left_out = forecast.left_out if way == "tp" else (*forecast.left_out, UNCOUNTED)
     forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0)
-    return replace(forecast, parts=tuple(parts), notes=(*forecast.notes, note))
+    notes = (*forecast.notes, note)
+    return replace(forecast, parts=tuple(parts), notes=notes, left_out=left_out)
 
 
 def with_buckets(forecast: Forecast) -> Forecast:

@@ -158,7 +158,7 @@ def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
         session.save(path)
     pull.play()
 
-    assert "1.95 GiB more, allocated in train.py" in pull.report
+    assert "1.95 GiB more, allocated in f() of train.py" in pull.report
     assert "| train.py:9<br>f<br>y = g() | +1.95 GiB |" in pull.report
 
 

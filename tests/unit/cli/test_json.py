@@ -77,7 +77,7 @@ def test_a_comparison_by_line_has_the_documented_form(
     assert [each["changes"] and len(each["changes"]) for each in found["cells"]] == [None, 2]
     assert found["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
     assert found["sentences"][0].startswith(
-        "head: 6.00 MiB more, allocated in trainer.py `Trainer."
+        "head: 6.00 MiB more, allocated in Trainer._prepare_inputs() of trainer.py"
     )
     found = checked(capsys, "comparison", "compare", a, b, "--by", "time", "--json")
     assert [each["changes"] for each in found["cells"]] == [None, None]

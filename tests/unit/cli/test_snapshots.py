@@ -184,7 +184,7 @@ def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
     code, out, _ = hfmem("compare", a, b, "--by", "line")
 
     assert code == FINE
-    assert "b: 8.00 MiB more, allocated in train.py `step`, alive at the peak." in out
+    assert "b: 8.00 MiB more, allocated in step() of train.py, alive at the peak." in out
     changes = [line.split()[:4] for line in out.splitlines() if line.startswith("project/")]
     assert changes == [
         ["project/train.py:21", "(step)", "+8.00", "MiB"],
@@ -253,7 +253,7 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
         hfmem_widget.compare(first, second, by="line")._repr_mimebundle_()["text/plain"]
         for first, second in ((a, b), (session, a))
     )
-    assert "24.pickle: 8.00 MiB more, allocated in train.py `step`" in of_both
+    assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in of_both
     assert "+6.00 MiB" in of_one
     with pytest.raises(OptionError, match="no samples to align by step"):
         hfmem_widget.compare(a, b, by="step")
