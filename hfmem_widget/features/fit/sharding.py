@@ -22,7 +22,7 @@ DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The parts that each way divides."""
 
-UNCOUNTED: Final = "gathered parameters, buckets for communication and DeepSpeed's full-precision copies of weights"
+UNCOUNTED: Final = "gathered parameters, buckets, and DeepSpeed's full-precision copies of weights"
 
 
 def parsed(text: str) -> tuple[str, int]:
