@@ -77,7 +77,8 @@ def points_of(evidence: Mapping[str, object]) -> Floats:
         points = np.array(evidence.get("kept"), np.float64)
     except (TypeError, ValueError):
         points = np.empty(0)
-    return points if points.ndim == 2 and points.shape[1] == 2 else np.empty((0, 2))
+    is_fine = points.ndim == 2 and points.shape[1] == 2 and ((points >= 0) & (points < 2**60)).all()
+    return points if is_fine else np.empty((0, 2))
 
 
 def kept_at(session: Session, key: str, times: Sequence[float] | Floats) -> tuple[Floats, str]:

@@ -128,8 +128,8 @@ def _shards_of(model: Any, *, checkpointing: bool) -> str:
     from hfmem_widget.monitor.shared import shared_monitor
 
     for ddp in filter(has_buckets, shared_monitor().attribution.subjects.all()[0]):
-        looks = ddp.find_unused_parameters and not ddp.static_graph  # then its buckets stay
-        is_known = looks or checkpointing or ddp.device.type == "cpu"
+        keeps = ddp.find_unused_parameters and not ddp.static_graph  # then its buckets stay
+        is_known = keeps or checkpointing or ddp.device.type == "cpu"
         is_usual = not (ddp.gradient_as_bucket_view or ddp.mixed_precision or ddp._comm_hooks)  # noqa: SLF001  (no public way)
         if is_known and is_usual and any(each is model for each in ddp.modules()):
             return f"ddp:{world}"
@@ -259,7 +259,7 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
         ran = {"precision": precision, "optimizer": plain(kind.name)}
         ran["checkpointing"] = bool(recipe["checkpointing"])
         if shards := str(recipe.get("shards", "")):
-            ran["shards"] = "ddp:{1}".format(*parsed(shards))
+            ran["shards"] = f"ddp:{parsed(shards)[1]}"
         return Subject(model, kind, seen, ran, dict(recipe["available"]))
 
 

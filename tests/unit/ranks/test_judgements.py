@@ -171,6 +171,20 @@ def test_what_is_off_is_said_from_a_threshold_on(name: str) -> None:
     assert collector.roster.offsets == expected
 
 
+def test_a_file_that_is_read_in_part_says_nothing_of_a_clock() -> None:
+    """Its newest line so far is old because there are newer ones to read."""
+    run, collector = SimulatedRun(Script(world=2, per_node=1, step_seconds=900.0)), Collector()
+    pieces = [piece for _ in range(60) for piece in run.advance(1.0)]
+    now, late = run.began + run.now, run.ranks[1].stream
+    for stream in {name: None for name, _ in pieces}:
+        own = [data for name, data in pieces if name == stream]
+        collector.feed(stream, b"".join(own[:10] if stream == late else own), at=now)
+    collector.tick(now, behind={late})
+
+    assert len(collector.roster.expected) == 2
+    assert collector.roster.offsets == {}
+
+
 def test_ranks_of_other_weights_are_no_peers() -> None:
     """Stages of a pipeline differ by design; within one an outlier is found all the same."""
     script = Script(world=16, stages=4, noise=0.003, interval=0.5, heavier={6: 1.05})
