@@ -19,7 +19,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.moves import DryRuns, moves_of
+from hfmem_widget.features.fit.moves import DryRuns, largest, moves_of
 from hfmem_widget.features.fit.predict import changed_forecast
 from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
@@ -314,6 +314,23 @@ def test_what_there_was_no_time_for_is_left_away(ending: type[BaseException]) ->
 
     assert [move.name for move in listed] == [move.name for move in known] != []
     assert {(move.largest_batch, move.longest) for move in listed} == {(None, None)}
+
+
+def test_where_larger_sizes_have_no_whole_forecast_there_is_no_largest() -> None:
+    """Such as of a rank of DistributedDataParallel whose forward pass has the peak there."""
+    ran = training(gpt2)
+    own = ran.setting.batch * ran.setting.length
+
+    class Incomplete(DryRuns):
+        def __call__(self, setting: Setting) -> Any:
+            left_out = ("copies",) * (setting.batch * setting.length > own)
+            return replace(super().__call__(setting), left_out=left_out)
+
+    roomy = replace(ran, room=9 * ran.forecast.total)
+    dry = Incomplete(roomy, time.monotonic() + 60)
+    sizes = [largest(roomy, dry, ran.setting, name) for name in ("batch", "length")]
+
+    assert sizes == [None, None]
 
 
 def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None:

@@ -112,10 +112,12 @@ class Forecast:
         estimate may be as far off as the worst measured one. The upper end is NaN where something is left
         out.
         """
-        least = self.total - sum(part.bytes for part in self.parts if part.bound == "upper")
+        unsure = [part for part in self.parts if part.bound == "upper"]
+        least = self.total - sum(part.bytes for part in unsure)
         is_estimate = any(part.bytes and part.bound == "estimate" for part in self.parts)
         low, high = MEASURED if is_estimate else (1.0, 1.0)
         others = max((size for name, size in self.peaks.items() if name != self.moment), default=0)
+        others -= sum(part.bytes for part in unsure if part.name == "libraries")  # at every moment
         least_of_all = max(low * least, min(low * others, self.total))
         return least_of_all, math.nan if self.left_out else high * self.total
 

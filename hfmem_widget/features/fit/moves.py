@@ -335,9 +335,16 @@ def largest(
         return None
     slope = grows / size * training.most(forecast) / forecast.total
     high = min(most, MOST_TOKENS * size // (setting.batch * setting.length))
+
+    def need(at: int) -> float:
+        other = dry(replace(setting, **dict[str, Any]({name: at})))
+        if other.left_out:
+            raise OptionError("a training of that size has no complete forecast")
+        return training.most(other)
+
     try:
         fitting = most_that_fit(
-            lambda at: training.most(dry(replace(setting, **dict[str, Any]({name: at})))),
+            need,
             size,
             slope,
             training.room,
