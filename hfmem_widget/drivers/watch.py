@@ -179,13 +179,10 @@ class Watch(Decorates):
         """Return whether a session is the running one of this watch."""
         return self._session is session
 
+    @entry(undo=_give_up)
     def stop(self, error: BaseException | None = None) -> None:
         """End the watch and show what it found; stopping again does nothing."""
         self._reserve.give_back()
-        self._stop(error)
-
-    @entry(undo=_give_up)
-    def _stop(self, error: BaseException | None) -> None:
         session, span, companions = self._session, self._span, tuple(self._companions)
         if session is None or span is None:
             return
@@ -244,6 +241,7 @@ class Watch(Decorates):
         return self.start()
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._reserve.give_back()  # before the guard, which needs some bytes itself
         self.stop(failure(error))
 
 

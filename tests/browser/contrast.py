@@ -64,7 +64,8 @@ SCRIPT = """roots => {
     while (walker.nextNode()) {
       const node = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
       if (text === '' || !node.checkVisibility()) continue;
-      if (node.closest('title, style, .hfmem-hidden, span[aria-hidden]')) continue;
+      // Signs are pictures, for which 3 to 1 is enough (WCAG 1.4.11).
+      if (node.closest('title, style, .hfmem-hidden, span[aria-hidden], span[role=img]')) continue;
       if (node.closest('.legend .traces')?.style.opacity < 1) continue;
       const range = document.createRange();
       range.selectNodeContents(walker.currentNode);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -81,7 +82,9 @@ class Fits(Companion):
             if self._steps < 2:
                 beside = [each.model for each in self._seen_since(began, is_training=False)]
             session.beside = beside
-            if error:
+            if (
+                error and "torch" in sys.modules
+            ):  # else nothing was trained, and it is not ours to import
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 
