@@ -351,9 +351,8 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
         cost="longer answers lose their end",
         change=partial(option, "generation_max_length", "max_new_tokens", added=prompt),
     )
-    returned = (
-        passes.seen.options.get("num_return_sequences") or 1
-    )  # no fewer beams can be asked for
+    # No fewer beams can be asked for.
+    returned = passes.seen.options.get("num_return_sequences") or 1
     if passes.beams == passes.sequences > 1 == returned:
         yield from _fewer(
             passes,
