@@ -94,6 +94,9 @@ class Unwatched(Watch):
     def stop(self, _error: BaseException | None = None) -> None:
         """Do nothing: nothing was begun."""
 
+    def __exit__(self, *_: object) -> None:
+        pass
+
     def _another(self) -> Unwatched:
         return self
 
