@@ -22,8 +22,8 @@ UPWARDS = tuple(sorted(STACK, key=lambda name: name != "before"))
 LEVELS = 16
 HOLDERS = 40  # letters of the names that keep memory, at most
 
-AS_MUCH = 0.1
-"""Share by which unattributed memory may have been more, or less than a name keeps, before the search."""
+TOLERANCE = 0.1
+"""The share by which unattributed memory may exceed what stayed, or fall short of what names keep."""
 
 
 def heights_of(
@@ -32,7 +32,7 @@ def heights_of(
     """Return the bytes of each part of a device in rows of values.
 
     They are cut to the allocated bytes, the uppermost first. Where activations or unattributed memory are
-    unknown, they take all the remaining bytes. Of those not attributed, names keep up to `kept` bytes.
+    unknown, they take all the remaining bytes. Up to `kept` of the bytes not attributed are kept by names.
     """
 
     def read(metric: str, otherwise: Floats | float) -> Floats:
@@ -53,16 +53,16 @@ def heights_of(
 def kept_since(session: Session, span: Span, key: str, grown: float) -> list[tuple[float, float]]:
     """Return since when names have kept the `grown` bytes that a search found at a span's end.
 
-    These are seconds and bytes kept by then, at most two for each of `LEVELS`; empty if less than that was
-    not attributed. What was freed before the search is not counted, and of what was there before much was
-    freed nobody knows whose it was.
+    The result has seconds and the bytes kept by then, at most two points for each of `LEVELS`; it is empty if
+    fewer bytes were not attributed. Memory freed before the search does not count, and neither does any from
+    before a large drop: its holder is unknown.
     """
     part = session.between(span.start, math.inf)
     level = heights_of(session, key, part.low)["unattributed"]
     stays = np.fmin.accumulate(level[::-1])[::-1]
-    if not len(level) or not 0 < grown <= (1 + AS_MUCH) * stays[-1]:
+    if not len(level) or not 0 < grown <= (1 + TOLERANCE) * stays[-1]:
         return []
-    was_more = np.flatnonzero(level - stays > AS_MUCH * stays[-1])
+    was_more = np.flatnonzero(level - stays > TOLERANCE * stays[-1])
     kept = np.nan_to_num(stays - level[0]).clip(0.0, grown)
     kept[: was_more[-1] + 1 if len(was_more) else 0] = 0.0
     (rises,) = np.diff(kept // (grown / LEVELS)).nonzero()
@@ -72,7 +72,7 @@ def kept_since(session: Session, span: Span, key: str, grown: float) -> list[tup
 
 
 def points_of(evidence: Mapping[str, object]) -> Floats:
-    """Return what a finding has of `kept_since`, shape ``(points, 2)``; it may come from a file."""
+    """Return the points of `kept_since` in a finding, shape ``(points, 2)``; none if a file has bad ones."""
     try:
         points = np.array(evidence.get("kept"), np.float64)
     except (TypeError, ValueError):
@@ -89,7 +89,7 @@ def kept_at(session: Session, key: str, times: Sequence[float] | Floats) -> tupl
         seconds, sizes = points_of(evidence).T
         if evidence.get("device") != key or not len(seconds):
             continue
-        # When the next cell begins, they may have been freed.
+        # They may have been freed once the next cell begins.
         until = min((start for start in starts if start >= seconds[-1]), default=math.inf)
         more = np.where(np.less(times, until), np.interp(times, seconds, sizes, left=0.0), 0.0)
         if more.any():
@@ -98,7 +98,7 @@ def kept_at(session: Session, key: str, times: Sequence[float] | Floats) -> tupl
 
 
 def with_kept(parts: Iterable[Part], kept: Floats, holders: str) -> tuple[Part, ...]:
-    """Return the parts, of those that are not attributed first the bytes that names keep."""
+    """Return the parts, with the bytes that names keep split off those that are not attributed."""
     split = []
     for part in parts:
         size = min(float(kept[0]), part.bytes) if part.name == "unattributed" else 0.0

@@ -167,15 +167,15 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     # The second dimension of a sound's features may be frequencies, not time.
     wanted = ("samples", "longest", "tokens") if main == "input_ids" else ("samples",)
     counts = {name: shape[name] for name in wanted if name in shape}
-    return Generation(monitor, session, model, counts | _asked_of(model, kwargs, shape))
+    return Generation(monitor, session, model, counts | _counts_of_call(model, kwargs, shape))
 
 
-def _asked_of(
+def _counts_of_call(
     model: object, kwargs: Mapping[str, Any], shape: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the options that decide how much a generation takes; {} where its prompt is unknown."""
-    asked = partial(_asked, model, kwargs)
-    new, whole = asked("max_new_tokens"), asked("max_length")
+    option = partial(_option, model, kwargs)
+    new, whole = option("max_new_tokens"), option("max_length")
     prompt, counts = shape.get("longest", 0.0), {}
     if _has_encoder(model):
         prompt = (
@@ -184,18 +184,18 @@ def _asked_of(
         counts["answer"] = prompt
     if not prompt:
         return {}
-    beams, returned = asked("num_beams") or 1, asked("num_return_sequences") or 1
+    beams, returned = option("num_beams") or 1, option("num_return_sequences") or 1
     by_default = new or (20 if whole in (None, 20) and "max_length" not in kwargs else 0)
     return {
         **counts,
         "made_of_each": float(max(beams, returned)),
         "beams": float(beams),
         "whole": float(prompt + by_default if by_default else whole),
-        "sampled": float(bool(asked("do_sample"))),
+        "sampled": float(bool(option("do_sample"))),
     }
 
 
-def _asked(model: object, kwargs: Mapping[str, Any], name: str) -> Any:
+def _option(model: object, kwargs: Mapping[str, Any], name: str) -> Any:
     """Return the value of an option, as ``generate`` looks for it."""
     configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
@@ -219,19 +219,19 @@ def _options_of(
         is_padded = shape.get("content_tokens", whole) < whole
         return {**options, "generation_config": copy.copy(config), "is_padded": is_padded}
     except Exception as error:
-        # A cache of the user's own may raise what it likes.
+        # Caches of the user's own may raise anything, and options may be tensors.
         if raised_by_handler(error):
             raise
-        return {"refused": "its cache cannot be copied"}
+        return {"refused": "its options cannot be read or copied"}
 
 
 def _refusal(model: object, kwargs: Mapping[str, Any]) -> str:
     """Return why a generation cannot be forecast, as the end of a sentence; empty if it can be."""
-    asked = partial(_asked, model, kwargs)
-    for name in (*UNKNOWN, *(KEPT if asked("return_dict_in_generate") else ())):
-        if (value := asked(name)) is True or value not in (None, False, 0, 1):
+    option = partial(_option, model, kwargs)
+    for name in (*UNKNOWN, *(KEPT if option("return_dict_in_generate") else ())):
+        if (value := option(name)) is True or value not in (None, False, 0, 1):
             return f"what {name} needs is unknown"
-    kind, settings = asked("cache_implementation") or "", asked("cache_config") or {}
+    kind, settings = option("cache_implementation") or "", option("cache_config") or {}
     cache: Any = next((kwargs[name] for name in NAMES if kwargs.get(name) is not None), None)
     layers = getattr(cache, "layers", ())
     in_blocks = kind == "quantized" and settings.get("backend") != "fp8"
@@ -239,7 +239,7 @@ def _refusal(model: object, kwargs: Mapping[str, Any]) -> str:
     is_static = "static" in kind or (bool(layers) and getattr(cache, "is_compileable", False))
     on_host = getattr(getattr(model, "device", None), "type", "cpu") == "cpu"
     is_offloaded = "offloaded" in kind or getattr(cache, "offloading", False)
-    is_compiled = is_static and not on_host and not asked("disable_compile")
+    is_compiled = is_static and not on_host and not option("disable_compile")
     reasons = {
         "its cache is of an unknown kind": cache is not None and not is_cache(cache),
         "its cache had tokens as it began": any(len(one.shape) > 1 for one in tensors_in(cache)),

@@ -174,7 +174,7 @@ class InBlocksLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
 
 REFUSED: dict[str, dict[str, Any]] = {
     "its cache had tokens as it began": {"cache": filled},
-    "its cache cannot be copied": {"cache": Uncopied},
+    "its options cannot be read or copied": {"cache": Uncopied},
     "its cache is quantised, many tokens at a time": {
         "cache": lambda: Cache(layers=[InBlocksLayer() for _ in range(3)])
     },

@@ -19,7 +19,7 @@ import torch
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.moves import DryRuns, largest, moves_of
+from hfmem_widget.features.fit.moves import DryRuns, moves_of
 from hfmem_widget.features.fit.predict import changed_forecast
 from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
@@ -255,82 +255,6 @@ def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
     assert "The measured figures are of all models of this process, not of this one alone." in repr(
         fitted
     )
-
-
-@pytest.mark.parametrize("make", [gpt2_of_two_layers, llama], ids=["gpt2", "llama"])
-def test_the_largest_batch_and_length_fit_in_real_steps(make: Make) -> None:
-    """A step of either is within the room, as malloc may map twice its tensors; one of 4 % more is not."""
-    ran = training(make)
-    room = 2.5 * ran.forecast.total
-    listed = moves(replace(ran, room=room))
-    sizes = {
-        (rows, length, "checkpointing" in move.name): (move.batch, move.length)
-        for move in listed
-        if move.name == "gradient checkpointing" or "tokens" in move.name
-        for rows, length in ((move.largest_batch, move.length), (move.batch, move.longest))
-        if rows and length and length < 128
-    }
-    assert len(sizes) >= 2
-    for (most, length, checkpointing), (usual, short) in sizes.items():
-        assert most > usual or length > short
-        assert real_peak(make, most, length, checkpointing) <= 1.01 * room / 2
-        more = math.ceil(1.04 * most) if most > usual else most
-        longer = math.ceil(1.04 * length) if length > short else length
-        assert real_peak(make, more, longer, checkpointing) > 0.99 * room / 2
-
-
-def real_peak(make: Make, rows: int, length: int, checkpointing: bool) -> float:
-    """Return the bytes at the peak of a real step of so many rows and tokens."""
-    model = (ran := training(make)).model.train()
-    if checkpointing:
-        enable: Any = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    ids = torch.randint(3, 64, (rows, length))
-    return peak_of(
-        model, ran.optimizer, {"input_ids": ids, "attention_mask": ids**0, "labels": ids}
-    )
-
-
-@pytest.mark.parametrize("ending", [TimeoutError, KeyboardInterrupt])
-def test_what_there_was_no_time_for_is_left_away(ending: type[BaseException]) -> None:
-    """And an interrupt ends the search for the largest alone: the changes are listed without."""
-    ran = training(gpt2)
-    made: set[Setting] = set()
-
-    class Recorded(DryRuns):
-        def __call__(self, setting: Setting) -> Any:
-            made.add(setting)
-            return super().__call__(setting)
-
-    class Ended(DryRuns):
-        def __call__(self, setting: Setting) -> Any:
-            if setting not in made:
-                raise ending
-            return super().__call__(setting)
-
-    until = time.monotonic() + 60
-    known = moves_of(ran, Recorded(ran, until))  # of endless room nothing is the largest
-    listed = moves_of(replace(ran, room=9 * ran.forecast.total), Ended(ran, until))
-
-    assert [move.name for move in listed] == [move.name for move in known] != []
-    assert {(move.largest_batch, move.longest) for move in listed} == {(None, None)}
-
-
-def test_where_larger_sizes_have_no_whole_forecast_there_is_no_largest() -> None:
-    """Such as of a rank of DistributedDataParallel whose forward pass has the peak there."""
-    ran = training(gpt2)
-    own = ran.setting.batch * ran.setting.length
-
-    class Incomplete(DryRuns):
-        def __call__(self, setting: Setting) -> Any:
-            left_out = ("copies",) * (setting.batch * setting.length > own)
-            return replace(super().__call__(setting), left_out=left_out)
-
-    roomy = replace(ran, room=9 * ran.forecast.total)
-    dry = Incomplete(roomy, time.monotonic() + 60)
-    sizes = [largest(roomy, dry, ran.setting, name) for name in ("batch", "length")]
-
-    assert sizes == [None, None]
 
 
 def test_what_keeps_the_loss_comes_first_and_what_fits_before_what_may() -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
-from hfmem_widget.text import wrong_value
+from hfmem_widget.text import format_list, wrong_value
 
 DIVIDED: Final[Mapping[str, tuple[str, ...]]] = {
     "ddp": (),
@@ -78,10 +78,9 @@ def sharded(forecast: Forecast, share: float) -> Forecast:
     source = next((part.source for part in forecast.parts if part.name == "activations"), "")
     if "activations" not in forecast.left_out:
         parts.append(estimate("activations", rest, max(rest, forecast.full("activations")), source))
-    shared = ", ".join(LABELS[name] for name in names if forecast.full(name))
-    has = (
-        f"its share of {shared}" if shared else "everything, as there is nothing that this divides"
-    )
+    divided = [LABELS[name] for name in names if forecast.full(name)]
+    share_of = f"its share of {format_list(divided, len(names))}" if divided else ""
+    has = share_of or f"a full copy, as {way} divides nothing here"
     note = (
         f"Of {ranks} ranks ({way}), each has {has}; activations are not divided, and {UNCOUNTED} are not "
         "counted."
@@ -106,24 +105,19 @@ def with_buckets(forecast: Forecast) -> Forecast:
         note = f"Which {left_out} DDP makes is unknown."
         notes = (note, *forecast.notes)
         forecast = replace(forecast, left_out=(*forecast.left_out, left_out), notes=notes)
-    again = setting.device == "cuda" and setting.checkpointing
-    size, rest = (2 if again else 1) * whole, [*forecast.parts]
-    bound: Bound = "upper" if again else "exact"
-    sources = ["DDP's gradient buckets"]
-    for part in forecast.parts:
-        if part.name == "libraries":
-            rest.remove(part)
-            size, bound = size + part.bytes, "upper" if again else part.bound
-            sources.insert(0, part.source)
-    added = size - forecast.bytes("libraries")
+    sets = 2 if setting.device == "cuda" and setting.checkpointing else 1
+    libraries = [part for part in forecast.parts if part.name == "libraries"]
+    others = [part for part in forecast.parts if part.name != "libraries"]
+    added = sets * whole
+    size = added + sum(part.bytes for part in libraries)
+    sources = ", ".join((*(part.source for part in libraries), "DDP's gradient buckets"))
+    bound: Bound = "upper" if sets > 1 else libraries[0].bound if libraries else "exact"
     return replace(
         forecast,
-        parts=(*rest, ForecastPart("libraries", size, size, ", ".join(sources), bound)),
+        parts=(*others, ForecastPart("libraries", size, size, sources, bound)),
         total=forecast.total + added,
         peaks={name: peak + added for name, peak in forecast.peaks.items()},
         reserved=forecast.reserved and forecast.reserved + added,
         replay=forecast.replay
-        and forecast.replay._replace(
-            held=(*forecast.replay.held, *[whole] * (added // max(1, whole)))
-        ),
+        and forecast.replay._replace(held=(*forecast.replay.held, *[whole] * sets)),
     )

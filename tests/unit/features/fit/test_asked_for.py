@@ -295,7 +295,7 @@ def test_where_nothing_is_divided_that_is_said(choices: dict[str, Any]) -> None:
     """Rather than a list of nothing."""
     notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
 
-    assert "each has everything, as there is nothing that this divides;" in notes
+    assert "each has a full copy, as zero1 divides nothing here;" in notes
     assert " ;" not in notes
 
 
