@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,10 +96,10 @@ THEN = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern
     ids=["beside what was there", "most was there", "more than before", "one name", "two names",
          "nothing was noted", "a dict"],
 )  # fmt: skip
-def test_what_grew_is_told_by_who_holds_it(
+def test_a_leak_is_named_with_its_holder(
     rows: tuple[Holder, ...], before: Before, ends: str
 ) -> None:
-    """Surely by name, by how much more than before; where that is not known, as what may be."""
+    """Surely by name, by how much more than before; where that is unknown, as a possible one."""
     finding = told(*rows, before=before)
 
     assert finding.title.endswith(ends)
@@ -174,22 +176,20 @@ def test_holders_are_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch
     assert session.findings[0].evidence["holder"] == "cache[0..9]"
 
 
-def test_a_healthy_cell_costs_no_search(scans: list[dict[str, Any]]) -> None:
-    """Without a leak there is no search for holders."""
-    session = scripted_run("steps")
-    Leaks().report(session, session.spans[0])
-
-    assert scans == []
-    assert session.findings == []
-
-
-def test_a_quiet_watch_searches_for_no_holder(scans: list[dict[str, Any]]) -> None:
-    """It has no card to show one."""
-    session, stage = leaking(), Stage("train", gpus=0)
-    before, quiet = tuple(session.findings), Leaks(WatchOptions(quiet=True))
-    quiet.begin(NO_MONITOR, stage.recorder, session.spans[0])
-    quiet.end(stage.recorder, session.spans[0], None)
-    quiet.report(session, session.spans[0])
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [(partial(scripted_run, "steps"), {}), (leaking, {"quiet": True})],
+    ids=["a healthy cell", "a quiet watch, which has no card to show one"],
+)
+def test_a_holder_that_nobody_needs_is_not_searched_for(
+    scans: list[dict[str, Any]], make: Callable[[], Session], options: dict[str, Any]
+) -> None:
+    """The findings stay as they are."""
+    session, stage = make(), Stage("train", gpus=0)
+    before, leaks = tuple(session.findings), Leaks(WatchOptions(**options))
+    leaks.begin(NO_MONITOR, stage.recorder, session.spans[0])
+    leaks.end(stage.recorder, session.spans[0], None)
+    leaks.report(session, session.spans[0])
 
     assert scans == []
     assert tuple(session.findings) == before

@@ -27,6 +27,10 @@ LARGE = 2**18
 Names = dict[str, Any]
 
 
+def tensors(count: int) -> list[torch.Tensor]:
+    return [torch.ones(LARGE) for _ in range(count)]
+
+
 @pytest.fixture(autouse=True)
 def of_variables_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the modules of the tests."""
@@ -126,9 +130,9 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] 
 def test_growth_in_any_container_is_named(kind: str) -> None:
     """Several of its rows together, and by its own name."""
     make, add = CONTAINERS[kind]
-    watched = Watched({"older": [torch.ones(LARGE) for _ in range(16)], "kept": make()})
-    for number in range(16):
-        add(watched.variables["kept"], number, torch.ones(LARGE))
+    watched = Watched({"older": tensors(16), "kept": make()})
+    for number, tensor in enumerate(tensors(16)):
+        add(watched.variables["kept"], number, tensor)
 
     (name,), _ = watched.told(14)
 
@@ -137,17 +141,11 @@ def test_growth_in_any_container_is_named(kind: str) -> None:
 
 def test_a_list_with_replaced_items_has_not_grown() -> None:
     """A ring of the newest items holds as much as before."""
-    ring = deque([torch.ones(LARGE) for _ in range(20)], maxlen=20)
-    watched = Watched({"ring": ring, "kept": []})
-    for _ in range(20):
-        ring.append(torch.ones(LARGE))
-        watched.variables["kept"].append(torch.ones(LARGE))
+    watched = Watched({"ring": deque(tensors(20), maxlen=20), "kept": []})
+    for name in ("ring", "kept"):
+        watched.variables[name].extend(tensors(20))
 
     assert watched.told(18) == (["kept[0..19]"], [])
-
-
-def tensors(count: int) -> list[torch.Tensor]:
-    return [torch.ones(LARGE) for _ in range(count)]
 
 
 MADE: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list[str]]] = {
@@ -175,18 +173,17 @@ def test_lists_are_named_for_their_growth(name: str) -> None:
     assert watched.told(18) == (sure, may)
 
 
-def test_a_list_that_was_emptied_and_filled_again_may_be_what_grew() -> None:
-    """What was freed meanwhile, and that no name explains, is as much as it may have got again."""
-    watched = Watched({"cache": [torch.ones(LARGE) for _ in range(20)]})
-    watched.variables["cache"].clear()
-    watched.variables["cache"] += [torch.ones(LARGE) for _ in range(20)]
+def test_a_list_that_was_emptied_and_filled_again_may_have_grown() -> None:
+    """It may have got again as much as was freed meanwhile, and as no name explains."""
+    watched = Watched({"cache": tensors(20)})
+    watched.variables["cache"][:] = tensors(20)
 
     assert watched.told(18, let_go=20) == ([], ["cache[0..19]"])
     assert watched.told(18, let_go=2) == ([], [])
 
 
 def test_a_model_and_its_states_of_the_same_cell_have_not_grown_step_by_step() -> None:
-    """They came at once, whatever their size."""
+    """They were made at once, whatever their size."""
     watched = Watched({})
     watched.variables["trainer"] = trained()
 
@@ -194,7 +191,7 @@ def test_a_model_and_its_states_of_the_same_cell_have_not_grown_step_by_step() -
 
 
 def test_a_model_that_gets_more_and_more_parts_is_named() -> None:
-    """Adapters that are added again and again, to a model that was there."""
+    """Adapters are added again and again to an older model."""
     model = torch.nn.Sequential(torch.nn.Linear(256, 1024, bias=False))
     watched = Watched({"model": model})
     for number in range(10):
@@ -203,18 +200,17 @@ def test_a_model_that_gets_more_and_more_parts_is_named() -> None:
     assert watched.told(9) == (["model"], [])
 
 
-def test_where_the_time_was_too_short_lists_are_judged_by_their_length() -> None:
+def test_lists_that_there_was_no_time_to_read_are_judged_by_their_length() -> None:
     """The bytes are not known then: one of as many items has not grown, one with more has."""
-    variables = {"older": [torch.ones(LARGE) for _ in range(20)], "kept": [torch.ones(LARGE)]}
-    watched = Watched(variables, most_objects=1)
-    watched.variables["kept"] += [torch.ones(LARGE) for _ in range(20)]
+    watched = Watched({"older": tensors(20), "kept": tensors(1)}, most_objects=1)
+    watched.variables["kept"] += tensors(20)
 
     assert watched.told(18) == (["kept[0..20]"], [])
 
 
-def test_where_the_time_was_too_short_the_others_only_may_have_grown() -> None:
-    """A list within an object was not seen when the watch began."""
-    store = SimpleNamespace(history=[torch.ones(LARGE) for _ in range(20)])
+def test_a_list_within_an_object_that_there_was_no_time_to_read_may_have_grown() -> None:
+    """It was not seen when the watch began."""
+    store = SimpleNamespace(history=tensors(20))
 
     assert Watched({"store": store}, most_objects=1).told(18) == ([], ["store.history[0..19]"])
 
@@ -222,11 +218,12 @@ def test_where_the_time_was_too_short_the_others_only_may_have_grown() -> None:
 @pytest.mark.parametrize(
     ("path", "dtype"), [("ids", "list"), ("texts", "dict"), ("images[0..299]", "bytes")]
 )
-def test_kinds_that_are_added_later_are_named_too(path: str, dtype: str) -> None:
-    """What holds it is told by its path and its growth, and not by a list of kinds."""
+def test_an_unknown_kind_of_holder_is_named_too(path: str, dtype: str) -> None:
+    """By its path and its growth, and not by a list of kinds."""
     kind: Any = "a kind of later"
-    row = Holder(path, kind, "cpu", 80 * 2**20, 300, (), dtype)
-    old = Holder("older[0..299]", kind, "cpu", 80 * 2**20, 300, (), dtype)
+    row, old = (
+        Holder(name, kind, "cpu", 80 * 2**20, 300, (), dtype) for name in (path, "older[0..299]")
+    )
 
     sure, may = growers(Holders((row, old)), Before(Holders((old,))), 70 * MIB)
 

@@ -18,13 +18,14 @@ from hfmem_widget.features.leaks import who_added
 from hfmem_widget.features.leaks.companion import Leaks
 from hfmem_widget.features.leaks.who_added import NOT_NOTED, Before, named, unnamed
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import HELD, Session
+from hfmem_widget.session import HELD, Finding, Session
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.text import GIB, MIB
 from tests.scenes.stage import NO_MONITOR, Stage
 
 NONE = dict.fromkeys(HELD, 0.0)
+NOTHING_BEFORE = Before()
 DEVICE = "cuda:0"
 
 
@@ -34,6 +35,15 @@ def row(path: str, size: float, kind: Any = "tensors", graphs: int = 0, graph: f
 
 def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBehind:
     return LeftBehind(DEVICE, before, before + size, 80 * GIB, NONE | attributed)
+
+
+def named_for(
+    what: LeftBehind, *rows: Holder, known: Before = NOTHING_BEFORE, bound: str = "", **more: bool
+) -> Finding:
+    """Return the finding that names who holds what was left."""
+    finding = named(what, Holders(rows, seconds=0.12, objects=1500, bound=bound), known, 1, **more)
+    assert finding is not None
+    return finding
 
 
 def title(
@@ -100,7 +110,7 @@ TITLES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", TITLES)
-def test_who_holds_what_was_left_is_told_by_name(name: str) -> None:
+def test_a_finding_names_who_holds_what_was_left(name: str) -> None:
     """Most first, with sizes where there are several; who held it before is not blamed."""
     told, ends = TITLES[name]
 
@@ -114,34 +124,31 @@ def test_new_memory_is_not_called_left_behind_where_as_much_was_freed() -> None:
     assert title(freed, row("keep", GIB)) == "1.00 GiB of new memory is held by keep"
 
 
-def test_of_a_search_that_ended_early_it_is_at_least() -> None:
-    """What it did not reach may hold more; where graphs keep a part of it, detached tensors are advised."""
+def test_a_finding_of_a_search_that_ended_early_says_at_least() -> None:
+    """More may be held; where graphs keep a part of it, detached tensors are advised."""
     half = row("preds[0..19]", 0.4 * GIB, graphs=20, graph=0.12 * GIB)
-    finding = named(left(), Holders((half,), bound="the search ran out of time"), Before(), 1)
-    assert finding is not None
+    finding = named_for(left(), half, bound="the search ran out of time")
     held = "preds[0..19] (the graphs of 20 tensors)"
     assert finding.title == f"1.00 GiB left behind, of which at least 409.6 MiB is held by {held}"
     assert ".detach()" in finding.advice[0]
     assert finding.advice[-1] == "%memholders searches longer (the search ran out of time)."
 
 
-def test_who_cannot_have_added_it_is_not_named() -> None:
+def test_a_name_that_cannot_have_added_it_is_left_out() -> None:
     """A holder of a twentieth; a tensor that was there before, which cannot have got longer."""
     assert title(left(), row("a", 0.05 * GIB)) == ""
     assert title(left(before=3 * GIB), replace(row("table", 3 * GIB), tensors=1)) == ""
 
 
 def test_a_name_that_came_between_the_last_search_and_the_watch_is_not_blamed() -> None:
-    """What it holds was there when the watch began, by another name at the time of that search."""
+    """Its memory was there when the watch began, by another name at the time of that search."""
     noted = Before(Holders((row("a", MIB),)), new=("x",), unnoted=("k",))
-    rows = row("x", GIB), row("k[0..3]", GIB)
-    finding = named(left(before=GIB), Holders(rows), noted, 1)
+    finding = named_for(left(before=GIB), row("x", GIB), row("k[0..3]", GIB), known=noted)
 
-    assert finding is not None
     assert finding.title == "1.00 GiB left behind is held by x"
 
 
-def test_what_may_hold_it_is_most_of_all_that_is_allocated() -> None:
+def test_a_possible_holder_has_most_of_all_that_is_allocated() -> None:
     """Beside 70 GiB of weights, 3 GiB that nobody noted before is not most of the memory."""
     losses = row("losses[0..99]", 3 * GIB)
     assert "most of the allocated memory" in title(left(before=3 * GIB), losses)
@@ -157,20 +164,17 @@ def test_what_may_hold_it_is_most_of_all_that_is_allocated() -> None:
         (row("losses", GIB, graphs=100, graph=GIB), ".detach()"),
     ],
 )
-def test_what_lets_go_of_it_is_said(held: Holder, said: str) -> None:
-    """The advice frees an error or an output by name; where graphs are held, it is to detach."""
-    finding = named(left(), Holders((held,)), Before(), 1)
-    assert finding is not None
-    assert said in finding.advice[0]
+def test_the_advice_frees_an_error_or_an_output_by_name(held: Holder, said: str) -> None:
+    """Where graphs are held, it is to detach."""
+    assert said in named_for(left(), held).advice[0]
 
 
 def test_the_evidence_is_in_bytes() -> None:
-    """The finding is a remark on its span, with each holder's bytes; what looking cost is no advice."""
-    finding = named(left(), Holders((row("losses", GIB),), seconds=0.1, objects=9), Before(), 7)
-    assert finding is not None
+    """The finding is a remark on its span, with each holder's bytes; the cost of the search is no advice."""
+    finding = named_for(left(), row("losses", GIB))
     assert finding.advice[-1] == "%memholders lists everything that is held."
     assert finding.evidence["holders"] == {"losses": GIB}
-    assert (finding.severity, finding.span_id) == ("info", 7)
+    assert (finding.severity, finding.span_id) == ("info", 1)
 
 
 @pytest.mark.parametrize(
@@ -191,25 +195,17 @@ def test_much_is_64_mib_and_a_hundredth_of_the_device(
     assert LeftBehind(DEVICE, 0.0, size, total, NONE).is_much is is_much
 
 
-class Kept:
-    """Counts how often somebody looked, and finds one holder of everything."""
-
-    def __init__(self, size: float) -> None:
-        self.looks = 0
-        self.limits: dict[str, Any] = {}
-        self._size = size
-
-    def __call__(self, *_: Any, **limits: Any) -> Holders:
-        self.looks += 1
-        self.limits = limits
-        return Holders((row("losses", self._size),))
-
-
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Kept:
-    found = Kept(3 * GIB)
-    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", found)
-    return found
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the bounds of each search, all of which find one holder of 3 GiB."""
+    bounds: list[dict[str, Any]] = []
+
+    def scan(*_: Any, **given: Any) -> Holders:
+        bounds.append(given)
+        return Holders((row("losses", 3 * GIB),))
+
+    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", scan)
+    return bounds
 
 
 def watched(
@@ -229,41 +225,38 @@ def watched(
     return stage.session
 
 
-def test_who_holds_it_is_a_finding(kept: Kept) -> None:
-    """After the span has ended, with bounds on time and objects."""
+def test_the_search_for_the_holder_is_bounded(searches: list[dict[str, Any]]) -> None:
+    """It comes after the span has ended, with bounds on time and objects."""
     (finding,) = watched().findings
     assert finding.title == "3.00 GiB left behind is held by losses"
-    assert kept.limits["most_seconds"] == 0.3
-    assert kept.limits["most_objects"] == 300_000
+    assert searches[-1].items() >= {"most_seconds": 0.3, "most_objects": 300_000}.items()
 
 
 @pytest.mark.parametrize("before", [0.0, 3 * GIB])
-def test_what_a_name_has_is_said_where_it_is_sure_to_hold_it(before: float) -> None:
-    """Where nobody looked before, and it may hold what was there, nothing is advised but to look."""
-    finding = named(left(before=before), Holders((row("losses[0..2]", 3 * GIB),)), Before(), 1)
-    assert finding is not None
-    *stored, look = finding.advice
+def test_the_advice_says_what_a_name_has_if_it_surely_holds_it(before: float) -> None:
+    """Where nobody looked before, and it may hold what was there, the only advice is to look."""
+    *stored, look = named_for(left(before=before), row("losses[0..2]", 3 * GIB)).advice
     assert look == "%memholders lists everything that is held."
     has = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
     advised = f"{has}store less in it, or delete it when it is no longer needed."
     assert stored == ([] if before else [advised])
 
 
-def test_nobody_looks_after_a_cell_of_one_line(kept: Kept) -> None:
-    """A quick one of a session that goes on; nor where a new model's weights account for what is left."""
+def test_a_quick_cell_is_not_searched(searches: list[dict[str, Any]]) -> None:
+    """One of a session that goes on; nor one of which a new model's weights are all that is left."""
     watched(0.5, ends=False)
     assert watched(parts=2.9 * GIB).findings == []
-    assert kept.looks == 0
+    assert searches == []
     watched(0.5)
     watched(1.5, ends=False)
-    assert kept.looks == 2
+    assert len(searches) == 2
 
 
-def test_who_was_told_last_time_is_not_told_again(kept: Kept) -> None:
-    """Of 3 GiB that were there before, and that somebody else has added to."""
+def test_a_holder_is_named_once(searches: list[dict[str, Any]]) -> None:
+    """Of 3 GiB that were there before, somebody else has added to them."""
     assert len(watched().findings) == 1
     assert watched(start=3 * GIB).findings == []
-    assert kept.looks == 3  # the last one for what no name leads to
+    assert len(searches) == 3  # the last one for memory that no name leads to
 
 
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,15 +281,15 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.path, each.bytes) for each in seen.held.rows] == [("losses[0]", 80 * 2**20)]
 
 
-def test_what_is_noted_before_a_cell_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lies there while the cell is measured: a hundred thousand numbers by name are not the cell's."""
+def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They exist while the cell is measured: a hundred thousand numbers by name are not the cell's."""
     module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
     vars(module).update({f"kept{number}": {} for number in range(1000)})
     monkeypatch.setitem(sys.modules, "__main__", module)
     stage = Stage("run", gpus=0)
     companion = Leaks()
     with stage.span("cell", "run") as span:
-        companion.begin(NO_MONITOR, stage.recorder, span)  # what that imports is no cell's, either
+        companion.begin(NO_MONITOR, stage.recorder, span)  # the cell does not pay for its imports
         tracemalloc.start()
         try:
             companion.begin(NO_MONITOR, stage.recorder, span)
@@ -331,7 +324,7 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
     assert names == [{"number", "other", "fresh", "Out[2]"}]
 
 
-def test_what_no_name_leads_to_is_said_as_far_as_it_was_not_there_before() -> None:
+def test_memory_that_no_name_leads_to_is_named_as_far_as_it_is_new() -> None:
     """Such as garbage that nobody collects; nothing is said of less than a tenth."""
     found = Holders((row("objects that no name leads to", 1.5 * GIB),))
     finding = unnamed(left(before=GIB), found, 1)
@@ -343,15 +336,14 @@ def test_what_no_name_leads_to_is_said_as_far_as_it_was_not_there_before() -> No
     assert unnamed(left(before=1.45 * GIB), found, 1) is None
 
 
-def test_a_search_that_ended_early_is_said_where_nobody_was_found() -> None:
+def test_a_search_that_ended_early_without_a_holder_says_so() -> None:
     """A heap of a million objects may be too large for a glance; after an error, that is tried first."""
-    early = Holders((), seconds=0.3, objects=300_000, bound="the search ended early, for time")
-    finding = named(left(), early, Before(), 1)
+    bound = "the search ended early, for time"
+    finding, after_an_error = (
+        named_for(left(), bound=bound, raised=raised) for raised in (False, True)
+    )
 
-    assert finding is not None
     assert finding.title == "1.00 GiB left behind; a quick search did not find what holds it"
-    assert finding.advice == ("%memholders searches longer (the search ended early, for time).",)
-    assert named(left(), Holders((), seconds=0.1, objects=1000), Before(), 1) is None
-    after_an_error = named(left(), early, Before(), 1, raised=True)
-    assert after_an_error is not None
+    assert finding.advice == (f"%memholders searches longer ({bound}).",)
     assert "%memholders --free errors frees it" in after_an_error.advice[0]
+    assert title(left()) == ""

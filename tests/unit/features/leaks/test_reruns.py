@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hfmem_widget.analysis.record import DeviceRecord, Record, record_of
+from hfmem_widget.analysis.record import record_of
 from hfmem_widget.features.leaks.reruns import reruns, with_names
 from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holder, Holders
@@ -83,8 +83,7 @@ def test_the_host_needs_more() -> None:
 def test_a_run_on_another_device_does_not_count() -> None:
     """A record that does not know the device is passed over."""
     other = record_of(*ran(0, 120))
-    device: DeviceRecord = replace(other.devices[0], key="cuda:7")
-    elsewhere: Record = replace(other, devices=(device,))
+    elsewhere = replace(other, devices=(replace(other.devices[0], key="cuda:7"),))
 
     assert reruns(*ran(360, 480), [elsewhere] * 5) == ()
 
@@ -135,11 +134,10 @@ def test_names_that_hold_as_much_are_given(mib: list[int], said: str) -> None:
     assert with_names(finding, Holders(rows)).title.endswith(said)
 
 
-def test_a_run_that_goes_on_has_left_nothing_yet() -> None:
+def test_a_run_that_goes_on_has_no_finding() -> None:
     """Whatever those before it left."""
-    runs = [ran(at * 500, (at + 1) * 500) for at in range(5)]
-    session, span = runs[-1]
-    earlier = [record_of(*one) for one in runs[:-1]]
+    *earlier, (session, span) = [ran(at * 500, (at + 1) * 500) for at in range(5)]
+    records = [record_of(*one) for one in earlier]
 
-    assert len(reruns(session, span, earlier)) == 1
-    assert reruns(session, replace(span, after=None), earlier) == ()
+    assert len(reruns(session, span, records)) == 1
+    assert reruns(session, replace(span, after=None), records) == ()

@@ -87,10 +87,10 @@ def test_epochs_that_begin_anew_are_judged_one_by_one() -> None:
         pytest.param(copying, lambda second: second % 9, id="another number all the time"),
     ],
 )
-def test_healthy_workers_are_not(
+def test_healthy_workers_are_not_found(
     held: Callable[[int], float], workers: Callable[[int], int]
 ) -> None:
-    """What stays, comes with the start, or is given back, is no growth; nor is that of other children."""
+    """Memory that stays, comes at the start, or is given back, does not grow; other children do not count."""
     session, span = loaded(held, workers=workers)
 
     assert not list(growing_workers(session, span))
@@ -136,8 +136,8 @@ def test_a_session_without_children_has_no_figures_of_them() -> None:
     assert not list(growing_workers(session, session.span(cell.id)))
 
 
-def test_the_anatomy_has_them_as_a_part() -> None:
-    """Which children they are stands beside it; what they hold is not the rest of the machine's."""
+def test_the_anatomy_has_children_as_a_part() -> None:
+    """Its note says which children they are; their memory is not the rest of the machine's."""
     session, _ = loaded(lambda _: 2 * GIB, label="child processes (resident, less what is shared)")
     found = anatomy(session)
     part = next(part for part in found.parts if part.name == "children")
@@ -148,17 +148,12 @@ def test_the_anatomy_has_them_as_a_part() -> None:
     assert found.bytes("others") == pytest.approx(used - 2 * GIB)
 
 
-def test_the_anatomy_tells_page_cache_and_swap_in_words() -> None:
+def test_the_anatomy_has_page_cache_and_swap_in_notes() -> None:
     """Free memory is what can be had, page cache included; swap is in no part."""
     stage = Stage("quiet", gpus=0)
-    more = {
-        "page_cache": 6 * GIB,
-        "swap": 1 * GIB,
-        "machine_swap": 3 * GIB,
-        "shared_memory": 2 * GIB,
-    }
-    series = [Series("cpu", metric, metric) for metric in more]
-    stage._set("cpu", more)
+    sizes = {"page_cache": 6, "swap": 1, "machine_swap": 3, "shared_memory": 2}
+    stage._set("cpu", {name: gib * GIB for name, gib in sizes.items()})
+    series = [Series("cpu", metric, metric) for metric in sizes]
     stage.recorder.adopt(stage.session.devices, (*stage.session.series, *series))
     stage.hold({}, 1.0)
     session = stage.finish()
@@ -168,11 +163,8 @@ def test_the_anatomy_tells_page_cache_and_swap_in_words() -> None:
     assert found.bytes("free") == found.device.total - used
     assert found.bytes("shared_memory") == 2 * GIB
     assert found.bytes("others") == pytest.approx(used - found.reserved - 2 * GIB)
-    for size, what in (
-        ("6.00 GiB", "page cache"),
-        ("1.00", "this process"),
-        ("3.00", "all processes"),
-    ):
+    words = {"6.00 GiB": "page cache", "1.00": "this process", "3.00": "all processes"}
+    for size, what in words.items():
         assert any(note.startswith(size) and what in note for note in found.notes)
 
 
