@@ -60,6 +60,11 @@ class Run:
         self.session.moves = list(self.moves)
         self.shown = self.companion.conclude(self.session, cell)
 
+    def run_out(self, *gib: int) -> None:
+        """Request some GiB one after the other, each of which the allocator has not."""
+        for asked in gib:
+            self.cuda.run_out(asked << 30)
+
     def hold(self, gib: float = 77) -> None:
         """Let the GPU hold some GiB for a second."""
         self.stage.hold({"cuda:0": gib * GIB}, 1.0)
@@ -93,7 +98,7 @@ def test_an_error_has_the_spans_that_were_open_at_that_instant() -> None:
         stage.span("train", "train"),
         stage.span("step", "step 7"),
     ):
-        stage.hold({"cuda:0": 77 * GIB}, 1.0, {"weights": 10 * GIB, "gradients": 1 * GIB})
+        run.hold()
         with stage.span("forward", "forward") as forward:
             run.cuda.run_out()
         counts = {"tokens": 4096.0, "samples": 8.0, "longest": 512.0}
@@ -103,8 +108,9 @@ def test_an_error_has_the_spans_that_were_open_at_that_instant() -> None:
     assert (finding.kind, finding.severity, finding.span_id) == ("oom", "critical", cell.id)
     assert finding.evidence["asked"] == 2 * GIB
     assert finding.evidence["cause"] == "full"
-    assert finding.title.startswith("Out of memory on cuda:0: 2.00 GiB requested, ")
-    assert finding.title.endswith("1.00 GiB free (memory full).")
+    assert finding.title == (
+        "Out of memory on cuda:0: 2.00 GiB requested, 1.00 GiB free (memory full)."
+    )
 
 
 def test_a_backward_pass_has_the_whole_card(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,11 +130,10 @@ def test_results_of_dry_runs_replace_general_advice() -> None:
     """The card has one list: changes with their figures, then advice that no dry run can try."""
     run = Run()
     move = Move("Adafactor", (), 4, 512, 1, "", int(20 * GIB), 19.0 * GIB, 21.0 * GIB, 80.0 * GIB)
+    parts = {"weights": 15.0 * GIB, "gradients": 15.0 * GIB, "optimizer": 30.0 * GIB}
     texts = []
-    for moves in ((), (move,)):
-        run.moves = moves
+    for run.moves in ((), (move,)):
         with run.cell(out_of_memory()), run.stage.span("train", "train"):
-            parts = {"weights": 15.0 * GIB, "gradients": 15.0 * GIB, "optimizer": 30.0 * GIB}
             run.stage.hold({"cuda:0": 77.0 * GIB}, 1.0, parts)
             run.cuda.run_out()
         texts.append(run.text)
@@ -200,8 +205,7 @@ def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) 
     """An attempt that was repeated with success has a finding, and no card."""
     run = Run()
     with run.cell() as cell:
-        for asked in sizes:
-            run.cuda.run_out(asked << 30)
+        run.run_out(*sizes)
     assert not run.shown
     (finding,) = run.findings
     assert (finding.kind, finding.severity, finding.span_id) == ("oom", "info", cell.id)
@@ -210,14 +214,25 @@ def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) 
     assert finding.evidence == figures
 
 
-def test_caught_errors_before_the_one_that_ended_it_are_counted() -> None:
-    """The card is about the event that the error names, with the number of earlier ones."""
+@pytest.mark.parametrize(
+    ("caught", "words"),
+    [
+        ((8, 4), "2 earlier out-of-memory errors"),
+        ((4,), "1 earlier out-of-memory error "),
+        ((), ""),
+    ],
+)
+def test_caught_errors_before_the_one_that_ended_the_cell_are_counted(
+    caught: tuple[int, ...], words: str
+) -> None:
+    """The card is about the event that the error names, and ends with the number of earlier ones."""
     run = Run()
     with run.cell(out_of_memory(2.0)):
-        for asked in (8, 4, 2):
-            run.cuda.run_out(asked << 30)
+        run.run_out(*caught, 2)
     assert "requested 2.00 GiB" in run.text
-    assert "2 earlier out-of-memory errors" in run.text
+    for text in run.shown.values():
+        assert words in text
+        assert ("earlier" in text) is bool(words)
 
 
 def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
@@ -226,7 +241,7 @@ def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
     with run.cell(out_of_memory(4.0)):
         for asked in (8, 4):
             run.hold(70)
-            run.cuda.run_out(asked << 30)
+            run.run_out(asked)
         marks = run.marks
     assert [(label, size) for label, _, size in marks] == [
         ("out of memory: 8.00 GiB requested", 77 * GIB),
@@ -240,8 +255,7 @@ def test_of_very_many_events_the_newest_are_marked() -> None:
     """A search that runs out again and again leaves eight marks."""
     run = Run()
     with run.cell():
-        for asked in range(1, 21):
-            run.cuda.run_out(asked << 30)
+        run.run_out(*range(1, 21))
     assert [label for label, _, _ in run.marks] == [
         f"out of memory: {gib}.0 GiB requested" for gib in range(13, 21)
     ]
@@ -325,8 +339,9 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
         except RuntimeError as error:
             kept.append(weakref.ref(error))
             run.companion.end(run.recorder, cell, error)
-    run.companion.report(run.session, run.session.span(cell.id))
-    assert run.companion.conclude(run.session, run.session.span(cell.id))
+    cell = run.session.span(cell.id)
+    run.companion.report(run.session, cell)
+    assert run.companion.conclude(run.session, cell)
     # The interpreter's own references go with the block; a ring would not.
     assert [one() for one in kept] == [None, None]
 
@@ -346,42 +361,34 @@ def test_of_nested_watches_the_inner_one_shows_its_card(*, quiet: bool) -> None:
 
 
 UNDER_A_LIMIT = """
-import resource, numpy, hfmem_widget
-pages = int(open("/proc/self/statm").read().split()[0])
-try:
-    with hfmem_widget.watch("limited", chart=False) as session:
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30),) * 2)
-        numpy.zeros(2 << 30, dtype=numpy.uint8)
-except MemoryError:
-    (finding,) = session.findings
-    print(finding.evidence["cause"], finding.evidence["diagnosis"], finding.title)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
-def test_a_limit_of_the_shells_is_the_reason() -> None:
-    """Under ``ulimit -v`` the card names the limit, not the machine's free memory."""
-    done = run_alone(UNDER_A_LIMIT)
-    assert "limit Limit reached: ulimit -v" in done.stdout
-    assert "2.00 GiB requested, this process may use" in done.stdout
-
-
-NOTHING_IS_LEFT = """
 import resource, sys, numpy, hfmem_widget
 pages = int(open("/proc/self/statm").read().split()[0])
 rows = []
 try:
     with hfmem_widget.watch("limited", chart=False) as session:
-        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (100 << 20), -1))
-        while True:
-            rows.append({len(rows): str(len(rows))})
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ({left} << 20), -1))
+        {takes}
 except MemoryError:
     rows.clear()
-    print(session.findings[0].evidence["cause"], session.broken_off, "torch" in sys.modules)
+    (finding,) = session.findings
+    known = (finding.evidence["cause"], finding.title, finding.evidence["diagnosis"])
+    print(*known, session.broken_off, "torch" in sys.modules)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
-def test_a_limit_that_small_objects_use_up_is_the_reason() -> None:
-    """Not a byte is left then, and the watch ends with its card nevertheless; it imports no torch."""
-    assert "limit False False" in run_alone(NOTHING_IS_LEFT).stdout
+@pytest.mark.parametrize(
+    ("left", "takes", "asked"),
+    [
+        (1024, "numpy.zeros(2 << 30, dtype=numpy.uint8)", "2.00 GiB requested, "),
+        (100, "while True: rows.append({len(rows): str(len(rows))})", ""),
+    ],
+    ids=["one request", "small objects, until no byte is left"],
+)
+def test_a_limit_of_the_shells_is_the_cause(left: int, takes: str, asked: str) -> None:
+    """Under ``ulimit -v`` the finding names the limit, not the machine's free memory; torch stays out."""
+    said = run_alone(UNDER_A_LIMIT.format(left=left, takes=takes)).stdout
+    assert "\nlimit " in said
+    assert f": {asked}this process may use" in said
+    assert ("Limit reached: ulimit -v" in said) is (left == 1024)
+    assert said.endswith("False False\n")

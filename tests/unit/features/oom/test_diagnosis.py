@@ -13,17 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.oom.advice import MOST, advise
+from hfmem_widget.features.oom.advice import MOST, advise, remedies, savings
 from hfmem_widget.features.oom.diagnosis import diagnose, huge, in_optimizer, is_logits, training
 from hfmem_widget.features.oom.errors import Origin
 from hfmem_widget.features.oom.html import WHO
 from hfmem_widget.features.oom.incident import finding_of, headline
-from hfmem_widget.features.oom.model import NAMES, Incident, ModelFacts
+from hfmem_widget.features.oom.model import (
+    NAMES,
+    Advice,
+    Cause,
+    Incident,
+    ModelFacts,
+    OomDiagnosis,
+    Seen,
+)
 from hfmem_widget.features.oom.observer import BACKWARD
+from hfmem_widget.session import Contents
 from hfmem_widget.text import GIB, format_bytes
 from tests.data import DATA, ROOT
 from tests.data.oom_cases import CASES
-from tests.data.oom_incidents import GPU, HOST, Case, incident, spans
+from tests.data.oom_incidents import GPU, HOST, Case, blocks, incident, spans
 from tests.data.parted import NAN
 
 
@@ -87,14 +96,12 @@ FIGURE = re.compile(r"\d[\d,]*(?:\.\d+)?(?: (?:[KMGTP]iB|%))?")
 def figures_in(incident: Incident) -> dict[str, Any]:
     """Return the figures of the diagnosis and of each advice: of its sentence, and of its saving."""
     diagnosis = diagnose(incident)
+    advice = advise(incident, diagnosis)
     return {
         "diagnosis": FIGURE.findall(diagnosis.sentence),
         "advice": [
-            {
-                "says": FIGURE.findall(one.sentence()),
-                "GiB": round(one.bytes / GIB, 2),
-            }
-            for one in advise(incident, diagnosis)
+            {"says": FIGURE.findall(one.sentence()), "GiB": round(one.bytes / GIB, 2)}
+            for one in advice
         ],
     }
 
@@ -130,23 +137,11 @@ SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
 def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
     """Whatever is known, there is a diagnosis in a sentence, and advice with reasons."""
     names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "grown")
-    base = case.incident
-    incident = Incident(
-        device=GPU,
-        origin=origin,
-        **dict(zip(names, sizes, strict=True)),  # type: ignore[arg-type]  # every one of these is a float
-        blocks=base.blocks,
-        anatomy=base.anatomy,
-        path=base.path,
-        contents=base.contents,
-        model=base.model,
-        growth=base.growth,
-        usual=base.usual,
-        seen=base.seen,
-    )
-    diagnosis = diagnose(incident)
+    figures: dict[str, Any] = dict(zip(names, sizes, strict=True))
+    known = replace(case.incident, device=GPU, origin=origin, **figures)
+    diagnosis = diagnose(known)
     assert diagnosis.sentence
-    assert all(one.reason for one in advise(incident, diagnosis))
+    assert all(one.reason for one in advise(known, diagnosis))
 
 
 def test_the_documented_order_is_the_codes_order() -> None:
@@ -168,12 +163,9 @@ def test_the_caller_of_a_backward_pass_made_no_request() -> None:
     [
         (
             {"device": HOST, "origin": "cpu", "total": 64},
-            "75 % of this process's private memory (40.0 GiB) is weights",
+            "75 % of this process's private memory (40.0 GiB)",
         ),
-        (
-            {"origin": "cublas"},
-            "take 40.0 GiB of 80.0 GiB, of which 75 % is weights",
-        ),
+        ({"origin": "cublas"}, "take 40.0 GiB of 80.0 GiB, of which 75 %"),
     ],
 )
 def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], told: str) -> None:
@@ -181,7 +173,7 @@ def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], tol
     parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
     full = incident(asked=8, free=1, parts=parts, **more)
 
-    assert told in diagnose(full).sentence
+    assert f"{told} is weights" in diagnose(full).sentence
 
 
 def test_unknown_growth_has_no_figure() -> None:
@@ -246,3 +238,158 @@ def test_other_processes_are_no_cause_without_a_request(asked: float, *, promise
 def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, words: str) -> None:
     """Zero free bytes are a figure, a request of zero bytes is not."""
     assert headline(incident(asked=asked, free=free)) == f"Out of memory on cuda:0{words}"
+
+
+FULL: dict[str, Any] = {"asked": 10.0, "free": 1.0}
+
+
+def in_step(kind: Any = "forward", *, counts: Any = None, **more: Any) -> Incident:
+    """Return an error within a step, on a device of 80 GiB."""
+    parts = {"weights": 20.0, "activations": 40.0, "cache": 1.0} | more.pop("parts", {})
+    return incident(**FULL, parts=parts, path=spans("train", "step", kind, **counts or {}), **more)
+
+
+def advice_of(words: str, known: Incident, cause: Cause = "unknown") -> Advice | None:
+    """Return the advice whose action has these words, if a cause or a part of memory calls for it."""
+    found = [*remedies(known, cause), *savings(known)]
+    return next((one for one in found if words in one.action), None)
+
+
+def floats(weights: float) -> Incident:
+    known = in_step(parts={"weights": weights})
+    contents = Contents(dtypes={"float32": int(weights * GIB)})
+    return replace(known, contents=contents, capability=(9, 0))
+
+
+def sequence(samples: float, longest: float, activations: float = 40.0) -> Incident:
+    counts = {"samples": samples, "longest": longest}
+    return in_step(counts=counts, parts={"activations": activations})
+
+
+def optimized(name: str, states: float) -> Incident:
+    return incident(
+        **FULL,
+        parts={"weights": 20.0, "gradients": 20.0, "optimizer": states},
+        path=spans("train", "step", "optimizer"),
+        calls=("torch.optim.adamw._init_group", "torch.optim.adamw.step"),
+        contents=Contents(optimizers=(name,), parameters=10**9, trainable=10**9),
+    )
+
+
+def beside(origin: Any, cache: float) -> Incident:
+    parts = {"weights": 10.0, "cache": cache}
+    return incident(asked=1.0, free=0.1, parts=parts, origin=origin)
+
+
+def pooled(free: float) -> Incident:
+    """Return an error on a GPU whose private pools have some GiB free."""
+    return incident(**FULL, blocks=blocks(1.0, 0.5, private_free=free * GIB))
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "cause", "gib"),
+    [
+        # A long sequence that is alone in its batch, where activations are what memory is taken by.
+        ("shorter sequences", sequence(1, 512), "unknown", 20.0),
+        ("shorter sequences", sequence(NAN, 4096), "unknown", 20.0),
+        ("shorter sequences", sequence(1, 511), "unknown", None),
+        ("shorter sequences", sequence(2, 4096), "unknown", None),
+        ("shorter sequences", sequence(1, 4096, 10.0), "unknown", None),
+        # Weights of float32 that take nearly half of the device.
+        ("dtype=torch.bfloat16", floats(37.0), "unknown", 18.5),
+        ("dtype=torch.bfloat16", floats(35.0), "unknown", None),
+        # A library asked beside PyTorch's cache; PyTorch itself empties that first.
+        ("empty_cache", beside("cudnn", 0.25), "full", 0.25),
+        ("empty_cache", beside("cudnn", 0.2), "full", None),
+        ("empty_cache", beside("cuda", 3.0), "full", None),
+        # Private pools that have all of what was asked for.
+        ("memory pools", pooled(10), "fragmentation", 10.0),
+        ("memory pools", pooled(9.9), "fragmentation", None),
+        # Lengths of which the longest is half as long again.
+        ("fixed lengths", incident(**FULL, lengths=(512.0, 768.0)), "fragmentation", 0.0),
+        ("fixed lengths", incident(**FULL, lengths=(512.0, 767.0)), "fragmentation", None),
+        # Adam's states alone: of another optimizer it is not known what it would save.
+        ("fused", optimized("FusedAdam", 20.0), "unknown", 10.0),
+        ("fused", optimized("SGD", 20.0), "unknown", None),
+        ("adafactor", optimized("AdamW", 20.0), "unknown", 20.0),
+        ("adafactor", optimized("FusedAdam", 20.0), "unknown", 20.0),
+        ("adafactor", optimized("Adafactor", 0.02), "unknown", None),
+        ("adafactor", optimized("AdamW8bit", 10.0), "unknown", None),
+        ("adafactor", optimized("AdamW", 1.0), "unknown", None),
+    ],
+)
+def test_advice_has_a_reason_and_a_saving(
+    words: str, known: Incident, cause: Cause, gib: float | None
+) -> None:
+    """It is given only if it would help, with the bytes that it would save."""
+    told = advice_of(words, known, cause)
+
+    assert (None if told is None else told.bytes) == (None if gib is None else gib * GIB)
+
+
+@pytest.mark.parametrize(
+    ("asked", "total", "words"),
+    [
+        (85.0, 80.0, "1.1\u00d7"),
+        (792.0, 80.0, "9.9\u00d7"),
+        (800.0, 80.0, "10\u00d7"),
+        (100_000.0, 80.0, "1,250\u00d7"),
+        (80.0, 80.0, ""),
+        (40.0, NAN, ""),
+    ],
+)
+def test_a_request_beyond_the_device_is_given_as_a_multiple(
+    asked: float, total: float, words: str
+) -> None:
+    """With a decimal up to ten times; a request that might fit should be made in pieces."""
+    told = advice_of("in chunks", incident(asked=asked, free=1.0, total=total), "huge")
+
+    assert told is not None
+    if words:
+        assert f" {words} " in told.reason
+    else:
+        assert told.action == "Process it in chunks"
+
+
+@pytest.mark.parametrize(("left", "said"), [(0, False), (5 * 2**30, True)])
+def test_memory_that_only_an_error_holds_is_named(left: int, *, said: bool) -> None:
+    """`%memholders --free errors` would free it."""
+    told = advise(incident(**FULL, seen=Seen(freed=left)), OomDiagnosis("unknown", "It is."))
+
+    assert any("%memholders --free errors" in one.action for one in told) is said
+
+
+@pytest.mark.parametrize(
+    ("reserved", "asked", "share"), [(30.0, 10.0, "0.5"), (30.0, 11.0, "0.55"), (70.0, 11.0, "1")]
+)
+def test_a_limit_should_be_raised_to_the_need(reserved: float, asked: float, share: str) -> None:
+    """In twentieths of the device, up to all of it."""
+    limited = incident(asked=asked, free=40.0, reserved=reserved, allowed=32.0)
+    told = advice_of("Raise", limited, "limit")
+
+    assert told is not None
+    assert f"set_per_process_memory_fraction({share})" in told.action
+
+
+@pytest.mark.parametrize(
+    ("processes", "named", "saving"),
+    [
+        ({}, "; nvidia-smi lists them", "30.0 GiB"),
+        ({7: 1, 8: 9}, ": process 8 (9.00 GiB), process 7 (1.00 GiB)", ""),
+        (
+            {1: 1, 2: 2, 3: 3, 4: 4},
+            ": process 4 (4.00 GiB), process 3 (3.00 GiB), process 2 (2.00 GiB)",
+            "",
+        ),
+    ],
+)
+def test_other_processes_are_named_with_their_use(
+    processes: dict[int, int], named: str, saving: str
+) -> None:
+    """At most three; if none is known, the tool that lists them."""
+    listed = tuple((number, size * GIB) for number, size in processes.items())
+    told = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")
+
+    assert told is not None
+    assert told.action == f"Stop other processes on the GPU{named}"
+    assert (told.saving, told.bytes) == (saving, 30 * GIB)

@@ -59,15 +59,17 @@ SEGMENTS = [
 ]  # fmt: skip
 
 
-def listening(cuda: FakeCuda, **more: Any) -> list[OomEvent]:
-    """Return the list of events to come."""
+def listening(**more: Any) -> tuple[FakeCuda, list[OomEvent]]:
+    """Return a torch with blocks, and the list of its events to come."""
+    cuda = FakeCuda(SEGMENTS)
     told: list[OomEvent] = []
     OomObserver(CudaAllocator(cuda.modules), **more).listen(told.append)
-    return told
+    return cuda, told
 
 
 def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
-    told = listening(cuda)
+    told: list[OomEvent] = []
+    OomObserver(CudaAllocator(cuda.modules)).listen(told.append)
     cuda.run_out(**more)
     return told
 
@@ -88,8 +90,7 @@ def test_a_backward_pass_is_named_by_the_thread_that_waits_for_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Autograd's thread has no Python: all figures are there, with the caller of the backward pass."""
-    cuda = FakeCuda(SEGMENTS)
-    told = listening(cuda)
+    cuda, told = listening()
 
     def training_step() -> None:
         cuda.run_out_in_backward(4 * GIB)
@@ -106,8 +107,7 @@ def test_a_backward_pass_is_named_by_the_thread_that_waits_for_it(
 
 def test_python_within_a_backward_pass_comes_first() -> None:
     """Functions on autograd's thread, such as a user's Function, come before those of the waiting thread."""
-    cuda = FakeCuda(SEGMENTS)
-    told = listening(cuda)
+    cuda, told = listening()
 
     def backward() -> None:
         cuda.run_out()
@@ -115,23 +115,20 @@ def test_python_within_a_backward_pass_comes_first() -> None:
     wait_as_torch_does(partial(run_on_a_thread_of_c, backward))
 
     calls = told[0].calls
-    within, waits = calls.index(f"{__name__}.backward"), calls.index(BACKWARD)
-    assert within < waits
+    assert calls.index(f"{__name__}.backward") < calls.index(BACKWARD)
     assert told[0].autocast is None
 
 
 def test_another_thread_of_c_has_no_caller() -> None:
     """A thread that is not autograd's is not attributed to one that waits for autograd."""
-    cuda = FakeCuda(SEGMENTS)
-    told = listening(cuda)
+    cuda, told = listening()
     cuda.run_out_in_backward(name=b"loader")
     assert [one.calls for one in told] == [()]
 
 
 def test_of_two_backward_passes_none_is_named() -> None:
     """If two threads wait, either may be the caller, so neither is named."""
-    cuda = FakeCuda(SEGMENTS)
-    told = listening(cuda)
+    cuda, told = listening()
     waits, ends = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -150,8 +147,7 @@ def test_of_two_backward_passes_none_is_named() -> None:
 @pytest.mark.usefixtures("uncollected")
 def test_no_frame_of_the_waiting_thread_is_kept() -> None:
     """A kept frame would keep the variables of its function until a collection."""
-    cuda = FakeCuda(SEGMENTS)
-    told = listening(cuda)
+    cuda, told = listening()
 
     class Activations:
         pass
@@ -268,9 +264,8 @@ def test_too_many_blocks_are_not_read() -> None:
 
 def test_blocks_of_frequent_events_are_read_now_and_then() -> None:
     """Reading takes a limited share of the time if code tries again and again."""
-    cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
-    told = listening(cuda, clock=lambda: next(times))
+    cuda, told = listening(clock=lambda: next(times))
     for _ in range(3):
         cuda.run_out()
     assert [one.blocks is None for one in told] == [False, True, False]
@@ -278,9 +273,8 @@ def test_blocks_of_frequent_events_are_read_now_and_then() -> None:
 
 def test_blocks_of_each_device_that_runs_out_are_read() -> None:
     """In a backward pass under DataParallel, all devices may run out at the same instant."""
-    cuda = FakeCuda(SEGMENTS)
     times = iter((0.0, 0.1, 0.1, 0.2))
-    told = listening(cuda, clock=lambda: next(times))
+    cuda, told = listening(clock=lambda: next(times))
     for device in range(2):
         cuda.run_out(device=device)
     assert [one.device for one in told if one.blocks is not None] == ["cuda:0", "cuda:1"]

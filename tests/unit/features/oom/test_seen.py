@@ -48,6 +48,9 @@ class Notebook(dict[str, Any]):
         return looked.seen
 
 
+Make = Callable[..., Notebook]
+
+
 class Trainer:
     """Has a model to train, and a reference model."""
 
@@ -65,7 +68,7 @@ def fail(*_: object, **__: object) -> None:
 
 
 @pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Notebook]:
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes the notebook of this process."""
     # However much the tests before have left in it, nothing is left out for want of time.
     monkeypatch.setattr(module, "MOST_SECONDS", 60.0)
@@ -82,9 +85,8 @@ def a_model(**more: Any) -> Any:
     """Return a model with its optimizer after one step."""
     model = LlamaForCausalLM(CONFIG)
     optimizer = torch.optim.AdamW(model.parameters(), **more)
-    model(
-        torch.ones(1, 4, dtype=torch.long), labels=torch.ones(1, 4, dtype=torch.long)
-    ).loss.backward()
+    ids = torch.ones(1, 4, dtype=torch.long)
+    model(ids, labels=ids).loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     return model, optimizer
@@ -95,9 +97,7 @@ def bytes_of(model: Any) -> int:
     return sum(weight.nbytes for weight in model.parameters())
 
 
-def test_memory_that_a_variable_also_holds_is_not_promised(
-    notebook: Callable[..., Notebook],
-) -> None:
+def test_memory_that_a_variable_also_holds_is_not_promised(notebook: Make) -> None:
     """`%memholders --free errors` frees only what the functions of the error hold alone."""
     seen = notebook(kept=[]).see(
         "def run():\n"
@@ -109,9 +109,7 @@ def test_memory_that_a_variable_also_holds_is_not_promised(
     assert seen.freed == 4 * MIB
 
 
-def test_memory_of_a_running_function_is_not_promised(
-    notebook: Callable[..., Notebook],
-) -> None:
+def test_memory_of_a_running_function_is_not_promised(notebook: Make) -> None:
     """The function may catch the error, and then keeps its variables."""
     notebook()
 
@@ -128,7 +126,7 @@ def test_memory_of_a_running_function_is_not_promised(
     assert caller().freed == 4 * MIB  # of eight
 
 
-def test_losses_kept_with_their_graphs_are_named(notebook: Callable[..., Notebook]) -> None:
+def test_losses_kept_with_their_graphs_are_named(notebook: Make) -> None:
     """With their number and bytes; nothing is promised for freeing the error."""
     seen = notebook(kept=[], model=torch.nn.Linear(64, 64)).see(
         "for _ in range(30):\n    kept.append(model(torch.randn(1000, 64)).relu().sum())\nfail()"
@@ -139,7 +137,7 @@ def test_losses_kept_with_their_graphs_are_named(notebook: Callable[..., Noteboo
     assert seen.freed == 0
 
 
-def test_losses_that_a_function_kept_are_named_by_it(notebook: Callable[..., Notebook]) -> None:
+def test_losses_that_a_function_kept_are_named_by_it(notebook: Make) -> None:
     """Without the error in the path: it will be freed, and the next run keeps the losses again."""
     seen = notebook(model=torch.nn.Linear(64, 64)).see(
         "def run():\n"
@@ -155,9 +153,7 @@ def test_losses_that_a_function_kept_are_named_by_it(notebook: Callable[..., Not
 
 
 @pytest.mark.parametrize("name", ["hidden_states", "attentions"])
-def test_the_output_of_one_forward_pass_is_not_kept_graphs(
-    notebook: Callable[..., Notebook], name: str
-) -> None:
+def test_the_output_of_one_forward_pass_is_not_kept_graphs(notebook: Make, name: str) -> None:
     """The hidden states of all layers are several tensors with graphs, but of one step."""
     seen = notebook(model=torch.nn.Linear(64, 64), make=SimpleNamespace).see(
         f"x = model(torch.randn(1000, 64)); outputs = make({name}=(x, x.relu(), x.tanh()))\nfail()"
@@ -165,7 +161,7 @@ def test_the_output_of_one_forward_pass_is_not_kept_graphs(
     assert seen.kept is None
 
 
-def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -> None:
+def test_a_model_of_an_earlier_run_is_named(notebook: Make) -> None:
     """By the name that holds it and its optimizer, with the bytes of both; the running model is not named."""
     seen = notebook(make=a_model, runs=[a_model()]).see(
         "def again():\n"
@@ -185,9 +181,7 @@ def test_a_model_of_an_earlier_run_is_named(notebook: Callable[..., Notebook]) -
 @pytest.mark.parametrize(
     "again", ["model = load()", "def main():\n    global model\n    model = load()\nmain()"]
 )
-def test_a_model_that_is_made_again_is_named_by_its_variable(
-    notebook: Callable[..., Notebook], again: str
-) -> None:
+def test_a_model_that_is_made_again_is_named_by_its_variable(notebook: Make, again: str) -> None:
     """The failed statement was to assign the variable, and nothing reads it, so it has the earlier model."""
     seen = notebook(make=LlamaForCausalLM, config=CONFIG).see(
         "model = make(config)\n"
@@ -210,7 +204,7 @@ def test_a_model_that_is_made_again_is_named_by_its_variable(
         "for _ in range(2):\n    teacher\n    (lambda model: fail())(student)\n    teacher = None",
     ],
 )
-def test_a_model_in_use_is_not_another_model(notebook: Callable[..., Notebook], cell: str) -> None:
+def test_a_model_in_use_is_not_another_model(notebook: Make, cell: str) -> None:
     """Its teacher has the same class: the code names it, or an object with a running method has it."""
     student, teacher = LlamaForCausalLM(CONFIG), LlamaForCausalLM(CONFIG)
     names = {"student": student, "teacher": teacher, "made": student, "other": teacher}
@@ -231,7 +225,7 @@ def test_a_model_in_use_is_not_another_model(notebook: Callable[..., Notebook], 
     ],
 )
 def test_gradients_and_states_to_come_are_known_before_they_are_made(
-    notebook: Callable[..., Notebook], make: Callable[[Any], Any], states: int
+    notebook: Make, make: Callable[[Any], Any], states: int
 ) -> None:
     """By the weights without gradients, and the kind of optimizer; nothing is said of an unknown kind."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
@@ -243,7 +237,7 @@ def test_gradients_and_states_to_come_are_known_before_they_are_made(
     assert (seen.gradients, seen.states) == (trained, states * trained)
 
 
-def test_existing_gradients_and_states_are_not_to_come(notebook: Callable[..., Notebook]) -> None:
+def test_existing_gradients_and_states_are_not_to_come(notebook: Make) -> None:
     """After a backward pass there are gradients, and after a step states."""
     model, optimizer = a_model()
     for weight in model.parameters():
@@ -254,9 +248,7 @@ def test_existing_gradients_and_states_are_not_to_come(notebook: Callable[..., N
 
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("call", [1, 4])
-def test_a_cache_is_known_at_the_requested_length(
-    notebook: Callable[..., Notebook], beams: int, call: int
-) -> None:
+def test_a_cache_is_known_at_the_requested_length(notebook: Make, beams: int, call: int) -> None:
     """By its own layers, heads, rows and type, also in a prefill that fails in the sixth layer."""
     model = LlamaForCausalLM(CONFIG).to(torch.bfloat16).eval()
     layer = model.model.layers[5].mlp
@@ -272,7 +264,7 @@ def test_a_cache_is_known_at_the_requested_length(
     assert seen.cache.whole == pytest.approx(8 * 2 * 2 * 16 * 2 * 4 * beams * 216, rel=0.05)
 
 
-def test_a_cache_without_a_length_is_not_forecast(notebook: Callable[..., Notebook]) -> None:
+def test_a_cache_without_a_length_is_not_forecast(notebook: Make) -> None:
     """A manual loop does not say how far it goes."""
     seen = notebook(past=DynamicCache()).see("def run(past):\n    fail(past)\nrun(past)")
     assert seen.cache is None
