@@ -1,10 +1,11 @@
-"""The parts of a forecast that come only on request: longest rows, real steps, quantised caches, one rank."""
+"""Forecasts with more than a plain step: adapters, quantised weights, longest rows, real steps, one rank."""
 
 from __future__ import annotations
 
 import gc
-import signal
+import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, GPT2Config, LlamaConfig, LlamaForCausalLM, LlavaConfig
 
 from hfmem_widget.errors import OptionError
@@ -21,11 +23,10 @@ from hfmem_widget.features.fit.api import fit
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.inputs import batch_for
 from hfmem_widget.features.fit.model import Fit
-from hfmem_widget.features.fit.on_meta import from_config
+from hfmem_widget.features.fit.on_meta import from_config, quantized_bytes
 from hfmem_widget.features.fit.search import most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.trial import tried_step
-from hfmem_widget.features.fit.workspaces import within
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, gpt2, llama, one_layer
 from tests.data.forecasts import predict
@@ -38,6 +39,11 @@ def peak_of(told: Fit) -> int:
     assert told.tried is not None
     assert told.tried.seconds > 0
     return told.tried.peak
+
+
+def parted(*shards: str, make: Callable[[], Any] = gpt2, **choices: Any) -> list[Any]:
+    """Return the forecast of a whole training, and of a rank of each kind."""
+    return [predict(make(), shards=kind, length=64, **choices) for kind in ("", *shards)]
 
 
 def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
@@ -97,9 +103,7 @@ def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, A
     assert "A real step took" in repr(told)
 
 
-def test_a_live_model_is_tried_with_its_frozen_weights(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_live_model_is_tried_with_its_frozen_weights(capsys: pytest.CaptureFixture[str]) -> None:
     """With Adafactor, whose temporaries are an upper bound; the progress line is overwritten."""
     model = built(bert("BertForTokenClassification"))
     model.config.architectures = None
@@ -200,12 +204,8 @@ def test_an_interrupt_ends_a_real_step(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     shown: list[str] = []
     others = psutil.Process().children()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            tried_step(one_layer(), SETTING, progress=shown.append)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        tried_step(one_layer(), SETTING, progress=shown.append)
     assert psutil.Process().children() == others
     assert shown[-1] == ""
 
@@ -232,11 +232,6 @@ def test_a_quantised_cache_takes_its_share() -> None:
     assert [sizes[0] / size for size in sizes[1:]] == [2, 8]
 
 
-@cache
-def sharded(shards: str) -> Any:
-    return predict(gpt2(), shards=shards, length=64, optimizer=FUSED)
-
-
 @pytest.mark.parametrize(
     ("way", "divided"),
     [
@@ -248,7 +243,7 @@ def sharded(shards: str) -> Any:
 )
 def test_a_rank_has_its_share(way: str, divided: set[str]) -> None:
     """One of four has a quarter of the divided parts and all others; parts add up to the total."""
-    whole, told = sharded(""), sharded(f"{way}:4")
+    whole, told = parted(f"{way}:4", optimizer=FUSED)
 
     for name in ("optimizer", "gradients", "weights"):
         share = 4 if name in divided else 1
@@ -259,7 +254,7 @@ def test_a_rank_has_its_share(way: str, divided: set[str]) -> None:
 
 def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
     """Norms stay whole."""
-    whole, told = (predict(llama(), length=64, shards=shards) for shards in ("", "tp:4"))
+    whole, told = parted("tp:4", make=llama)
 
     assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
 
@@ -268,22 +263,19 @@ def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
 @pytest.mark.parametrize("lora", [None, 4])
 def test_a_rank_of_ddp_has_its_gradients_again_in_buckets(device: str, lora: int | None) -> None:
     """Throughout a step, those of trained weights alone; an evaluation has none."""
-    usual: dict[str, Any] = {"length": 64, "optimizer": FUSED, "device": device, "lora": lora}
-    whole, told = (predict(gpt2(), shards=shards, **usual) for shards in ("", "ddp:4"))
+    whole, told = parted("ddp:4", optimizer=FUSED, device=device, lora=lora)
 
     buckets = whole.full("gradients")
     assert told.bytes("libraries") - whole.bytes("libraries") == buckets > 0
     assert told.peaks == {name: peak + buckets for name, peak in whole.peaks.items()}
     assert sum(part.bytes for part in told.parts) == told.total == whole.total + buckets
-    assert predict(gpt2(), length=64, training=False, shards="ddp:4").full("libraries") == (
-        predict(gpt2(), length=64, training=False).full("libraries")
-    )
+    alone, evaluated = parted("ddp:4", training=False)
+    assert evaluated.full("libraries") == alone.full("libraries")
 
 
 def test_buckets_that_may_be_made_anew_are_not_sure_to_be_needed() -> None:
     """With checkpointing a GPU may have two sets of them; the least expected peak counts neither."""
-    usual: dict[str, Any] = {"length": 64, "optimizer": FUSED, "checkpointing": True}
-    whole, told = (predict(gpt2(), shards=shards, **usual) for shards in ("", "ddp:4"))
+    whole, told = parted("ddp:4", optimizer=FUSED, checkpointing=True)
 
     assert told.interval[0] <= whole.total < told.total <= told.interval[1]
 
@@ -291,7 +283,7 @@ def test_buckets_that_may_be_made_anew_are_not_sure_to_be_needed() -> None:
 @pytest.mark.parametrize(
     "choices", [{"training": False}, {"optimizer": "sgd"}], ids=["inference", "no states"]
 )
-def test_where_nothing_is_divided_that_is_said(choices: dict[str, Any]) -> None:
+def test_a_note_says_if_nothing_is_divided(choices: dict[str, Any]) -> None:
     """Rather than a list of nothing."""
     notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
 
@@ -313,38 +305,105 @@ def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch)
     assert libraries() == [(2 << 17, "exact")]
 
 
-def test_workspaces_of_kernels_are_counted() -> None:
-    """The flash kernel sums gradients of queries in float32, and those of shared keys for each head."""
-    query, key = (
-        torch.empty(2, heads, 128, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2)
-    )
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
+def checkpointed_in(layers: int) -> Any:
+    """Return a model on meta of which the first layers are checkpointed."""
+    model = from_config(gpt2(), torch.float32, for_training=True)
+    for layer in model.transformer.h[:layers]:
+        layer.gradient_checkpointing = True
+    return model
 
-    rows = 2 * 4 * 128
-    sums, shared = rows * 4 + rows * 64 * 4, 2 * rows * 64 * 2
-    assert within(kernel, (query, query, query, query)) == sums
-    assert within(kernel, (query, query, key, key)) == sums + shared
-    assert within(torch.ops.aten.mm.default, (query, key)) == 0
+
+def kept_by(model: Any) -> int:
+    """Return the bytes that a checkpointed step keeps for its backward pass."""
+    inputs = batch_for(model, 2, 64, with_labels=True)
+    return training_step(model, inputs, checkpointing=True).kept
 
 
 def test_nothing_of_a_checkpointed_step_stays() -> None:
     """Layers without checkpointing have a cache, which may hold the node that holds it."""
-    model = from_config(gpt2(), torch.float32, for_training=True)
-    model.transformer.h[0].gradient_checkpointing = True
-    training_step(model, batch_for(model, 2, 64, with_labels=True), checkpointing=True)
+    kept_by(model := checkpointed_in(1))
     gc.collect()
 
+    assert model
     assert [one for one in gc.get_objects() if type(one) is DynamicCache] == []
 
 
 def test_only_layers_with_checkpointing_on_are_recomputed() -> None:
     """In transformers, every second layer can be checkpointed."""
-    model = from_config(gpt2(), torch.float32, for_training=True)
-    model.transformer.h[0].gradient_checkpointing = True
-    inputs = batch_for(model, 2, 64, with_labels=True)
-    one = training_step(model, inputs, checkpointing=True).kept
-    for layer in model.transformer.h:
-        layer.gradient_checkpointing = True
-    every = training_step(model, inputs, checkpointing=True).kept
+    assert kept_by(checkpointed_in(3)) < kept_by(checkpointed_in(1))
 
-    assert every < one
+
+TARGETS = ["q_proj", "v_proj"]
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing")  # peft asks by the older name
+def test_adapters_are_counted_as_peft_makes_them() -> None:
+    """Weights, gradients and states of a real peft model after a step, to the byte; 2P + 16p in all."""
+    config = llama(dtype="bfloat16")
+    base = built(config).to(torch.bfloat16)
+    real = get_peft_model(base, LoraConfig(r=4, target_modules=TARGETS))
+    parameters = list(real.parameters())
+    trained = [one for one in parameters if one.requires_grad]
+    told = predict(config, length=32, precision="pure bf16", lora=(4, TARGETS), device="cpu")
+    held = {name: told.full(name) for name in ("weights", "gradients", "optimizer")}
+    size = sum(one.nbytes for one in trained)
+
+    assert held["weights"] == sum(one.nbytes for one in parameters)
+    assert told.trainable == sum(one.numel() for one in trained)
+    assert (held["gradients"], held["optimizer"]) == (size, 2 * size)
+    frozen = sum(one.numel() for one in parameters) - told.trainable
+    assert told.left_out == ()  # though peft goes past the call of the model that it is put into
+    assert sum(held.values()) == 2 * frozen + 16 * told.trainable
+
+
+def test_frozen_weights_have_no_gradients_and_no_states() -> None:
+    """Patterns choose the trained parameters."""
+    told = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
+
+    assert told.trainable == 128 * 2 + 2
+    assert told.full("gradients") == 1024 + 512  # the bias rounds up to the allocator's least
+    assert told.parameters > 100 * told.trainable
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("int8", 128 * 256 + 256 * 4),
+        ("nf4", 128 * 256 // 2 + 512 * 4 + 64),
+        ("nf4-double", 128 * 256 // 2 + 512 + 2 * 4 + 64 + 1024 + 4),
+    ],
+)
+def test_a_matrix_takes_its_bits_its_scales_and_its_tables(how: str, expected: int) -> None:
+    """A float a row in 8 bit; each 64 weights in 4 bit, or a byte where scales are quantised too."""
+    model = from_config(llama(), torch.bfloat16, for_training=True)
+    sizes, largest = quantized_bytes(model, how)
+
+    assert sum(sizes[id(model.model.layers[0].mlp.up_proj.weight)]) == expected
+    assert largest == 128 * 256
+
+
+@pytest.mark.parametrize(
+    "config",
+    [llama(), llama(tie_word_embeddings=True), gpt2(), bert("BertForSequenceClassification")],
+    ids=["Llama", "Llama, tied head", "GPT-2", "BERT, classifier"],
+)
+def test_heads_and_embeddings_are_not_quantised(config: Any) -> None:
+    """By transformers' choice: the head, tied or not, and a classifier's last layer stay as they are."""
+    model = from_config(config, torch.bfloat16, for_training=True)
+    sizes, _ = quantized_bytes(model, "nf4")
+    matrices = {name: one for name, one in model.named_parameters() if one.dim() == 2}
+    kept = [name for name, one in matrices.items() if id(one) not in sizes]
+
+    assert kept
+    assert [name for name in kept if not re.search("emb|wte|wpe|head|classifier", name)] == []
+
+
+def test_quantised_weights_are_a_fraction_and_adapters_train() -> None:
+    """A forecast of QLoRA: smaller weights, the same adapters, and weights that are unpacked for a moment."""
+    plain = predict(llama(), length=32, precision="pure bf16", lora=(4, TARGETS))
+    packed = predict(llama(), length=32, quantized="nf4", lora=(4, TARGETS))
+
+    assert packed.full("weights") < plain.full("weights")
+    assert packed.trainable == plain.trainable
+    assert packed.full("activations") == plain.full("activations") + 2 * 128 * 256
+    assert packed.bound == "estimate"

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from hfmem_widget.features.fit.api import fit
+from hfmem_widget.features.fit.dry_run import Step as DryStep
 from hfmem_widget.features.fit.dry_run import training_step
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.inputs import batch_for
@@ -90,13 +91,13 @@ WITH_IMAGES = some_of(
 )
 
 SPECIAL = (
-    "image_token_id",
-    "image_token_index",
-    "video_token_id",
-    "vision_start_token_id",
-    "vision_end_token_id",
+    *("image_token_id", "image_token_index", "video_token_id"),
+    *("vision_start_token_id", "vision_end_token_id"),
 )
-AT_ONCE = int(transformers.__version__.split(".")[0]) >= 5
+ALL_AT_ONCE = pytest.mark.skipif(
+    int(transformers.__version__.split(".")[0]) < 5,
+    reason="before transformers 5 parts go by values of tensors",
+)
 
 WHOLE: Mapping[str, Mapping[str, Any]] = {
     "CLIPModel": {"text_config": PAIRED, "vision_config": IMAGE, "projection_dim": 32},
@@ -130,15 +131,19 @@ def config_of(kind: str, choices: Mapping[str, Any]) -> Any:
     return made
 
 
-@pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
+def dry_and_real(config: Any, length: int, **more: Any) -> tuple[DryStep, Step]:
+    """Return a dry step and a real one, of two rows each."""
+    model = from_config(config, torch.float32, for_training=True)
+    inputs = batch_for(model, 2, length, with_labels=True, **more)
+    told = training_step(model, inputs, device="cpu")
+    return told, Step(built(config), config, given=real_batch(inputs, "cpu"))
+
+
+@ALL_AT_ONCE
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_an_image_is_part_of_each_row(kind: str) -> None:
     """The whole model runs, and keeps as much as a real step with an image in each row."""
-    config = config_of(kind, PARTS[kind])
-    model = from_config(config, torch.float32, for_training=True)
-    batch = batch_for(model, 2, 40, with_labels=True, image=IMAGE["image_size"] * 2)
-    told = training_step(model, batch, device="cpu")
-    real = Step(built(config), config, given=real_batch(batch, "cpu"))
+    told, real = dry_and_real(config_of(kind, PARTS[kind]), 40, image=IMAGE["image_size"] * 2)
 
     # Qwen2.5-VL turns windows of patches around, of which a row of indices stays.
     assert told.kept == pytest.approx(real.kept, abs=256)
@@ -146,7 +151,7 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
     assert told.backward.bytes == pytest.approx(real.backward, abs=256)
 
 
-@pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
+@ALL_AT_ONCE
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None:
@@ -159,12 +164,11 @@ def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None
     assert any("one image of" in note and "tokens of 32" in note for note in told.notes)
 
 
-@pytest.mark.skipif(not AT_ONCE, reason="before transformers 5 parts go by values of tensors")
+@ALL_AT_ONCE
 def test_a_row_is_as_long_as_its_image_needs() -> None:
     """A row shorter than its image is made longer, with a note."""
-    told = predict(
-        config_of("LlavaForConditionalGeneration", PARTS["LlavaForConditionalGeneration"]), length=4
-    )
+    kind = "LlavaForConditionalGeneration"
+    told = predict(config_of(kind, PARTS[kind]), length=4)
 
     assert any("longer than 4 tokens" in note for note in told.notes)
 
@@ -198,11 +202,7 @@ def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool)
 @pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
 def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
     """To the byte, in both towers."""
-    config = config_of(kind, WHOLE[kind])
-    model = from_config(config, torch.float32, for_training=True)
-    inputs = batch_for(model, 2, 32, with_labels=True)
-    told = training_step(model, inputs, device="cpu")
-    real = Step(built(config), config, given=real_batch(inputs, "cpu"))
+    told, real = dry_and_real(config_of(kind, WHOLE[kind]), 32)
 
     assert told.kept == real.kept
     assert told.forward.bytes == real.forward
@@ -224,9 +224,7 @@ def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
     assert any("Linear" in note for note in told.notes)
 
 
-def test_an_incomplete_forecast_never_fits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_incomplete_forecast_never_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be too much; otherwise the verdict and the largest batch are unknown."""
     layer = torch.nn.Linear(1 << 14, 1 << 12)
     for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
@@ -244,38 +242,27 @@ def test_an_incomplete_forecast_never_fits(
 TINY: dict[str, Any] = {
     "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
 }  # fmt: skip
+SOUND = {"max_length": 64, "num_mel_bins": 32}
 
 
 @pytest.mark.parametrize(
-    ("config", "kind", "size"),
+    ("kind", "choices", "size"),
     [
-        (transformers.ViTConfig(**TINY, image_size=32), "ViTForImageClassification", "batch 2"),
-        (
-            transformers.ResNetConfig(depths=[1, 1], hidden_sizes=[8, 16]),
-            "ResNetForImageClassification",
-            "batch 2",
-        ),
-        (transformers.ViTMAEConfig(**TINY, image_size=32), "ViTMAEForPreTraining", "batch 2"),
-        (
-            transformers.ASTConfig(**TINY, max_length=64, num_mel_bins=32),
-            "ASTForAudioClassification",
-            "batch 2",
-        ),
-        (
-            transformers.Wav2Vec2Config(**TINY, vocab_size=40),
-            "Wav2Vec2ForCTC",
-            "batch 2 \u00d7 8,000",
-        ),
-        (transformers.BertConfig(**TINY), "BertModel", "batch 2 \u00d7 512"),
+        ("ViTForImageClassification", {**TINY, "image_size": 32}, ""),
+        ("ResNetForImageClassification", {"depths": [1, 1], "hidden_sizes": [8, 16]}, ""),
+        ("ViTMAEForPreTraining", {**TINY, "image_size": 32}, ""),
+        ("ASTForAudioClassification", {**TINY, **SOUND}, ""),
+        ("Wav2Vec2ForCTC", {**TINY, "vocab_size": 40}, " \u00d7 8,000"),
+        ("BertModel", TINY, " \u00d7 512"),
     ],
 )
 def test_images_have_no_length(
-    monkeypatch: pytest.MonkeyPatch, config: Any, kind: str, size: str
+    monkeypatch: pytest.MonkeyPatch, kind: str, choices: dict[str, Any], size: str
 ) -> None:
     """Nor have spectra of a fixed size; rows of tokens and of raw sound have one."""
     with_rooms(monkeypatch, gpu(GIB))
-    config.architectures = [kind]
-    told = fit(config, batch=2, longest=True, length=8000 if "Wav2Vec2" in kind else 512)
+    length = 8000 if "Wav2Vec2" in kind else 512
+    told = fit(config_of(kind, choices), batch=2, longest=True, length=length)
 
-    assert f" \u00b7 {size} \u00b7 " in repr(told)
-    assert (told.verdicts[0].longest is None) == (size == "batch 2")
+    assert f" \u00b7 batch 2{size} \u00b7 " in repr(told)
+    assert (told.verdicts[0].longest is None) == (size == "")

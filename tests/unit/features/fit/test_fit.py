@@ -1,14 +1,17 @@
-"""Models on disk, whether they fit, and the largest batch."""
+"""`fit`: its options, models on disk, whether they fit, and the largest batch."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 from shutil import copytree
-from typing import Any
+from typing import Any, get_type_hints
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +23,8 @@ from hfmem_widget.features.fit.checkpoint import read_stored
 from hfmem_widget.features.fit.html import fit_bundle
 from hfmem_widget.features.fit.model import MOST_ROWS, Forecast, Room
 from hfmem_widget.features.fit.search import largest_batch
-from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.setting import Setting, SettingKeywords
+from hfmem_widget.magics.reports import SETTING, ReportMagics
 from hfmem_widget.text import GIB, MIB
 from tests.data.fit_models import bert, built, llama, one_layer
 from tests.data.forecasts import predict
@@ -48,7 +52,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
-    """Configuration and headers: the stored type is the type of the forecast, to the byte of the weights."""
+    """Configuration and headers: the stored type is that of the forecast, to the byte of the weights."""
     told = fit(folder, training=False, length=32)
     stored = read_stored(folder)
 
@@ -127,32 +131,25 @@ def test_code_that_comes_with_a_model_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no question is asked: the error says what to pass instead."""
-    ran = tmp_path / "ran"
+    ran, asked = tmp_path / "ran", Mock(return_value="y")
     (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}})
     )
-    asked: list[str] = []
-
-    def agree(prompt: str = "") -> str:
-        asked.append(prompt)
-        return "y"
-
-    monkeypatch.setattr("builtins.input", agree)
+    monkeypatch.setattr("builtins.input", asked)
     with pytest.raises(OptionError, match="needs Python code from its repository"):
         fit(tmp_path)
 
-    assert asked == []
+    assert not asked.called
     assert not ran.exists()
 
 
 def test_a_pipe_is_not_a_configuration(tmp_path: Path) -> None:
     """It does not block, nor does one in a folder of safetensors."""
-    os.mkfifo(tmp_path / "model.safetensors")
-    with pytest.raises(OptionError, match="not a regular file"):
-        fit(tmp_path / "model.safetensors")
-    with pytest.raises(OptionError, match="not a regular file"):
-        read_stored(tmp_path)
+    os.mkfifo(pipe := tmp_path / "model.safetensors")
+    for read, path in ((fit, pipe), (read_stored, tmp_path)):
+        with pytest.raises(OptionError, match="not a regular file"):
+            read(path)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +183,20 @@ def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> N
     assert largest_batch(lambda n: with_peaks(40 + 10 * n, 50 + 20 * n, 90), room, {}) == rows
 
 
-def test_without_a_cost_per_row_the_largest_batch_is_unknown() -> None:
-    """Two dry runs with equal results do not tell what a row takes."""
-    assert largest_batch(lambda _: with_peaks(40, 50, 90), 100, {}) is None
-
-
-def test_the_largest_batch_was_forecast_itself() -> None:
-    """Also if later rows need more, or less, than the first ones."""
-    assert largest_batch(lambda n: with_peaks(0, 20 * n + n * n // 4, 0), 1000, {}) == 34
-    assert largest_batch(lambda n: with_peaks(0, 500 + 20 * n - n * n // 10, 0), 1000, {}) == 29
+@pytest.mark.parametrize(
+    ("backward", "room", "rows"),
+    [
+        (lambda _: 90, 100, None),
+        (lambda n: 20 * n + n * n // 4, 1000, 34),
+        (lambda n: 500 + 20 * n - n * n // 10, 1000, 29),
+    ],
+    ids=["no cost per row", "later rows need more", "later rows need less"],
+)
+def test_the_largest_batch_was_forecast_itself(
+    backward: Callable[[int], int], room: int, rows: int | None
+) -> None:
+    """Two dry runs with equal results do not tell what a row takes: it is unknown then."""
+    assert largest_batch(lambda n: with_peaks(0, backward(n), 0), room, {}) == rows
 
 
 def test_a_batch_that_fits_is_not_above_the_largest() -> None:
@@ -251,10 +253,9 @@ def test_a_device_with_unknown_room_has_no_verdict() -> None:
     assert "its free memory is unknown" in repr(told)
 
 
-def test_loaded_weights_need_no_further_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_weights_need_no_further_room() -> None:
     """Only the rest of a loaded model has to fit."""
     model = built(one_layer())
-    with_rooms(monkeypatch, Room("cpu", "CPU", GIB, nan))
     held = fit(model, length=16).verdicts[0].held
 
     assert held == sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
@@ -270,3 +271,54 @@ def test_text_from_outside_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
     assert "<script>" not in fit_bundle(told)["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "in_python"),
+    [
+        ("lora", "16", 16),
+        ("lora", "16,q_proj, v_proj", (16, ["q_proj", "v_proj"])),
+        ("lora", "", None),
+        ("precision", "pure-bf16", "pure bf16"),
+        ("trainable", "*.classifier.*,*.bias", ["*.classifier.*", "*.bias"]),
+    ],
+)
+def test_typed_values_mean_the_same_in_python(name: str, typed: Any, in_python: Any) -> None:
+    """A text with commas is a list of names."""
+    assert Setting(**{name: typed}) == Setting(**{name: in_python})
+
+
+@pytest.mark.parametrize("given", ["q_proj", 3.5, (16,), [None, "q_proj"]])
+def test_lora_needs_a_rank(given: Any) -> None:
+    """The error has an example."""
+    with pytest.raises(
+        OptionError, match=r"lora must be a rank, .* such as 16 or 16,q_proj,v_proj"
+    ):
+        Setting(lora=given)
+
+
+@pytest.mark.parametrize("name", ["batch", "length", "accumulation", "image"])
+@pytest.mark.parametrize("given", [0, -1, True, 1.5, "2"])
+def test_a_count_is_a_whole_number(name: str, given: object) -> None:
+    """Zero is refused, and so is True."""
+    with pytest.raises(OptionError, match=f"{name} must be a whole number, 1 or more, not"):
+        Setting(**{name: given})  # type: ignore[arg-type]
+
+
+def test_fit_and_memfit_have_every_option() -> None:
+    """With the same names and defaults, each with its flag and its sentence."""
+    parameters = inspect.signature(fit).parameters
+    parser: Any = vars(ReportMagics)["memfit"].parser
+
+    assert list(get_type_hints(SettingKeywords)) == list(SETTING)
+    assert {name: parameters[name].default for name in SETTING} == {
+        name: option.default for name, option in SETTING.items()
+    }
+    assert SETTING.keys() <= {action.dest for action in parser._actions}
+    assert all(f"\n{name} : " in (fit.__doc__ or "") for name in SETTING)
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
+    """Before anything is loaded."""
+    with pytest.raises(OptionError, match=r"fit\(\) has no option lenght; did you mean length\?"):
+        fit("nobody/nothing", lenght=64)  # type: ignore[call-arg]

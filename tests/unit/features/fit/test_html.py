@@ -41,13 +41,16 @@ FORECAST = Forecast(
 )
 
 
+def text_of(forecast: Forecast, *verdicts: Verdict, headroom: float = 0.0) -> str:
+    return repr(Fit("config", forecast, verdicts, headroom))
+
+
 def made(**setting: Any) -> Forecast:
     return replace(FORECAST, setting=replace(FORECAST.setting, **setting))
 
 
 def facts(forecast: Forecast) -> list[str]:
-    first = repr(Fit("config", forecast, (), 0.0)).splitlines()[0]
-    return first.split(" · ")[1:]
+    return text_of(forecast).splitlines()[0].split(" · ")[1:]
 
 
 PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
@@ -84,10 +87,8 @@ def test_parameters_are_counted_in_thousands(count: int, told: str) -> None:
 
 def test_the_table_has_a_row_for_each_part() -> None:
     """Each part has its bytes at the peak and in full, and their certainty."""
-    fit = Fit("config", FORECAST, (), 0.0)
-    parts = len(PARTS[:-1]) + len(["heads", "sum", "where"])
-    found = (line.strip() for line in repr(fit).splitlines()[1:])
-    lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")][:parts]
+    found = (line.strip() for line in text_of(FORECAST).splitlines()[1:])
+    lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")][:7]
     assert lines == [
         ["at the peak", "in full"],
         ["weights", "(exact: shapes)", "2.00 GiB", "2.00 GiB"],
@@ -104,7 +105,7 @@ def verdict(free: float, **more: Any) -> str:
     given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
     headroom = given.pop("headroom")
     room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
-    return repr(Fit("config", FORECAST, (Verdict(room, **given),), headroom)).splitlines()[1]
+    return text_of(FORECAST, Verdict(room, **given), headroom=headroom).splitlines()[1]
 
 
 BATCH = "Largest batch"
@@ -142,8 +143,8 @@ def test_the_context_of_cuda_is_noted_if_it_is_not_initialised(
 ) -> None:
     """The most that any device needs for it."""
     rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
-    verdicts = tuple(Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
-    text = repr(Fit("config", FORECAST, verdicts, 0.0))
+    verdicts = (Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
+    text = text_of(FORECAST, *verdicts)
 
     assert ("not initialised" in text) is bool(told)
     assert f"; {told}" in text or not told
@@ -192,23 +193,20 @@ def test_without_upper_bounds_another_moment_has_the_peak() -> None:
     assert replace(forecast, moment="optimizer", peaks=peaks).interval == (1800, 1900)
 
 
-BOUNDS: tuple[Bound, Bound] = ("estimate", "exact")
-
-
 def test_an_interval_is_shown_if_its_ends_differ() -> None:
     """In the units of the figures; without an upper end if something is left out."""
-    about, exact = (forecast_of((4 << 30, bound)) for bound in BOUNDS)
+    about, exact = forecast_of((4 << 30, "estimate")), forecast_of((4 << 30, "exact"))
     lower = forecast_of((4 << 30, "estimate"), left_out=("activations",))
 
-    assert "between 3.88 GiB and 4.06 GiB" in repr(Fit("x", about, (), 0.1))
+    assert "between 3.88 GiB and 4.06 GiB" in text_of(about)
     assert math.isnan(lower.interval[1])
     for forecast in (exact, lower):
-        assert "expected" not in repr(Fit("x", forecast, (), 0.1))
+        assert "expected" not in text_of(forecast)
 
 
 def test_reserved_memory_is_shown_if_known() -> None:
     """Below the sum, as the driver will show it."""
-    told = repr(Fit("config", replace(FORECAST, reserved=int(9 * GIB)), (), 0.0))
+    told = text_of(replace(FORECAST, reserved=int(9 * GIB)))
 
     assert re.search(r"^allocated +8\.00 GiB\n(.*\n)?reserved +9\.00 GiB$", told, re.MULTILINE)
-    assert "reserved" not in repr(Fit("config", FORECAST, (), 0.0))
+    assert "reserved" not in text_of(FORECAST)

@@ -34,14 +34,15 @@ class Machine:
         self.nvml = FakeNvml(gpus)
         torch_cuda = AllocatorSource(CudaAllocator({"torch": FakeTorch(self.cuda)}))
         nvml = NvmlSource(torch_cuda.uuids, environ or {}, load=self.nvml.load, proc=proc)
-        self.sources = (torch_cuda, nvml, HostSource(), TensorSource())
+        sources = (torch_cuda, nvml, HostSource(), TensorSource())
+        self._opened = mock.patch.object(module, "opened_sources", return_value=sources)
 
     def rooms(self) -> Rooms:
-        with mock.patch.object(module, "opened_sources", return_value=self.sources):
+        with self._opened:
             return rooms()
 
     def max_memory(self, *args: Any, **more: Any) -> dict[Any, Any]:
-        with mock.patch.object(module, "opened_sources", return_value=self.sources):
+        with self._opened:
             return max_memory(*args, **more)
 
 
@@ -52,9 +53,8 @@ def proc(tmp_path: Path) -> Path:
 
 def test_room_is_the_drivers_figure_minus_the_context_to_come(proc: Path) -> None:
     """Before CUDA is initialised; the driver's reserve is not counted."""
-    (gpu, _), note = Machine(
-        proc, [FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)]
-    ).rooms()
+    card = FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)
+    (gpu, _), note = Machine(proc, [card]).rooms()
 
     assert gpu.free == 77 * GIB - 600 * MIB
     assert gpu.available == gpu.free - CONTEXT
