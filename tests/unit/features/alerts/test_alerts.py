@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
+from typing import Any
 
 import pytest
 from IPython.core.error import UsageError
@@ -21,22 +22,27 @@ from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Watched:
-    """A stage whose findings are told to a function; looks are made by hand."""
+    """A stage whose findings are told to a function, by default to a list; looks are made by hand."""
 
-    def __init__(self, tell: Callable[[Finding], object], *earlier: Finding) -> None:
+    def __init__(
+        self, tell: Callable[[Finding], object] | None = None, earlier: Sequence[Finding] = ()
+    ) -> None:
+        self.told: list[Finding] = []
         self.stage = Stage("run", gpus=1)
         self.session = self.stage.session
         self.session.findings.extend(earlier)
-        self.alerts = Alerts(WatchOptions(on_finding=tell))
+        self.alerts = Alerts(WatchOptions(on_finding=tell or self.told.append))
         self.alerts._ticker.start = lambda: None  # type: ignore[method-assign]  # looks come by hand
         self._cell = self.stage.span("cell", "run")
         self.span = self._cell.__enter__()
         self.alerts.begin(NO_MONITOR, self.stage.recorder, self.span)
 
-    def find(self, kind: str = "leak", device: str = "cuda:0", title: str = "It grows.") -> None:
+    def find(
+        self, kind: str = "leak", device: str = "cuda:0", title: str = "It grows.", **more: int
+    ) -> None:
         """Enter a finding of the cell."""
-        finding = Finding(kind, "warn", title, {"device": device}, span_id=self.span.id)
-        self.session.findings.append(finding)
+        evidence: dict[str, Any] = {"device": device, **more}
+        self.session.findings.append(Finding(kind, "warn", title, evidence, span_id=self.span.id))
 
     def end(self) -> None:
         """End the cell."""
@@ -47,12 +53,11 @@ class Watched:
 
 def test_each_finding_is_told_once() -> None:
     """While the code runs and at its end; one that is worded anew at the end is the same."""
-    told: list[Finding] = []
-    watched = Watched(told.append)
+    watched = Watched()
     watched.find("budget", title="It exceeded its budget.")
     watched.alerts.report_new()
     watched.alerts.report_new()
-    assert [finding.kind for finding in told] == ["budget"]
+    assert [finding.kind for finding in watched.told] == ["budget"]
 
     watched.session.findings.clear()
     watched.find("budget", title="It exceeded its budget, by 2 GiB at its peak.")
@@ -60,7 +65,7 @@ def test_each_finding_is_told_once() -> None:
     watched.find("leak", "cuda:1")
     watched.end()
 
-    assert [(finding.kind, finding.evidence["device"]) for finding in told] == [
+    assert [(finding.kind, finding.evidence["device"]) for finding in watched.told] == [
         ("budget", "cuda:0"),
         ("leak", "cuda:0"),
         ("leak", "cuda:1"),
@@ -68,20 +73,19 @@ def test_each_finding_is_told_once() -> None:
 
 
 def test_findings_of_earlier_cells_are_not_told_again() -> None:
-    """All cells after `%memwatch on` are in one session; what is found as the cell begins is its own."""
-    told: list[Finding] = []
-    watched = Watched(told.append, Finding("leak", "warn", "An earlier cell's.", span_id=99))
+    """All cells after `%memwatch on` are in one session; a finding as the cell begins is its own."""
+    watched = Watched(earlier=[Finding("leak", "warn", "An earlier cell's.", span_id=99)])
     watched.find("budget", title="It begins above it.")
     watched.alerts.begin(NO_MONITOR, watched.stage.recorder, watched.span)
     watched.find("leak")
     watched.end()
 
-    assert [finding.title for finding in told] == ["It begins above it.", "It grows."]
+    assert [finding.title for finding in watched.told] == ["It begins above it.", "It grows."]
 
 
 @pytest.mark.parametrize("error", [ValueError("/home/me/secret"), SystemExit(1)])
-def test_an_error_in_it_is_said_once_and_changes_nothing(error: BaseException) -> None:
-    """The next finding is told all the same; the note has no text of the error, which may have a path."""
+def test_an_error_of_the_function_is_noted_once(error: BaseException) -> None:
+    """It gets the next finding all the same; the note has no text of the error, which may have a path."""
     told: list[str] = []
 
     def fails(finding: Finding) -> None:
@@ -99,7 +103,7 @@ def test_an_error_in_it_is_said_once_and_changes_nothing(error: BaseException) -
     ]
 
 
-def test_it_runs_on_a_thread_of_its_own_with_what_the_code_has_set() -> None:
+def test_the_function_runs_on_a_thread_of_its_own_with_the_codes_context() -> None:
     """Context variables, such as the run of a tracker that was begun in the cell, are there."""
     tracker: ContextVar[str] = ContextVar("tracker", default="none")
     seen: list[tuple[str, bool]] = []
@@ -112,8 +116,8 @@ def test_it_runs_on_a_thread_of_its_own_with_what_the_code_has_set() -> None:
     assert seen == [("begun in the cell", False)]
 
 
-def test_one_that_hangs_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cell ends, and a note says why the rest was not told."""
+def test_a_function_that_hangs_does_not_keep_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A note says why it did not get the rest."""
     monkeypatch.setattr(companion, "PATIENCE", 0.01)
     may_go_on = threading.Event()
     watched = Watched(lambda _: may_go_on.wait())
@@ -128,14 +132,14 @@ async def coroutine(_finding: Finding) -> None: ...
 
 
 @pytest.mark.parametrize("given", [5, "alert", coroutine])
-def test_what_cannot_be_called_is_refused(given: object) -> None:
+def test_an_object_that_cannot_be_called_is_refused(given: object) -> None:
     """Before anything is watched."""
     with pytest.raises(OptionError, match="on_finding must be a function that takes a finding"):
         hfmem_widget.watch(on_finding=given)  # type: ignore[arg-type]
 
 
 def test_a_cell_names_a_function_of_the_notebook(shell: InteractiveShell) -> None:
-    """Also a method of something; what is not there is said, and the cell does not run."""
+    """Also a method of an object; without the function, the cell does not run."""
     told: list[str] = []
     shell.user_ns["told"] = told
     shell.user_ns["keep"] = partial(lambda finding: told.append(finding.kind))
@@ -179,14 +183,11 @@ def test_one_error_about_memory_is_told_once_by_nested_watches() -> None:
 
 def test_a_second_error_after_a_nested_watch_is_told() -> None:
     """Of the outer watch alone: it asked for another size."""
-    told: list[Finding] = []
-    around, within = Watched(told.append), Watched(told.append)
+    around = Watched()
+    within = Watched(around.told.append)
     within.find("oom")
     within.end()
-    finding = Finding(
-        "oom", "critical", "Later.", {"device": "cuda:0", "asked": 5}, span_id=around.span.id
-    )
-    around.session.findings.append(finding)
+    around.find("oom", title="Later.", asked=5)
     around.end()
 
-    assert len(told) == 2
+    assert len(around.told) == 2

@@ -60,8 +60,8 @@ class Watched:
         return self.session.findings
 
 
-def test_it_warns_once_as_it_is_crossed_and_is_complete_at_the_end() -> None:
-    """Live with what was allocated then; afterwards with the exact peak."""
+def test_a_crossed_budget_is_one_finding() -> None:
+    """While the cell runs with the bytes of that instant, afterwards with the exact peak."""
     watched = Watched()
     watched.hold(19.0, seconds=2.0)
     assert watched.session.findings == []
@@ -102,8 +102,8 @@ Spans = Sequence[tuple[SpanKind, str]]
         ([("step", "step")], "in step 2, by"),
     ],
 )
-def test_it_says_where_it_was_crossed(spans: Spans, said: str) -> None:
-    """By step and phase, or by evaluation; steps that were given no number are counted."""
+def test_the_finding_names_the_step_or_evaluation(spans: Spans, said: str) -> None:
+    """The step with its phase; steps without a number are counted."""
     watched = Watched()
     for size in (1.0, 21.0):
         with ExitStack() as within:
@@ -113,8 +113,8 @@ def test_it_says_where_it_was_crossed(spans: Spans, said: str) -> None:
     assert f", {said}" in watched.end()[0].title
 
 
-def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
-    """At the step's end, not only at the cell's."""
+def test_the_exact_peak_of_a_step_shows_a_crossing_between_samples() -> None:
+    """At the end of the step, not only of the cell."""
     watched = Watched()
     for size in (1.0, 22.0):
         with watched.stage.span("step", "step"):
@@ -126,8 +126,8 @@ def test_a_steps_exact_peak_shows_what_no_sample_did() -> None:
     assert watched.end()[0].title.endswith("in step 2, by 2.00 GiB at its peak")
 
 
-def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
-    """A crossing that no sample saw is told at the end, from the exact peak, without a time."""
+def test_the_exact_peak_of_a_cell_shows_a_crossing_outside_of_steps() -> None:
+    """A crossing that no sample saw is found at the end, without a time."""
     watched = Watched()
     watched.pass_by(22.0)
     assert watched.session.findings == []
@@ -138,8 +138,8 @@ def test_a_cells_exact_peak_shows_what_no_step_did() -> None:
     assert math.isnan(float(str(told.evidence["seconds"])))
 
 
-def test_who_begins_above_it_is_told_so() -> None:
-    """A cell that starts above its budget is told so at once, and not that it crossed it."""
+def test_a_cell_that_begins_above_its_budget_says_so() -> None:
+    """At once, and not that it crossed it."""
     stage = Stage("run", gpus=1)
     stage.hold({"cuda:0": 25 * GIB}, 0.1)
     budget = Budget(WatchOptions(budget=20 * GIB))
@@ -160,10 +160,10 @@ def test_who_begins_above_it_is_told_so() -> None:
         (2, {"devices": ("cuda:1",)}, []),
     ],
 )
-def test_the_host_has_a_budget_where_there_is_no_gpu_or_it_was_asked_for(
+def test_the_host_has_a_budget_without_a_gpu_or_on_request(
     gpus: int, options: dict[str, Any], told: list[str]
 ) -> None:
-    """Beside a GPU the heap may pass it unremarked."""
+    """Beside a GPU the heap may exceed it."""
     watched = Watched(gpus, budget=0.1 * GIB, **options)
     watched.tick()
     assert [one.title.partition(" exceeded")[0] for one in watched.end()] == told
@@ -178,16 +178,15 @@ def test_only_devices_that_were_asked_for_have_it() -> None:
     assert watched.end()[0].title.startswith("cuda:1 exceeded")
 
 
-def test_it_is_a_line_over_each_gpus_chart() -> None:
+def test_a_budget_is_a_line_over_each_gpus_chart() -> None:
     """Once, however many ticks there are."""
     watched = Watched(2)
     watched.tick()
     watched.tick()
-    expected = [
+    assert watched.session.guides == [
         Guide(key, "budget", "budget 20.0 GiB", 0.0, math.inf, 20 * GIB, 20 * GIB)
         for key in ("cuda:0", "cuda:1")
     ]
-    assert watched.session.guides == expected
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
@@ -217,24 +216,27 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
     watched.end()
 
 
-def test_why_nothing_was_ended_is_told() -> None:
+def test_the_advice_says_why_no_training_was_ended() -> None:
     """There was no Trainer, no step after it, or there were other processes; or nobody asked for it."""
-    unasked = Watched()
-    unasked.hold(22.0)
-    assert not should_end(1, alone=True)
-    assert unasked.end()[0].advice == ()
-    plain, late, several = (Watched(stop=True) for _ in range(3))
-    plain.hold(22.0)
-    assert plain.end()[0].advice == (NONE_TO_STOP,)
+    cases: list[tuple[dict[str, Any], bool | None, tuple[str, ...]]] = [
+        ({}, True, ()),
+        ({"stop": True}, None, (NONE_TO_STOP,)),
+        ({"stop": True}, False, (NOT_ALONE,)),
+    ]
+    for options, alone, advice in cases:
+        watched = Watched(**options)
+        watched.hold(22.0)
+        assert alone is None or not should_end(1, alone=alone)
+        assert watched.end()[0].advice == advice
+    late = Watched(stop=True)
     should_end(1, alone=True)
     late.hold(22.0)
     assert late.end()[0].advice == (NO_STEP_LEFT,)
-    several.hold(22.0)
-    assert not should_end(1, alone=False)
-    assert several.end()[0].advice == (NOT_ALONE,)
 
 
-def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> None:
+def a_cell(stage: Stage, *levels: float, ask: bool = False) -> None:
+    """Run a cell with a budget of 20 GiB that holds some GiB one after the other."""
+    budget = Budget(WatchOptions(budget=20 * GIB, stop=True))
     with stage.span("cell", "run") as span:
         budget.begin(NO_MONITOR, stage.recorder, span)
         for level in levels:
@@ -247,22 +249,23 @@ def a_cell(stage: Stage, budget: Budget, *levels: float, ask: bool = False) -> N
     budget.report(stage.session, stage.session.span(span.id))
 
 
-def test_a_budget_that_stays_crossed_is_told_once_in_each_cell() -> None:
+def test_a_budget_that_stays_crossed_is_found_once_in_each_cell() -> None:
     """The next cell begins above it; one that ends a training says so too."""
     stage = Stage("run", gpus=1)
-    options = WatchOptions(budget=20 * GIB, stop=True)
     findings = stage.session.findings
-    a_cell(stage, Budget(options), 19.0, 21.0)
-    a_cell(stage, Budget(options), 22.0, 23.0)
+    a_cell(stage, 19.0, 21.0)
+    a_cell(stage, 22.0, 23.0)
     assert [finding.evidence["seen"] for finding in findings] == ["in a sample", "at the start"]
-    a_cell(stage, Budget(options), 22.0, ask=True)
+    a_cell(stage, 22.0, ask=True)
     assert "training was ended after step 7" in findings[2].title
-    a_cell(stage, Budget(options), 10.0)
-    a_cell(stage, Budget(options), 9.0)
-    a_cell(stage, Budget(options), 22.0, 1.0)
+    for levels in ((10.0,), (9.0,), (22.0, 1.0)):
+        a_cell(stage, *levels)
     assert len(findings) == 5
     assert len({finding.span_id for finding in findings}) == 5
     assert len(stage.session.guides) == 1
+
+
+METRICS = ("allocated", "reserved", "device_used")
 
 
 @pytest.mark.parametrize(
@@ -276,8 +279,8 @@ def test_a_budget_that_stays_crossed_is_told_once_in_each_cell() -> None:
 def test_a_budget_may_be_a_share_and_of_another_metric(
     budget: str, values: tuple[float, ...], title: str
 ) -> None:
-    """It is compared with that metric on each device, and said with it."""
-    recorder = recorder_of((0.0, 0.0, 0.0), metrics=("allocated", "reserved", "device_used"))
+    """It is compared with that metric on each device, which the title names."""
+    recorder = recorder_of((0.0, 0.0, 0.0), metrics=METRICS)
     span = recorder.open_span("cell", "cell", recorder.session.last_sample)
     companion = Budget(WatchOptions(budget=budget))
     companion.begin(NO_MONITOR, recorder, span)
@@ -285,9 +288,6 @@ def test_a_budget_may_be_a_share_and_of_another_metric(
     recorder.publish()
 
     assert title in recorder.session.findings[0].title
-
-
-METRICS = ("allocated", "reserved", "device_used")
 
 
 def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:

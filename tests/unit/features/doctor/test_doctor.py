@@ -72,8 +72,8 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["host"].startswith("VS Code; ")
 
 
-def test_a_fault_costs_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All others are there, also without torch; of the fault its kind is told."""
+def test_a_fault_leaves_all_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also without torch; its own line has the kind of fault."""
     monkeypatch.setattr(api, "find_memory", Mock(side_effect=PermissionError("/proc/self")))
     monkeypatch.setattr(api, "find_spec", lambda _: None)
     found = hfmem_widget.doctor()
@@ -170,10 +170,10 @@ def test_a_version_that_pip_has_replaced_since_stands_beside_the_new_one(
         ({}, "", "no: a package is missing"),
     ],
 )
-def test_what_keeps_the_chart_from_being_live_is_named(
+def test_the_obstacle_to_a_live_chart_is_named(
     known: dict[str, str], widget: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first obstacle, if there is one."""
+    """The first one, if there are several."""
     versions(monkeypatch, ipywidgets="8.1.9", anywidget="0.11.0", **known)
     monkeypatch.setenv("HFMEM_WIDGET", widget)
     for name in ("ipykernel", "ipywidgets", "anywidget"):

@@ -20,7 +20,6 @@ from hfmem_widget.features.free.api import HANDLED, carry_out, parse_request
 from hfmem_widget.features.free.html import release_bundle
 from hfmem_widget.features.free.model import Change, Freeable, Release
 from hfmem_widget.sources.heap.model import Holder
-from hfmem_widget.sources.heap.roots import GONE, Slot
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.text import GIB, MIB
 from tests.data.texts import assert_reads
@@ -76,8 +75,8 @@ def test_nothing_is_freed_without_names_or_in_a_dry_run(main: dict[str, Any]) ->
     assert {one.name for one in released.variables} == {"losses", "errors"}
 
 
-def test_a_word_is_no_variable(main: dict[str, Any]) -> None:
-    """A variable that is called like one goes only where it is named as a variable."""
+def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) -> None:
+    """The variable goes only where it is named as a variable."""
     released = hfmem_widget.free("errors")
     assert "errors" in main
     assert released.notes == ("The variable errors stays: %memholders --free -v errors frees it.",)
@@ -110,7 +109,7 @@ def test_an_unknown_name_is_an_error_and_frees_nothing(
     assert set(main) == {"losses", "errors", "js"}
 
 
-def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, Any]) -> None:
+def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
     """Wherever Python keeps it: the same as after an error at an interactive prompt."""
 
     def train() -> None:
@@ -124,16 +123,15 @@ def test_the_last_error_goes_with_the_variables_it_went_through(main: dict[str, 
     except ValueError as error:
         sys.last_value, sys.last_type = error, ValueError
         sys.last_traceback = error.__traceback__
-    assert hfmem_widget.free(dry_run=True).items[0].bytes == {
-        "cpu": pytest.approx(20 * MIB, rel=1e-3)
-    }
+    (errors, *_) = hfmem_widget.free(dry_run=True).items
+    assert errors.bytes == {"cpu": pytest.approx(20 * MIB, rel=1e-3)}
     hfmem_widget.free("errors")
     assert seen[0]() is None
     assert not hasattr(sys, "last_value")
     assert not hasattr(sys, "last_traceback")
 
 
-def test_an_error_that_is_being_handled_is_noted(main: dict[str, Any]) -> None:
+def test_an_error_that_is_being_handled_is_noted() -> None:
     """Within an `except` block Python itself still keeps the error."""
     try:
         int("one")
@@ -144,19 +142,16 @@ def test_an_error_that_is_being_handled_is_noted(main: dict[str, Any]) -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_cycle_is_collected_only_where_it_may_be(main: dict[str, Any]) -> None:
-    """A cycle outlives its name until garbage is collected, which happens only on request."""
+def test_a_cycle_is_collected_only_on_request(main: dict[str, Any]) -> None:
+    """It outlives its name until then."""
 
     class Node:
         pass
 
-    def cycle() -> Any:
-        node: Any = Node()
-        node.itself = node
-        return node
-
-    main["node"] = cycle()
-    seen = weakref.ref(main["node"])
+    node: Any = Node()
+    node.itself = main["node"] = node
+    seen = weakref.ref(node)
+    del node
     hfmem_widget.free("node", collect=False)
     assert seen() is not None
     assert "node" not in main
@@ -181,24 +176,15 @@ def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
     assert torch.allocator.calls["empty_cache"] == 1
 
 
-def test_an_error_of_cuda_becomes_a_note(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_of_cuda_becomes_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error while the cache is emptied is not raised."""
     fake = FakeAllocator()
-    monkeypatch.setattr(
-        fake,
-        "empty_cache",
-        Mock(side_effect=RuntimeError("CUDA error: device-side assert triggered")),
-    )
+    error = RuntimeError("CUDA error: device-side assert triggered")
+    monkeypatch.setattr(fake, "empty_cache", Mock(side_effect=error))
     done = carry_out(parse_request(["garbage"], shell=None), PLAN, fake)
     assert done.notes == (
         "%memholders --free ended early (RuntimeError: CUDA error: device-side assert triggered).",
     )
-
-
-def slots(namespace: dict[str, Any]) -> dict[str, list[Slot]]:
-    return {name: [Slot(name, namespace, name, GONE)] for name in namespace}
 
 
 class Angry:
@@ -210,21 +196,19 @@ class Angry:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_object_that_raises_as_it_goes_keeps_nothing_back(
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_object_that_raises_as_it_goes_does_not_keep_the_others(
+    main: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python says so on stderr, as it does for ``del``; the others go all the same."""
+    """Python reports the error on stderr, as it does for ``del``."""
     ignored: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
-    namespace: dict[str, Any] = {"angry": Angry(), "other": [1]}
-    request = parse_request(["garbage"], shell=None)
-    done = carry_out(type(request)(slots(namespace)), PLAN)
-    assert namespace == {}
+    main["angry"] = Angry()
+    done = hfmem_widget.free("angry", "losses")
+    assert set(main) == {"errors"}
     assert ignored == ["no"]
-    assert done.steps[:2] == ("angry freed", "other freed")
+    assert done.steps[:2] == ("angry freed", "losses freed")
 
 
-LINE = "\u2500"
 RELEASED = Release(
     (
         Freeable("errors", ("the error of cell [7]",), {"cuda:0": int(0.5 * GIB)}),
@@ -255,8 +239,8 @@ DONE = Release(
 )
 
 
-def test_what_would_be_free_reads_so() -> None:
-    """Before anything goes, a table tells what would, in groups and together."""
+def test_the_text_of_a_dry_run() -> None:
+    """A table has the memory that would be free, in groups and together."""
     text = release_bundle(RELEASED)["text/plain"]
 
     assert_reads("free_found", text)
@@ -264,8 +248,8 @@ def test_what_would_be_free_reads_so() -> None:
         assert evidence in text
 
 
-def test_what_was_freed_reads_so() -> None:
-    """Of devices in use alone, or of the host alone or where its memory moved; names have no markup."""
+def test_the_text_of_a_release() -> None:
+    """It is about devices in use; names have no markup."""
     text, html = release_bundle(DONE)["text/plain"], release_bundle(DONE)["text/html"]
 
     assert "<b>" not in html
@@ -278,7 +262,7 @@ def test_what_was_freed_reads_so() -> None:
 
 
 def test_each_device_has_a_column_of_its_own() -> None:
-    """GPUs first; what keeps nothing there, or nothing alone, says so."""
+    """GPUs first; a name that keeps nothing there, or nothing alone, says so."""
     release = Release(
         (
             Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
@@ -290,9 +274,8 @@ def test_each_device_has_a_column_of_its_own() -> None:
     )
     told = release_bundle(release)
     lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:8]]
-    lines = [one for one in lines if "\u2500" not in one]
 
-    assert lines == [
+    assert [one for one in lines if "\u2500" not in one] == [
         "could be freed cuda:1 cuda:2 cpu",
         "errors 0.00 MiB 0.00 MiB 1.00 GiB",
         "a, b, c, d",
@@ -320,10 +303,10 @@ def test_each_device_has_a_column_of_its_own() -> None:
         ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
     ],
 )
-def test_what_was_freed_is_told_of_devices_in_use(
+def test_freed_memory_is_given_for_devices_in_use(
     changes: list[tuple[str, float, float]], told: list[str]
 ) -> None:
-    """Never less than nothing; of the host where its memory has moved, or where there is no other."""
+    """Never below zero; for the host if its memory has changed, or if there is no other device."""
     measured = tuple(
         Change(device, "allocated", "allocated", before * GIB, after * GIB)
         for device, before, after in changes
@@ -336,14 +319,15 @@ def test_what_was_freed_is_told_of_devices_in_use(
 def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
     """By Arrow's allocator, which keeps them; if malloc does, with the way to return them."""
     change = Change("cpu", "allocated", "private memory", 700 * MIB, 600 * MIB)
-    release = Release((), {"cpu": int(250 * MIB)}, done=True, changes=(change,))
+    texts = [
+        release_bundle(Release((), {"cpu": int(mib * MIB)}, done=True, changes=(change,)))[
+            "text/plain"
+        ]
+        for mib in (250, 101)
+    ]
 
-    assert "150.0 MiB less than predicted: an allocator may keep it" in told_by(release)
-    assert "foretold" not in told_by(replace(release, together={"cpu": int(101 * MIB)}))
-
-
-def told_by(release: Release) -> str:
-    return release_bundle(release)["text/plain"]
+    assert "150.0 MiB less than predicted: an allocator may keep it" in texts[0]
+    assert "predicted" not in texts[1]
 
 
 def test_memory_that_malloc_keeps_is_noted() -> None:
@@ -376,21 +360,18 @@ def test_a_search_that_ended_early_says_so() -> None:
     )
 
 
-def shell_with(output: object, **variables: object) -> Any:
-    hook = SimpleNamespace(_=output, __="", ___="")
-    namespace = {"_oh": {3: output}, "_": output, "_3": output, "__": "", "___": "", **variables}
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [("model", {"model"}), ("_", {"_", "Out[3]", "_3"})],
+    ids=["variable", "output"],
+)
+def test_a_name_frees_every_place_of_its_object(name: str, places: set[str]) -> None:
+    """Of a variable only that one; of the last output all in which IPython keeps it."""
+    hook = SimpleNamespace(_=[1], __="", ___="")
+    namespace = {"_oh": {3: hook._}, "_": hook._, "_3": hook._, "__": "", "___": "", "model": [2]}
     namespace["Out"] = namespace["_oh"]
-    return SimpleNamespace(user_ns=namespace, user_ns_hidden={"_": output}, displayhook=hook)
+    shell: Any = SimpleNamespace(user_ns=namespace, user_ns_hidden={"_": hook._}, displayhook=hook)
+    (slots,) = parse_request([name], shell=shell).items.values()
 
-
-def test_a_variable_is_let_go_by_its_name_where_there_is_an_output() -> None:
-    """A notebook with an output lets go of the variable that is named, not of the output."""
-    shell = shell_with([1], model=[2])
-    (slots,) = parse_request(["model"], shell=shell).items.values()
-    assert [(slot.key, slot.value()) for slot in slots] == [("model", [2])]
-
-
-def test_the_last_output_is_let_go_by_its_name() -> None:
-    """Naming `_` lets go of every place in which IPython keeps the last output."""
-    (slots,) = parse_request(["_"], shell=shell_with([1])).items.values()
-    assert {slot.name for slot in slots} >= {"_", "Out[3]", "_3"}
+    assert {slot.name for slot in slots} >= places
+    assert all(slot.value() == ([2] if name == "model" else [1]) for slot in slots)

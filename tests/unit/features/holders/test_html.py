@@ -28,8 +28,8 @@ def text(*rows: Holder, remainders: tuple[Remainder, ...] = (), **options: bool)
     return bundle["text/plain"].splitlines()
 
 
-def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None:
-    """A holder has its bytes, path and tensors in a row, and its graphs and other names below."""
+def test_a_row_has_path_bytes_and_tensors() -> None:
+    """Its graphs and other names are below it."""
     device, first, graphs, also, *_ = text(LOSSES)
     assert device == "cuda:0"
     assert first == "40.0 MiB  losses[0..99]  (200 tensors \u00b7 biggest 512\u00d7512 float32)"
@@ -37,23 +37,23 @@ def test_a_row_tells_the_path_what_it_keeps_its_graphs_and_other_names() -> None
     assert also.strip() == "also _"
 
 
-def test_the_remainder_is_said_as_what_it_is() -> None:
-    """On a GPU, what nobody explains; on the CPU, the rest of the heap."""
+def test_the_remainder_has_its_own_row() -> None:
+    """On a GPU, memory without a known holder; on the CPU, the rest of the heap."""
     left = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", 7 * MIB, is_host=True))
     lines = text(LOSSES, remainders=left)
     assert "3.00 MiB  not held by any Python object found" in map(str.strip, lines)
     assert "7.00 MiB  everything else in this process" in lines
 
 
-def test_small_rows_and_very_many_are_told_as_one() -> None:
-    """Rows beyond the most that are shown, and those below the least, are summed in one line."""
+def test_small_and_surplus_rows_are_summed_up() -> None:
+    """Rows beyond the most that are shown, and those below the least, have one line together."""
     many = [Holder(f"x{at}", "tensors", "cpu", 2 * M, 1, (), "float32") for at in range(40)]
     small = Holder("y", "tensors", "cpu", 512, 1, (), "float32")
     assert f"{(40 - MOST_ROWS) * 2}.0 MiB  {41 - MOST_ROWS} smaller names" in text(*many, small)
     assert "<0.01 MiB  1 smaller name" in text(small)
 
 
-def test_names_are_text() -> None:
+def test_names_are_escaped() -> None:
     """Whatever a key of the user's says, no tag of it gets into the table."""
     for hostile in CORPUS.values():
         row = Holder(
@@ -62,9 +62,7 @@ def test_names_are_text() -> None:
         )  # fmt: skip
         html = holders_bundle(Holders((row,)), detail=True)["text/html"]
         seen = Strict(html)
-        assert seen.tags == {
-            *("div", "strong", "table", "thead", "tr", "th", "td", "code"),
-        }
+        assert seen.tags == {"div", "strong", "table", "thead", "tr", "th", "td", "code"}
         assert seen.attributes == {"class", "style", "scope"}
         assert "\u202e" not in html
 
@@ -89,7 +87,7 @@ def test_a_device_with_nothing_on_it_has_no_table() -> None:
         ),
     ],
 )
-def test_what_is_held_is_said_in_few_words(more: dict[str, Any], facts: str) -> None:
+def test_a_row_has_the_kind_and_the_biggest_tensor(more: dict[str, Any], facts: str) -> None:
     """Of one tensor its shape says enough; it is only the biggest if there are others."""
     row: dict[str, Any] = {"kind": "tensors", "tensors": 1, "shape": (2, 3), **more}
 
@@ -98,8 +96,8 @@ def test_what_is_held_is_said_in_few_words(more: dict[str, Any], facts: str) -> 
     )
 
 
-def test_a_graph_that_holds_all_of_it_is_said_so() -> None:
-    """With how many tensors it is the graph of."""
+def test_a_graph_that_holds_all_of_it_has_its_own_sentence() -> None:
+    """It has the number of tensors of that graph."""
     row = Holder("x", "tensors", "cuda:0", M, 2, (1,), "float32", M, 1)
 
     assert text(row)[2].strip() == "all of that is held by the autograd graph of 1 tensor"
@@ -113,7 +111,7 @@ def test_a_graph_that_holds_all_of_it_is_said_so() -> None:
         (2, "weights", "weights · 2 more tensors · 4.00 MiB in total"),
     ],
 )
-def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, facts: str) -> None:
+def test_growth_has_the_number_of_new_tensors(tensors: int, kind: Kind, facts: str) -> None:
     """Names that hold little more are counted in one row."""
     grown = Grown("a.b", kind, "cuda:0", 2 * M, tensors, 4 * M)
     little = Grown("c", "tensors", "cuda:0", M // 2, 1, M)
@@ -126,33 +124,25 @@ def test_what_holds_more_says_of_how_many_tensors(tensors: int, kind: Kind, fact
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (
-            {"namespace": "cuda:0"},
-            r"namespace must map names to objects, .*, not be str; pass a device as device=",
-        ),
-        (
-            {"namespace": torch.zeros(2)},
-            r"namespace must map names to objects, .*, not be Tensor$",
-        ),
+        ({"namespace": "cuda:0"}, r"namespace must map .*, not be str; pass a device as device="),
+        ({"namespace": torch.zeros(2)}, r"namespace must map names to objects, .*, not be Tensor$"),
         (
             {"namespace": {}, "allocated": 5},
-            r"allocated must map devices to bytes, such as .*, not be int$",
+            r"allocated must map devices to bytes, .*, not be int$",
         ),
     ],
 )
-def test_what_is_no_mapping_is_an_error_that_says_what_is(given: dict[str, Any], told: str) -> None:
-    """Before anything is looked through."""
+def test_an_argument_that_is_not_a_mapping_is_an_error(given: dict[str, Any], told: str) -> None:
+    """It says what to pass, before anything is searched."""
     with pytest.raises(OptionError, match=told):
         hfmem_widget.holders(**given)
 
 
 def test_variables_may_be_any_mapping() -> None:
-    """With what keeps most first."""
+    """The name that keeps most comes first."""
     variables = {"less": torch.zeros(2**17), "kept": [torch.zeros(2**18)]}
     found = hfmem_widget.holders(variables, {"cpu": 2.0**20})
 
     # Modules of other tests may hold something, too.
-    assert [row.path for row in found.rows if row.path in {"less", "kept[0]"}] == [
-        "kept[0]",
-        "less",
-    ]
+    paths = [row.path for row in found.rows if row.path in {"less", "kept[0]"}]
+    assert paths == ["kept[0]", "less"]

@@ -1,4 +1,4 @@
-"""What a watched cell does so that its ranks are followed, and what becomes of them."""
+"""How the ranks of a watched cell are followed: its child processes, and the engines of ipyparallel."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.ranks import companion as engines
 from hfmem_widget.features.ranks.companion import FollowedRanks, unused
+from hfmem_widget.magics.open import take_engines
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.session import Recorder, Sample, Session, Span
@@ -185,7 +188,7 @@ def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> Non
     assert "chmod" in note
 
 
-def test_what_a_child_has_written_after_its_cell_goes_with_the_process(tmp_path: Path) -> None:
+def test_files_that_a_child_writes_after_its_cell_go_with_the_process(tmp_path: Path) -> None:
     """A background process may begin to train when nobody looks any more."""
     code = (
         "from hfmem_widget.features.ranks.companion import unused\n"
@@ -202,3 +205,103 @@ def test_what_a_child_has_written_after_its_cell_goes_with_the_process(tmp_path:
     assert done.stdout.endswith("True\n")
     assert list(tmp_path.iterdir()) == []
     assert not unused().exists()
+
+
+Call = tuple[int, str, tuple[Any, ...]]
+
+
+class Answer:
+    """What an engine is asked for; it comes, or the engine says why not."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    def get(self, timeout: float) -> None:
+        """Wait for it."""
+        assert timeout > 0
+        if self._error is not None:
+            raise self._error
+
+
+class Client:
+    """A client of ipyparallel that notes what each engine is asked for."""
+
+    def __init__(self, *ids: int, error: Exception | None = None) -> None:
+        self.ids = list(ids)
+        self.asked: list[Call] = []
+        self._error = error
+
+    def direct_view(self) -> None:
+        """Only clients have it."""
+
+    def __getitem__(self, engine: int) -> Client:
+        self._engine = engine
+        return self
+
+    def apply_async(self, function: Callable[..., None], *arguments: object) -> Answer:
+        """Note a call."""
+        self.asked.append((self._engine, function.__name__, arguments))
+        return Answer(self._error)
+
+
+@pytest.fixture(autouse=True)
+def none_taken() -> Iterator[None]:
+    """Leave no engines to the next test."""
+    yield
+    engines.take(None)
+
+
+def test_each_engine_is_a_rank_for_as_long_as_asked() -> None:
+    """By its place among the engines, whatever its number."""
+    client = Client(0, 3)
+    taken = engines.Engines(client)
+
+    assert taken.follow(Path("/runs/a")) == ""
+    assert taken.leave() == ""
+    assert client.asked == [
+        (0, "join", ("/runs/a", 0, 2)),
+        (3, "join", ("/runs/a", 1, 2)),
+        (0, "leave", ()),
+        (3, "leave", ()),
+    ]
+
+
+def test_engines_that_do_not_answer_are_a_sentence() -> None:
+    """They may be busy, or gone; the cell goes on."""
+    client = Client(0, error=TimeoutError("busy"))
+
+    assert engines.Engines(client).follow(Path("/runs/a")) == "TimeoutError: busy"
+
+
+@pytest.mark.parametrize(
+    ("client", "said"), [(5, "not int"), (Client(), "no engines yet")], ids=["number", "empty"]
+)
+def test_an_object_that_is_not_a_cluster_is_refused(client: object, said: str) -> None:
+    """The error says what to pass."""
+    with pytest.raises(OptionError, match=said):
+        engines.take(client)
+    assert engines.engines_in_use() is None
+
+
+def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
+    """`%memwatch ranks rc`, and `off`."""
+    client = Client(0, 1)
+
+    assert "2 engines" in take_engines(["rc"], {"rc": client})
+    assert engines.engines_in_use() is not None
+    assert "no longer shown" in take_engines(["off"], {})
+    assert engines.engines_in_use() is None
+
+
+def test_an_engine_joins_by_what_drivers_offer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins as that rank of ipyparallel, and ends when told."""
+    told: list[Any] = []
+    monkeypatch.setattr(
+        "hfmem_widget.drivers.follow.begin", lambda run, who: told.append((run, who))
+    )
+    monkeypatch.setattr("hfmem_widget.drivers.follow.end", lambda: told.append("end"))
+    engines.join("/runs/a", 1, 2)
+    engines.leave()
+
+    (run, who), end = told
+    assert (run, who.rank, who.world, who.engine, end) == ("/runs/a", 1, 2, "ipyparallel", "end")

@@ -1,4 +1,4 @@
-"""What `free()` foretells: everything that goes with a name, whatever has it, and nothing that stays."""
+"""Memory that `free()` predicts: everything that goes with a name, whatever has it, and nothing else."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ KINDS: dict[str, tuple[Callable[[], Any], float]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_that_goes_with_a_name_is_foretold(main: dict[str, Any], kind: str) -> None:
-    """By what it takes by construction, on whatever device, and not as a guess."""
+def test_all_memory_of_a_name_is_predicted(main: dict[str, Any], kind: str) -> None:
+    """As it was made, on whatever device, and not as an upper bound."""
     make, size = KINDS[kind]
     main["thing"] = make()
     (item,) = hfmem_widget.free("thing", dry_run=True).items
@@ -128,7 +128,7 @@ def test_all_that_goes_with_a_name_is_foretold(main: dict[str, Any], kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_another_name_has_too_is_not_foretold(main: dict[str, Any], kind: str) -> None:
+def test_memory_that_another_name_has_too_is_not_predicted(main: dict[str, Any], kind: str) -> None:
     """It stays."""
     main["thing"] = [KINDS[kind][0]()]
     main["other"] = {"a": main["thing"][0]}
@@ -137,8 +137,8 @@ def test_what_another_name_has_too_is_not_foretold(main: dict[str, Any], kind: s
     assert item.total == 0
 
 
-def test_memory_with_several_owners_is_foretold_once(main: dict[str, Any]) -> None:
-    """Bytes with an array, a tensor and a buffer of Arrow over them: they are the bytes."""
+def test_memory_with_several_owners_is_predicted_once(main: dict[str, Any]) -> None:
+    """Such as bytes under an array, a tensor and a buffer of Arrow."""
     held = b"1" * SIZE
     of_numpy = np.frombuffer(held, np.uint8)
     main["thing"] = [held, of_numpy, torch.from_numpy(of_numpy.copy()), pa.array(of_numpy)]
@@ -157,8 +157,8 @@ def test_a_part_that_stays_keeps_all_of_it(main: dict[str, Any]) -> None:
     assert hfmem_widget.free("thing", dry_run=True).together == {}
 
 
-def test_what_may_be_shared_unseen_is_at_most(main: dict[str, Any]) -> None:
-    """A frame of polars tells its size, not which of its columns another frame has as well."""
+def test_memory_that_may_be_shared_is_an_upper_bound(main: dict[str, Any]) -> None:
+    """A frame of polars has its size, not which of its columns another frame has as well."""
     main["frame"] = pl.select(pl.int_range(0, COUNT, dtype=pl.Int64).alias("n") * 2)
     found = hfmem_widget.free("frame", dry_run=True)
 
@@ -167,8 +167,8 @@ def test_what_may_be_shared_unseen_is_at_most(main: dict[str, Any]) -> None:
     assert "up to 16.0 MiB" in release_bundle(found)["text/plain"]
 
 
-def test_what_is_smaller_than_a_page_is_not_worth_a_word(main: dict[str, Any]) -> None:
-    """As most outputs are."""
+def test_memory_smaller_than_a_page_is_left_out(main: dict[str, Any]) -> None:
+    """Most outputs are smaller."""
     main["thing"] = ["a few", "words"]
 
     told = release_bundle(hfmem_widget.free("thing", dry_run=True))["text/plain"]
