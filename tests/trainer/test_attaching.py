@@ -15,13 +15,12 @@ from unittest import mock
 import pytest
 import torch
 import transformers
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import trainer as following
-from hfmem_widget.drivers.trainer import _Following
 from hfmem_widget.drivers.watch import Watch
 from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
@@ -37,7 +36,7 @@ def callbacks_of(trainer: Any) -> list[str]:
 
 
 def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
-    """It is the class that is followed, so what was built earlier is too."""
+    """Its class is followed, whenever the Trainer was built."""
     attaching.detach()
     trainer = make_trainer(tmp_path)
     attaching.attach()
@@ -47,8 +46,10 @@ def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_with_callbacks_of_its_own_a_training_is_followed_once(tmp_path: Path, number: int) -> None:
-    """One that the user gave stands in for ours; a second one of them does nothing."""
+def test_a_training_with_callbacks_of_the_users_is_followed_once(
+    tmp_path: Path, number: int
+) -> None:
+    """The user's stands in for ours; a second one of them does nothing."""
     session = session_of(
         make_trainer(tmp_path, callbacks=[MemoryCallback() for _ in range(number)])
     )
@@ -67,7 +68,7 @@ def followed() -> list[Any]:
 
 
 def test_detaching_puts_the_original_methods_back() -> None:
-    """The very same functions, however often; ours are told as the library tells its own."""
+    """The very same functions, however often; ours have the library's docstrings."""
     attaching.detach()
     originals = followed()
     for _ in range(100):
@@ -84,7 +85,7 @@ def test_detaching_puts_the_original_methods_back() -> None:
     assert loads.__self__ is transformers.LlamaForCausalLM
 
 
-def test_a_wrapper_of_somebody_elses_survives(
+def test_a_wrapper_of_another_library_survives(
     monkeypatch: pytest.MonkeyPatch, trainer: Any
 ) -> None:
     """It stays when we leave, ours beneath it does nothing then, and follows once when a watch is back."""
@@ -98,18 +99,19 @@ def test_a_wrapper_of_somebody_elses_survives(
     attaching.detach()
     assert Trainer.train is theirs
     trainer.train()
-    with hfmem_widget.watch(quiet=True) as back:
-        assert Trainer.train is theirs
-        trainer.train()
+    back = session_of(trainer)
 
     assert Trainer.train is theirs
     assert [span.label for span in of_kind(back, "train")] == ["train"]
 
 
-def test_where_nothing_is_watched_nothing_is_followed(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("polled", [False, True], ids=["no poller", "that of the watch before"])
+def test_a_training_without_a_watch_has_nothing_of_ours(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, begun: list[WatchOptions], *, polled: bool
 ) -> None:
-    """There is no callback, no hook and no poller in that training."""
+    """It has no callback, no hook and no poller, also where an earlier watch has left one."""
+    if polled:
+        shared_monitor()
     seen: list[object] = []
 
     def look(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,22 +124,13 @@ def test_where_nothing_is_watched_nothing_is_followed(
 
     assert seen[:3] == [callbacks_of(trainer), {}, None]
     assert "MemoryCallback" not in callbacks_of(trainer)
+    assert begun == []
 
 
-def test_a_callback_of_the_users_watches_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Where nothing is being watched: with its label, and with the usual line at the end."""
-    make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")]).train()
-
-    assert 'memwatch "fine-tune"' in capsys.readouterr().out
-    assert running_monitor() is None
-
-
-def test_a_watched_trainer_watches_its_trainings_as_it_was_told(
+def test_a_watched_trainer_watches_all_its_trainings_with_its_options(
     trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every training from then on, with all options: here it ends above its budget, and shows nothing."""
+    """Here each training ends above its budget, and shows nothing."""
     hfmem_widget.watch(trainer, budget="1MiB", stop=True, quiet=True)
     steps = [trainer.train().global_step for _ in range(2)]
 
@@ -145,29 +138,32 @@ def test_a_watched_trainer_watches_its_trainings_as_it_was_told(
     assert "memwatch" not in capsys.readouterr().out
 
 
-def test_the_last_that_a_trainer_was_told_holds(
+def test_a_callback_watches_with_the_newest_options_of_its_trainer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where it had a callback of the user's, whose label stays unless there is another."""
+    """Also without any; a callback of the user's keeps its label unless there is another."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")])
-    hfmem_widget.watch(trainer, quiet=True)
-    trainer.train()
-    assert "memwatch" not in capsys.readouterr().out
-
-    hfmem_widget.watch(trainer)
-    trainer.train()
-    assert 'memwatch "fine-tune"' in capsys.readouterr().out
-
-    hfmem_widget.watch(trainer, label="again")
-    trainer.train()
-    assert 'memwatch "again"' in capsys.readouterr().out
+    cases: list[tuple[dict[str, Any] | None, str]] = [
+        (None, 'memwatch "fine-tune"'),
+        ({"quiet": True}, ""),
+        ({}, 'memwatch "fine-tune"'),
+        ({"label": "again"}, 'memwatch "again"'),
+    ]
+    for options, line in cases:
+        if options is not None:
+            hfmem_widget.watch(trainer, **options)
+        trainer.train()
+        said = capsys.readouterr().out
+        assert line in said
+        assert ("memwatch" in said) is bool(line)
+        assert running_monitor() is None
     assert callbacks_of(trainer).count("MemoryCallback") == 1
 
 
-def test_a_trainer_that_was_given_no_label_is_called_a_training(
+def test_a_watch_of_a_trainer_without_a_label_is_called_a_training(
     trainer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where its watch is not entered; the block of one that is has the Trainer's name."""
+    """A watch that is entered as a block has the name of the Trainer's class."""
     with hfmem_widget.watch(trainer, quiet=True) as session:
         pass
     assert session.label == "InOrder"
@@ -178,7 +174,7 @@ def test_a_trainer_that_was_given_no_label_is_called_a_training(
 
 
 @pytest.mark.parametrize("options", [{"devices": ["zz"]}, {"interval": -1}])
-def test_a_trainer_is_not_told_what_cannot_be(trainer: Any, options: dict[str, Any]) -> None:
+def test_invalid_options_for_a_trainer_are_an_error(trainer: Any, options: dict[str, Any]) -> None:
     """At once, since nobody enters the watch; the Trainer stays as it was."""
     with pytest.raises(OptionError, match=r"there is no device 'zz'|interval"):
         hfmem_widget.watch(trainer, **options)
@@ -187,10 +183,10 @@ def test_a_trainer_is_not_told_what_cannot_be(trainer: Any, options: dict[str, A
     assert running_monitor() is None
 
 
-def test_a_fault_of_ours_is_said_once_and_the_training_goes_on(
+def test_a_fault_of_ours_is_reported_once_and_all_steps_are_made(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All its steps are made."""
+    """It does not end the training."""
     with hfmem_widget.watch(quiet=True) as session:
         monkeypatch.setattr(
             shared_monitor(), "open_span", mock.Mock(side_effect=OSError("no more spans"))
@@ -205,19 +201,14 @@ def test_a_fault_of_ours_is_said_once_and_the_training_goes_on(
 
 def test_the_training_is_the_same_to_the_byte(tmp_path: Path) -> None:
     """Losses and weights do not depend on whether it was watched."""
+    options: dict[str, Any] = {"gradient_accumulation_steps": 2, "num_train_epochs": 3}
+    logged: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
 
     def result() -> tuple[list[Any], Any]:
-        trainer = make_trainer(
-            tmp_path,
-            gradient_accumulation_steps=2,
-            num_train_epochs=3,
-            logging_strategy="steps",
-            logging_steps=1,
-        )
+        trainer = make_trainer(tmp_path, **options, **logged)
         trainer.train()
-        losses = [
-            (entry.get("loss"), entry.get("grad_norm")) for entry in trainer.state.log_history
-        ]
+        history = trainer.state.log_history
+        losses = [(entry.get("loss"), entry.get("grad_norm")) for entry in history]
         return losses, torch.nn.utils.parameters_to_vector(trainer.model.parameters())
 
     bare_losses, bare_weights = result()
@@ -244,7 +235,7 @@ class TrainsByItself(InOrder):
 
 
 def test_a_train_method_of_its_own_is_followed_with_a_callback(tmp_path: Path) -> None:
-    """Nothing surrounds it, so what the callback is told must do."""
+    """Nothing surrounds such a method, so that its events alone tell of steps and phases."""
     session = session_of(make_trainer(tmp_path, kind=TrainsByItself, callbacks=[MemoryCallback]))
 
     assert outline(session) == (
@@ -287,8 +278,8 @@ def test_a_callback_that_is_added_later_follows_its_trainer(tmp_path: Path) -> N
     assert [span.kind for span in session.spans] == ["block", "evaluate"]
 
 
-def test_after_a_watch_nothing_stays_surrounded(tmp_path: Path) -> None:
-    """Where nobody has loaded the extension and the Trainer has no callback of ours."""
+def test_after_a_watch_methods_are_the_librarys_own(tmp_path: Path) -> None:
+    """If the extension is not loaded and the Trainer has no callback of ours."""
     attaching.detach()
     methods = [vars(Trainer)[name] for name in METHODS]
     join = torch.distributed.init_process_group
@@ -316,45 +307,44 @@ def test_a_callback_of_the_users_stays_followed_beyond_a_watch(tmp_path: Path) -
 def test_a_training_is_followed_though_a_library_has_undone_its_patch_in_a_watch(
     tmp_path: Path,
 ) -> None:
-    """What it puts back is the Trainer's own method, from before ours was there."""
+    """The library puts back the Trainer's own method, from before ours was there."""
     attaching.detach()
     original = Trainer.train
     with mock.patch.object(Trainer, "train", functools.partialmethod(original)):
         watch = hfmem_widget.watch(quiet=True)
         watch.__enter__()
     watch.__exit__(None, None, None)
-    with hfmem_widget.watch(quiet=True) as session:
-        make_trainer(tmp_path).train()
+    session = session_of(make_trainer(tmp_path))
 
     assert [span.kind for span in session.spans][:2] == ["block", "train"]
     assert Trainer.train is original
 
 
-class Given:
-    """A Trainer as far as its callbacks are concerned."""
+class Looks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
+    """Notes who stands in the list while a training runs, and may take the first one away."""
 
-    def __init__(self, *callbacks: Any) -> None:
-        self.callback_handler = SimpleNamespace(callbacks=[*callbacks])
-        self.args = SimpleNamespace(gradient_accumulation_steps=1)
+    def __init__(self, *, takes: bool) -> None:
+        self.takes = takes
+        self.seen: list[str] = []
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        self.seen = callbacks_of(self.trainer)
+        if self.takes:
+            del self.trainer.callback_handler.callbacks[0]
 
 
 @pytest.mark.parametrize("removed", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_callbacks_stand_where_they_stood(*, own: bool, removed: bool) -> None:
+def test_callbacks_stand_where_they_stood(tmp_path: Path, *, own: bool, removed: bool) -> None:
     """Ours is the first while it follows; one that somebody took away meanwhile is not put back."""
-    ours = MemoryCallback(options=WatchOptions(quiet=True))
-    trainer = Given("a", *([ours] if own else []), "b")
-    callbacks = trainer.callback_handler.callbacks
-    before = [*callbacks]
-    following = _Following(trainer, callbacks, ours if own else None)
-    following._callback.begins = lambda *_, **__: None  # type: ignore[method-assign]
-    with following:
-        assert isinstance(callbacks[0], MemoryCallback)
-        assert callbacks[1:] == ["a", "b"]
-        if removed:
-            del callbacks[0]
+    looks = Looks(takes=removed)
+    looks.trainer = trainer = make_trainer(tmp_path, callbacks=[looks, *[MemoryCallback()] * own])
+    before = callbacks_of(trainer)
+    others = [name for name in before if name != "MemoryCallback"]
+    session_of(trainer)
 
-    assert callbacks == (["a", "b"] if removed else before)
+    assert looks.seen == ["MemoryCallback", *others]
+    assert callbacks_of(trainer) == (others if removed else before)
 
 
 @pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])
@@ -374,55 +364,46 @@ def test_a_label_of_its_own_comes_first(label: str, named: str) -> None:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[WatchOptions]:
     """Return the options of each watch that a training begins; none of them is shown."""
-    found: list[WatchOptions] = []
+    options_of_each: list[WatchOptions] = []
 
     def noted(options: WatchOptions, **given: Any) -> Watch:
-        found.append(options)
+        options_of_each.append(options)
         return Watch(replace(options, quiet=True), **(given | {"screen": Screen(None)}))
 
     monkeypatch.setattr(following, "Watch", noted)
-    return found
+    return options_of_each
 
 
 @pytest.mark.parametrize(
-    ("is_child", "in_notebook", "quiet"),
-    [(False, False, False), (False, True, False), (True, False, False), (True, True, True)],
+    ("options", "is_child", "in_notebook", "quiet"),
+    [
+        ({}, False, False, False),
+        ({}, False, True, False),
+        ({}, True, False, False),
+        ({}, True, True, True),
+        ({"quiet": True}, False, False, True),
+    ],
 )
-def test_only_a_notebooks_forked_children_are_quiet(
+def test_only_a_notebooks_forked_children_and_quiet_callbacks_are_quiet(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     begun: list[WatchOptions],
+    options: dict[str, Any],
     *,
     is_child: bool,
     in_notebook: bool,
     quiet: bool,
 ) -> None:
-    """What they send to it is dropped; a script's children print, and so does whoever has no parent."""
+    """What such a child sends to the notebook is dropped; a script's children print."""
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if is_child else None)
     monkeypatch.setattr(following, "running_shell", lambda: object() if in_notebook else None)
-    make_trainer(tmp_path, callbacks=[MemoryCallback]).train()
+    make_trainer(tmp_path, callbacks=[MemoryCallback(**options)]).train()
 
     assert [one.quiet for one in begun] == [quiet]
 
 
-def test_what_was_asked_to_be_quiet_is(tmp_path: Path, begun: list[WatchOptions]) -> None:
-    """Wherever it runs."""
-    callback = MemoryCallback(options=WatchOptions(quiet=True))
-    make_trainer(tmp_path, callbacks=[callback]).train()
-
-    assert [one.quiet for one in begun] == [True]
-
-
-def test_between_watches_a_training_is_not_watched(trainer: Any, begun: list[WatchOptions]) -> None:
-    """The poller may still be there from the last one; only a callback of the user's asks for another."""
-    shared_monitor()
-    trainer.train()
-
-    assert begun == []
-
-
 def test_a_loop_of_its_own_that_begins_anew_makes_another_attempt() -> None:
-    """Within the watch that it has, where nothing tells that the first has ended."""
+    """Within the same watch, though no event says that the first attempt has ended."""
     callback = MemoryCallback()
     args = SimpleNamespace(gradient_accumulation_steps=1)
     state = SimpleNamespace(

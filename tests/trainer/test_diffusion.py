@@ -13,6 +13,7 @@ import hfmem_widget
 from hfmem_widget.drivers import diffusion
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.monitor import grouping
+from hfmem_widget.session import Session
 from tests.trainer.tiny import outline
 
 diffusers: Any = pytest.importorskip("diffusers", reason="diffusers is not installed")
@@ -31,6 +32,18 @@ PICTURE = """diffusion
   decode"""
 
 
+def counted_steps(session: Session) -> float:
+    """Return the number of denoising steps as the span of all of them has it."""
+    return next(span for span in session.spans if span.label == "denoise").counts["steps"]
+
+
+def pictured(pipeline: Any, **options: Any) -> Session:
+    """Return the session of a picture."""
+    with hfmem_widget.watch(quiet=True) as session:
+        tiny.prompted(pipeline, **options)
+    return session
+
+
 @pytest.mark.parametrize("name", tiny.PICTURES)
 def test_a_picture_has_its_phases_and_steps(name: str) -> None:
     """With nothing from the user, and the pixels are those of the pipeline unwatched."""
@@ -41,8 +54,7 @@ def test_a_picture_has_its_phases_and_steps(name: str) -> None:
     assert np.array_equal(bare, watched)
     assert outline(session) == PICTURE
     assert [group.first for group in session.steps] == [1, 2, 3]
-    denoise = next(span for span in session.spans if span.label == "denoise")
-    assert denoise.counts["steps"] == 3
+    assert counted_steps(session) == 3
 
 
 def test_the_models_of_a_pipeline_are_counted() -> None:
@@ -50,20 +62,16 @@ def test_the_models_of_a_pipeline_are_counted() -> None:
     pipeline = tiny.stable_diffusion()
     models: Any = (pipeline.unet, pipeline.vae, pipeline.text_encoder)
     size = sum(one.nbytes for model in models for one in model.parameters())
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline)
 
-    assert session.peak("cpu/weights") == pytest.approx(size, rel=0.01)
+    assert pictured(pipeline).peak("cpu/weights") == pytest.approx(size, rel=0.01)
 
 
 def test_a_step_may_call_its_models_more_than_once() -> None:
     """A step ends where the scheduler has made it: Heun's method makes five of three."""
     pipeline = tiny.stable_diffusion()
     pipeline.scheduler = diffusers.HeunDiscreteScheduler()
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline)
 
-    assert session.steps.count == 5
+    assert pictured(pipeline).steps.count == 5
 
 
 class Steered(diffusers.StableDiffusionPipeline):  # type: ignore[misc]  # diffusers is not checked here
@@ -128,7 +136,7 @@ def test_a_picture_that_fails_ends_its_phases() -> None:
     assert hooks == 0
 
 
-def test_in_a_training_the_steps_of_a_picture_are_none_of_its_steps() -> None:
+def test_the_steps_of_a_picture_within_a_training_are_not_steps_of_the_training() -> None:
     """A picture that is made now and then has its phases, and its steps are counted there."""
     pipeline = tiny.stable_diffusion()
     model = torch.nn.Linear(4, 4)
@@ -141,16 +149,14 @@ def test_in_a_training_the_steps_of_a_picture_are_none_of_its_steps() -> None:
         tiny.prompted(pipeline)
 
     assert session.steps.count == 2
-    denoise = next(span for span in session.spans if span.label == "denoise")
-    assert denoise.counts["steps"] == 3
+    assert counted_steps(session) == 3
 
 
 def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are counted, and what is decoded after them is none of it."""
+    """All are counted, and the decoding after them is not among them."""
     monkeypatch.setattr(grouping, "ALLOWANCE", -1.0)
     monkeypatch.setattr(diffusion, "MOST_GROUP", 1e9)
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(tiny.stable_diffusion())
+    session = pictured(tiny.stable_diffusion())
 
     assert session.steps.count == 3
     assert [(group.first, group.last) for group in session.steps] == [(1, 3)]
@@ -158,26 +164,23 @@ def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_compiled_model_is_called_as_ever(*, in_place: bool) -> None:
-    """Around torch.compile the steps are seen; compiled in place, they are counted."""
+def test_the_steps_of_a_compiled_model_are_counted(*, in_place: bool) -> None:
+    """Around torch.compile each has a span of its own; compiled in place, none has."""
     pipeline = tiny.stable_diffusion()
     if in_place:
         pipeline.unet.compile(backend="eager")
     else:
         pipeline.unet = torch.compile(pipeline.unet, backend="eager")
-    with hfmem_widget.watch(quiet=True) as session:
-        tiny.prompted(pipeline)
+    session = pictured(pipeline)
 
     assert session.steps.count == (0 if in_place else 3)
-    denoise = next(span for span in session.spans if span.label == "denoise")
-    assert denoise.counts["steps"] == 3
+    assert counted_steps(session) == 3
 
 
-def test_what_is_put_on_pipelines_comes_off() -> None:
-    """When the last watch has ended, their classes have their own methods."""
+def test_pipelines_have_their_own_methods_after_the_last_watch() -> None:
+    """Nothing of ours stays on their classes."""
     pipeline = tiny.stable_diffusion()
-    with hfmem_widget.watch(quiet=True):
-        tiny.prompted(pipeline)
+    pictured(pipeline)
     attaching.detach()
     try:
         kinds = (type(pipeline).__call__, type(pipeline.scheduler).step, type(pipeline.vae).decode)

@@ -25,7 +25,18 @@ from hfmem_widget.features.budget.companion import Budget
 from hfmem_widget.monitor.companion import begun
 from hfmem_widget.monitor.shared import running_monitor, shared_monitor
 from hfmem_widget.session import Finding, Session, Span, SpanKind
-from tests.trainer.tiny import InOrder, Row, make_trainer, of_kind, outline, padded, session_of
+from hfmem_widget.text import MIB
+from tests.trainer.tiny import (
+    InOrder,
+    Row,
+    make_trainer,
+    of_kind,
+    outline,
+    padded,
+    running_out,
+    session_of,
+    watched,
+)
 
 
 class FailsAtThree(InOrder):
@@ -45,6 +56,13 @@ def failing(folder: Path, **options: Any) -> Any:
     return trainer
 
 
+def failed_session(trainer: Any, kind: type[BaseException] = RuntimeError) -> Session:
+    """Return the session of a training that raises an error."""
+    with hfmem_widget.watch(quiet=True) as session, pytest.raises(kind):
+        trainer.train()
+    return session
+
+
 def outcomes(session: Session) -> dict[str, str]:
     """Return how what did not go well ended, by label."""
     return {span.label: span.outcome for span in session.spans if span.outcome not in {"done", ""}}
@@ -54,10 +72,10 @@ def outcomes(session: Session) -> dict[str, str]:
     ("error", "outcome"),
     [(RuntimeError("step 3"), "raised RuntimeError"), (KeyboardInterrupt(), "interrupted")],
 )
-def test_an_error_ends_what_is_open_and_says_so(
+def test_an_error_is_the_outcome_of_every_open_span(
     error: BaseException, outcome: str, tmp_path: Path
 ) -> None:
-    """Training, epoch and step name the error; nothing is open after it but the block itself."""
+    """Training, epoch and step name it; only the block itself is open after it."""
     trainer = failing(tmp_path)
     trainer.error = error
     with hfmem_widget.watch(quiet=True) as session:
@@ -70,40 +88,24 @@ def test_an_error_ends_what_is_open_and_says_so(
     assert still_open == ["block"]
 
 
-def test_an_error_in_a_forward_pass_is_the_forward_phases(tmp_path: Path) -> None:
-    """The phase in which it happened says so, and none begins after it."""
-    trainer = make_trainer(tmp_path)
-    trainer.model.lm_head.register_forward_hook(Mock(side_effect=RuntimeError("broken layer")))
-    with hfmem_widget.watch(quiet=True) as session, pytest.raises(RuntimeError, match="layer"):
-        trainer.train()
-
-    assert outline(session).endswith("\n      forward")
-    assert outcomes(session)["forward"] == "raised RuntimeError"
-
-
-def test_the_step_that_failed_keeps_its_number_and_its_tokens(tmp_path: Path) -> None:
-    """They are what one wants to know of a step that ran out of memory."""
+def test_an_error_in_a_forward_pass_ends_that_phase(tmp_path: Path) -> None:
+    """It is the last phase, with the error as its outcome; the step keeps its number and its tokens."""
     trainer = make_trainer(tmp_path, num_train_epochs=2)
 
     def fails(module: Any, *_: object) -> None:
         if trainer.state.global_step == 2:
-            raise RuntimeError("out of memory")
+            raise RuntimeError("broken layer")
 
     trainer.model.lm_head.register_forward_hook(fails)
-    with hfmem_widget.watch(quiet=True) as session, pytest.raises(RuntimeError):
-        trainer.train()
+    session = failed_session(trainer)
 
+    assert outline(session).endswith("step 3\n      forward")
+    assert outcomes(session)["forward"] == "raised RuntimeError"
     assert [(group.first, group.tokens) for group in session.steps][-1] == (3, 36)
 
 
-def test_a_forward_pass_that_is_tried_again_is_another_one(tmp_path: Path) -> None:
+def test_a_forward_pass_that_is_tried_again_is_another_phase(tmp_path: Path) -> None:
     """Where the user's own loss catches the error, the step goes on."""
-    failed: list[object] = []
-
-    def fails_once(*_: object) -> None:
-        if not failed:
-            failed.append(1)
-            raise RuntimeError("out of memory")
 
     class TriesAgain(InOrder):
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
@@ -113,7 +115,8 @@ def test_a_forward_pass_that_is_tried_again_is_another_one(tmp_path: Path) -> No
                 return model(**inputs).loss
 
     trainer = make_trainer(tmp_path, kind=TriesAgain, max_steps=1)
-    trainer.model.lm_head.register_forward_hook(fails_once)
+    once = Mock(side_effect=[RuntimeError("out of memory"), None])
+    trainer.model.lm_head.register_forward_hook(once)
     session = session_of(trainer)
 
     assert [(span.kind, span.outcome) for span in session.spans[4:]] == [
@@ -132,15 +135,13 @@ def test_an_error_in_the_data_ends_the_epoch(tmp_path: Path) -> None:
             raise ValueError("bad row")
         return padded(batch)
 
-    trainer = make_trainer(tmp_path, collate=breaks)
-    with hfmem_widget.watch(quiet=True) as session, pytest.raises(ValueError, match="bad row"):
-        trainer.train()
+    session = failed_session(make_trainer(tmp_path, collate=breaks), ValueError)
 
     assert outcomes(session) == dict.fromkeys(("train", "epoch 1 of 1"), "raised ValueError")
 
 
-def test_the_traceback_is_the_same(tmp_path: Path) -> None:
-    """It has no frame of ours."""
+def test_the_traceback_has_no_frame_of_ours(tmp_path: Path) -> None:
+    """It is the same with and without a watch."""
 
     def frames() -> list[tuple[str, int | None, str]]:
         with pytest.raises(RuntimeError) as raised:
@@ -168,8 +169,8 @@ def test_nothing_of_a_failed_training_is_held(tmp_path: Path) -> None:
         assert model() is None
 
 
-def test_after_an_error_one_may_train_again(tmp_path: Path) -> None:
-    """In the same cell, with the same Trainer: a training of its own."""
+def test_a_training_after_an_error_is_a_training_of_its_own(tmp_path: Path) -> None:
+    """Also in the same cell, with the same Trainer."""
     trainer = failing(tmp_path)
     with hfmem_widget.watch(quiet=True) as session:
         with pytest.raises(RuntimeError):
@@ -226,8 +227,8 @@ class Greedy(torch.nn.Module):  # type: ignore[misc]  # torch is not checked her
         return {"loss": (self.weight * input_ids.float().mean()).sum()}
 
 
-def test_attempts_to_find_a_batch_size_are_told_apart(tmp_path: Path) -> None:
-    """Each is a training of its own; the later ones say which attempt they are, with what batch size."""
+def test_attempts_to_find_a_batch_size_are_trainings_of_their_own(tmp_path: Path) -> None:
+    """The later ones say which attempt they are, with what batch size."""
     model = Greedy()
     trainer = make_trainer(
         tmp_path, model=model, auto_find_batch_size=True, remove_unused_columns=False
@@ -252,27 +253,21 @@ class Afterwards(TrainerCallback):  # type: ignore[misc]  # transformers is not 
             pass
 
 
-def test_what_comes_after_the_last_step_is_no_part_of_the_training(tmp_path: Path) -> None:
-    """Its span ends as the Trainer says that it has, though `train()` goes on."""
+def test_the_span_of_a_training_ends_with_its_event(tmp_path: Path) -> None:
+    """What comes after the last step is outside of it, though `train()` goes on."""
     session = session_of(make_trainer(tmp_path, callbacks=[Afterwards()]))
 
     assert outline(session, depth=0).splitlines() == ["train", "afterwards"]
 
 
-MIB = 2**20
-BIG = 96 * MIB
-SPARE = 48 * MIB
-"""Between the heap at the start and the budget: what the Trainer itself needs is far less."""
-
-
 class Grows(InOrder):
-    """Holds much more from its third step on."""
+    """Holds 96 MiB more from its third step on, far more than the Trainer itself needs."""
 
     kept: Any = None
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         if self.state.global_step == 2 and self.kept is None:
-            self.kept = torch.ones(BIG // 4)
+            self.kept = torch.ones((96 << 20) // 4)
             # Reading the heap of a process with much in it takes so long that it is read less often.
             time.sleep(0.5)
         return super().compute_loss(*args, **kwargs)
@@ -287,7 +282,7 @@ def heap() -> float:
 
 def trained(folder: Path, steps: int = 8, **options: Any) -> tuple[Session, Any, Finding]:
     trainer = make_trainer(folder, kind=Grows, num_train_epochs=4, max_steps=steps)
-    with hfmem_widget.watch(quiet=True, budget=heap() + SPARE, **options) as session:
+    with hfmem_widget.watch(quiet=True, budget=heap() + 48 * MIB, **options) as session:
         trainer.train()
     (finding,) = [one for one in session.findings if one.kind == "budget"]
     return session, trainer, finding
@@ -308,8 +303,8 @@ def test_the_training_ends_after_the_step_and_its_checkpoint_is_there(tmp_path: 
     assert resumed.state.global_step == 8
 
 
-def test_a_training_that_is_over_anyway_was_not_ended(tmp_path: Path) -> None:
-    """It crosses the budget in its last step, after which nothing was left to be ended."""
+def test_a_training_that_crosses_its_budget_in_the_last_step_is_not_ended(tmp_path: Path) -> None:
+    """Nothing was left to be ended."""
     _, trainer, finding = trained(tmp_path, steps=3, stop=True)
 
     assert trainer.state.global_step == 3
@@ -326,11 +321,10 @@ def test_a_training_that_is_over_anyway_was_not_ended(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("ends", [True, False])
-def test_whoever_ends_a_training_knows_whether_others_train(
-    monkeypatch: pytest.MonkeyPatch, step: int, most: int, world: int,
-    *, is_last: bool, alone: bool, ends: bool,
-) -> None:  # fmt: skip
-    """And its step, and whether that is the last; a training that is ended is saved first."""
+def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train(
+    step: int, most: int, world: int, *, is_last: bool, alone: bool, ends: bool
+) -> None:
+    """A training that it ends is saved first."""
     asked: list[Any] = []
 
     def should_end(at: int, **more: bool) -> bool:
@@ -347,3 +341,27 @@ def test_whoever_ends_a_training_knows_whether_others_train(
 
     assert asked == [(step, {"alone": alone, "is_last": is_last})]
     assert (control.should_save, control.should_training_stop) == (ends, ends)
+
+
+def test_the_card_of_a_training_names_the_step_that_ran_out_of_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a script the card is plain text, with the training, the step and the batch."""
+    session = watched(running_out(tmp_path).train, quiet=False)
+
+    said = capsys.readouterr().out
+    assert "out of memory \u00b7 cpu" in said
+    assert "in train \u203a epoch 2 of 2 \u203a step 3 \u203a forward \u00b7 batch" in said
+    assert [one.kind for one in session.findings if one.severity == "critical"] == ["oom"]
+
+
+def test_a_callback_alone_shows_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is polled afterwards."""
+    trainer = running_out(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        trainer.train()
+
+    assert "\u203a step 3 \u203a forward" in capsys.readouterr().out
+    assert running_monitor() is None

@@ -6,7 +6,6 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -28,6 +27,7 @@ from hfmem_widget.view.tokens import kv_cache_text
 from tests.data.breadth import some_of
 from tests.data.caches import Look, alive, owned
 from tests.trainer import tiny
+from tests.trainer.test_generation_forecasts import MODELS
 from tests.trainer.tiny import of_kind, outline
 
 WORDS = 99
@@ -51,35 +51,8 @@ gpt2 = partial(tiny.made, "GPT2LMHeadModel", **SIZES, n_embd=32, n_layer=2, n_he
 mamba = partial(
     tiny.made, "MambaForCausalLM", **SIZES, hidden_size=32, state_size=8, num_hidden_layers=2
 )
-t5 = partial(
-    tiny.made,
-    "T5ForConditionalGeneration",
-    **SIZES,
-    d_model=32,
-    d_kv=8,
-    d_ff=64,
-    num_layers=2,
-    num_heads=4,
-    decoder_start_token_id=0,
-)
-SIDES = {
-    f"{side}_{name}": size
-    for side in ("encoder", "decoder")
-    for name, size in (("layers", 1), ("ffn_dim", 32), ("attention_heads", 2))
-}
-whisper = partial(
-    tiny.made,
-    "WhisperForConditionalGeneration",
-    **SIZES,
-    **SIDES,
-    d_model=16,
-    num_mel_bins=8,
-    max_source_positions=20,
-    max_target_positions=40,
-    decoder_start_token_id=2,
-    suppress_tokens=None,
-    begin_suppress_tokens=None,
-)
+t5 = MODELS["T5"]
+whisper = MODELS["Whisper"]
 """It has a `generate` of its own, which calls the usual one for each piece of a sound."""
 
 
@@ -99,6 +72,20 @@ def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look,
             ids, stopping_criteria=StoppingCriteriaList([look]), **(usual | options)
         )
     return session, look, result, owned(*alive())
+
+
+def session_of(model: Any, ids: Any = IDS, **options: Any) -> Session:
+    """Return the session of a watched generation."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model.generate(ids, **{"max_new_tokens": NEW, **options})
+    return session
+
+
+def cache_now(session: Session) -> float:
+    """Return the bytes of all caches, read once more."""
+    with hfmem_widget.span("look"):
+        pass
+    return session.latest("cpu/kv_cache")
 
 
 def quantized() -> dict[str, Any]:
@@ -121,7 +108,7 @@ HABITS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "prefill in pieces": (llama, {"prefill_chunk_size": 5}),
     "prompt lookup": (llama, {"ids": IDS[:1], "prompt_lookup_num_tokens": 3}),
     "state space": (mamba, {}),
-    "a generate of its own": (whisper, {"ids": torch.zeros(1, 8, 40)}),
+    "a generate of its own": (whisper, {"ids": torch.zeros(1, 80, 200)}),
 }
 
 
@@ -132,7 +119,7 @@ USUAL = (
 
 
 @pytest.mark.parametrize("habit", some_of(HABITS, USUAL))
-def test_at_every_step_the_figure_is_what_the_cache_owns(habit: str) -> None:
+def test_the_figure_at_every_step_is_what_the_cache_owns(habit: str) -> None:
     """To the byte, whatever implements it; older releases keep a static one in the model."""
     kind, options = HABITS[habit]
     try:
@@ -146,8 +133,8 @@ def test_at_every_step_the_figure_is_what_the_cache_owns(habit: str) -> None:
     assert session.latest("cpu/kv_cache") == left
 
 
-def test_with_an_assistant_both_caches_count() -> None:
-    """And the assistant's own calls are no spans: they would be one for each few tokens."""
+def test_the_caches_of_a_model_and_its_assistant_both_count() -> None:
+    """The assistant's own calls are no spans: they would be one for each few tokens."""
     session, look, *_ = generate(made(llama), IDS[:1], assistant_model=made(llama))
 
     assert look.ours == look.theirs
@@ -157,9 +144,7 @@ def test_with_an_assistant_both_caches_count() -> None:
 
 def test_a_generation_has_a_prefill_and_a_decode() -> None:
     """Spans with peaks and tokens of their own; the steps of the decode are one span."""
-    model = made(llama)
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(IDS, max_new_tokens=NEW)
+    session = session_of(made(llama))
     (prefill,), (decode,) = of_kind(session, "prefill"), of_kind(session, "decode")
 
     assert outline(session) == "generate\n  prefill\n  decode"
@@ -173,7 +158,7 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
 
 
 def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
-    """It was handed over by nobody yet, and is found in what the error still holds."""
+    """No call has returned it yet, so it is found in what the error still holds."""
     model = made(llama)
     model.model.layers[1].mlp.forward = Mock(side_effect=RuntimeError("CPU out of memory."))
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:
@@ -185,11 +170,11 @@ def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
     assert [one.kind for one in session.findings] == ["oom"]
 
 
-def test_what_comes_on_top_within_a_generation_is_no_riddle() -> None:
-    """Neither weights nor cache nor there before: activations and temporaries."""
+def test_unattributed_memory_does_not_rise_within_a_generation() -> None:
+    """What it takes besides weights and cache are activations and temporaries."""
     session, *_ = generate(made(llama))
     block = next(span for span in session.spans if span.label == "generate")
-    inside = of_kind(session, "decode")[0]
+    (inside,) = of_kind(session, "decode")
 
     before = session.value(block.before, "cpu/unattributed")
     assert before >= 0, "it is known"
@@ -205,14 +190,14 @@ def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
     assert cache.token_bytes == 2 * 2 * 2 * 8 * 4 * 3
     assert (cache.sequences, cache.length) == (3, 23)
     assert cache.bytes == cache.token_bytes * 23
-    assert cache.longest != cache.longest, "what fits is not told of the host"
+    assert cache.longest != cache.longest, "the longest that fits is unknown on the host"
     assert "each token takes 0.75 KiB (3 sequences, all layers)." in kv_cache_text(
         session, session.spans[0]
     )
 
 
-def test_a_sliding_window_stops_growing() -> None:
-    """So the sentence says where."""
+def test_the_sentence_on_a_sliding_window_says_where_it_stops_growing() -> None:
+    """Its layers keep no more tokens than that."""
     session, look, *_ = generate(made(mistral))
     cache = session.kv_cache()
 
@@ -222,7 +207,7 @@ def test_a_sliding_window_stops_growing() -> None:
     assert "it stops growing at 8 tokens" in kv_cache_text(session, session.spans[0])
 
 
-def test_a_static_cache_says_its_most() -> None:
+def test_the_sentence_on_a_static_cache_has_its_limit() -> None:
     """It is allocated at once."""
     session, look, *_ = generate(made(llama), cache_implementation="static")
     cache = session.kv_cache()
@@ -233,51 +218,35 @@ def test_a_static_cache_says_its_most() -> None:
     assert "for at most 23 tokens" in kv_cache_text(session, session.spans[0])
 
 
-def test_a_cache_that_is_kept_counts_as_long_as_it_is() -> None:
-    """In a variable after the cell, and in the next; nothing of ours keeps it."""
+def test_a_cache_in_a_variable_counts_until_it_is_deleted() -> None:
+    """Also in the next watch; nothing of ours keeps it."""
     model, kept = made(llama), DynamicCache()
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(IDS, past_key_values=kept, max_new_tokens=NEW)
-    assert session.latest("cpu/kv_cache") == owned(kept)
+    assert session_of(model, past_key_values=kept).latest("cpu/kv_cache") == owned(kept)
 
     with hfmem_widget.watch(quiet=True) as session:
         assert session.latest("cpu/kv_cache") == owned(kept)
         del kept
-        with hfmem_widget.span("after"):
-            pass
-        assert session.latest("cpu/kv_cache") == 0
+        assert cache_now(session) == 0
 
 
-def test_an_earlier_cache_that_is_kept_does_not_count_for_a_call() -> None:
-    """The sentence about a call has the bytes of its own cache."""
+@pytest.mark.parametrize("has_one", [True, False], ids=["with a cache", "without a cache"])
+def test_the_cache_of_a_call_has_no_bytes_of_an_earlier_one(*, has_one: bool) -> None:
+    """An earlier cache that is kept counts in the series alone."""
     model = made(llama)
     with hfmem_widget.watch(quiet=True):
         kept = model.generate(IDS, max_new_tokens=NEW, return_dict_in_generate=True)
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(IDS[:1], max_new_tokens=4)
+    session = session_of(model, IDS[:1], max_new_tokens=4, use_cache=has_one)
     cache = session.kv_cache()
 
     assert session.latest("cpu/kv_cache") == owned(kept.past_key_values)
-    assert cache is not None
-    assert cache.bytes == cache.token_bytes * cache.length
+    assert (cache is not None) is has_one
+    assert cache is None or cache.bytes == cache.token_bytes * cache.length
 
 
-def test_a_call_without_a_cache_has_none_of_an_earlier_one() -> None:
-    """Nothing is said of a cache where the call had none."""
-    model = made(llama)
-    with hfmem_widget.watch(quiet=True):
-        kept = model.generate(IDS, max_new_tokens=NEW, return_dict_in_generate=True)
-    with hfmem_widget.watch(quiet=True) as session:
-        model.generate(IDS[:1], max_new_tokens=4, use_cache=False)
-
-    assert session.latest("cpu/kv_cache") == owned(kept.past_key_values)
-    assert session.kv_cache() is None
-
-
-def test_a_cache_that_was_never_seen_at_work_is_found_in_a_variable(
+def test_a_cache_that_was_filled_before_the_watch_is_found_in_a_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such as one that was filled before anything was watched."""
+    """It counts although no call that filled it was seen."""
     with torch.no_grad():
         output = made(llama)(IDS, use_cache=True)
     monkeypatch.setattr("__main__.a_cell_s_output", output, raising=False)
@@ -295,14 +264,12 @@ def steps_by_hand(model: Any, session: Session) -> Iterator[tuple[float, int]]:
             output = model(ids, past_key_values=past, use_cache=True)
             past, ids = output.past_key_values, output.logits[:, -1:].argmax(-1)
             del output
-            with hfmem_widget.span("look"):
-                pass
-            yield session.latest("cpu/kv_cache"), owned(past)
+            yield cache_now(session), owned(past)
 
 
 @pytest.mark.parametrize("kind", [llama, gpt2, mistral], ids=["llama", "gpt2", "mistral"])
 def test_a_loop_by_hand_is_followed(kind: Callable[[], Any]) -> None:
-    """Whoever makes the cache; of a model that no variable of the notebook holds."""
+    """Also of a model that no variable of the notebook holds, whoever makes the cache."""
     with hfmem_widget.watch(quiet=True) as session:
         seen = list(steps_by_hand(made(kind), session))
 
@@ -330,13 +297,9 @@ def test_a_tuple_of_tuples_counts_while_its_tensors_are_there() -> None:
         for length in (1, 2, 3):
             past = model(past)
             shared_monitor().cache_grew(past)
-            with hfmem_widget.span("look"):
-                pass
-            assert session.latest("cpu/kv_cache") == 2 * 2 * length * 8 * 4
+            assert cache_now(session) == 2 * 2 * length * 8 * 4
         past = None
-        with hfmem_widget.span("look"):
-            pass
-        assert session.latest("cpu/kv_cache") == 0
+        assert cache_now(session) == 0
 
 
 def test_a_model_that_returns_tuples_is_followed() -> None:
@@ -344,48 +307,40 @@ def test_a_model_that_returns_tuples_is_followed() -> None:
     model = made(llama)
     with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
         output = model(IDS, use_cache=True, return_dict=False)
-        with hfmem_widget.span("look"):
-            pass
-        assert session.latest("cpu/kv_cache") == owned(output[1])
+        assert cache_now(session) == owned(output[1])
 
 
-def test_an_encoder_without_a_cache_costs_nothing_and_says_nothing() -> None:
-    """No series is made for it."""
+def test_an_encoder_has_no_series_of_a_cache() -> None:
+    """None is made where no cache is filled."""
     with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
         made(t5).get_encoder()(IDS)
 
     assert session.index("cpu/kv_cache") is None
 
 
-def test_a_training_s_cache_is_left_to_the_activations() -> None:
-    """Where gradients are wanted it is part of the graph."""
+def test_the_cache_of_a_training_is_part_of_the_activations() -> None:
+    """Where gradients are wanted it belongs to the graph, and has no series."""
     with hfmem_widget.watch(quiet=True) as session:
         made(llama)(IDS, labels=IDS, use_cache=True).loss.backward()
 
     assert session.index("cpu/kv_cache") is None
 
 
-@contextmanager
-def unattached() -> Iterator[None]:
-    attaching.detach()
-    yield
-    attaching.attach()
-
-
 @pytest.mark.parametrize("habit", ["static", "beams"])
-def test_what_is_generated_is_the_same(habit: str) -> None:
-    """Bit for bit, with and without us."""
+def test_a_watch_does_not_change_what_is_generated(habit: str) -> None:
+    """Sequences and scores are the same bit for bit."""
     kind, options = HABITS[habit]
     wanted = {"return_dict_in_generate": True, "output_scores": True}
-    with unattached():
-        _, _, bare, _ = generate(made(kind), **options, **wanted)
+    attaching.detach()
+    _, _, bare, _ = generate(made(kind), **options, **wanted)
+    attaching.attach()
     _, _, watched, _ = generate(made(kind), **options, **wanted)
 
     assert torch.equal(bare.sequences, watched.sequences)
     assert all(map(torch.equal, bare.scores, watched.scores))
 
 
-def test_on_a_thread_of_its_own_it_is_followed() -> None:
+def test_a_generation_on_another_thread_is_followed() -> None:
     """As with a streamer, which the notebook's thread reads meanwhile."""
 
     class Words:
@@ -407,7 +362,7 @@ def test_on_a_thread_of_its_own_it_is_followed() -> None:
 
 
 def test_a_generation_that_fails_ends_its_phases() -> None:
-    """And the next is followed as ever."""
+    """The next one is followed again."""
 
     class Failing(StoppingCriteria):  # type: ignore[misc]
         def __call__(self, *_: Any, **__: Any) -> Any:
@@ -447,7 +402,7 @@ def test_a_cache_is_copied_and_pickled_as_ever() -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None:
-    """Whatever it is called with; what a pass takes besides is told from what was there."""
+    """Also without an attention mask and a cache; what was unattributed before is known too."""
     model = made(gpt2)
     with hfmem_widget.watch(quiet=True) as session, mode():
         model(IDS, labels=IDS)
@@ -456,16 +411,15 @@ def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None
     assert session.index("cpu/unattributed") is not None
 
 
-def test_the_user_is_warned_of_no_name_that_only_we_use(
+def test_the_user_is_not_warned_of_an_old_name_that_only_we_use(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transformers 5 says once in a process that `past_key_values` is an old name: to who uses it."""
     logger = transformers.utils.logging.get_logger("transformers")
     monkeypatch.setattr(logger, "propagate", True)
     type(logger).warning_once.cache_clear()
-    with hfmem_widget.watch(quiet=True):
-        made(llama).generate(IDS, max_new_tokens=2, pad_token_id=0)
-        with torch.no_grad():
-            made(llama)(IDS, use_cache=True)
+    session_of(made(llama), max_new_tokens=2, pad_token_id=0)
+    with hfmem_widget.watch(quiet=True), torch.no_grad():
+        made(llama)(IDS, use_cache=True)
 
     assert "deprecated" not in caplog.text

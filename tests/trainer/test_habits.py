@@ -1,4 +1,4 @@
-"""The settings that people train with change nothing about what is followed."""
+"""The settings and libraries that people train with change nothing about what is followed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import copy
 import os
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import BertConfig, BertModel, TrainerCallback
 
 import hfmem_widget
 from hfmem_widget import MemoryCallback
@@ -20,8 +21,10 @@ from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from tests.trainer.tiny import (
+    VOCABULARY,
     InOrder,
     Plain,
+    arguments,
     make_trainer,
     of_kind,
     outline,
@@ -76,7 +79,7 @@ def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> 
 
 
 def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
-    """It is said once, however many trainings there are, and both count what they count."""
+    """It is said once, however many trainings there are, and both sets of figures are complete."""
     trainer = make_trainer(tmp_path, skip_memory_metrics=False, logging_strategy="epoch")
     with hfmem_widget.watch(quiet=True) as session:
         trainer.train()
@@ -89,7 +92,7 @@ def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
 
 
 def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
-    """They would be compiled with it, and anew; what comes before the backward pass is no phase."""
+    """They would be compiled with it again; before the backward pass the step has no phase."""
     hooks: list[int] = []
 
     class Looks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -105,28 +108,32 @@ def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
 
 
 class Meets(InOrder):
-    """Tells when its first step begins, and goes on from there when it is told."""
+    """Tells when its first step begins, and goes on from there when it may."""
 
-    arrived: threading.Event
-    may_go_on: threading.Event
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.arrived, self.may_go_on = threading.Event(), threading.Event()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self.arrived.set()
         assert self.may_go_on.wait(300)
         return super().training_step(*args, **kwargs)
 
+    def begin(self) -> threading.Thread:
+        """Train on a thread, and return it when the first step has begun."""
+        thread = threading.Thread(target=self.train)
+        thread.start()
+        assert self.arrived.wait(300)
+        return thread
 
-def test_of_two_trainings_at_once_the_first_is_followed_and_a_note_says_so(tmp_path: Path) -> None:
+
+def test_the_first_of_two_trainings_at_once_is_followed_and_a_note_says_so(tmp_path: Path) -> None:
     """All its steps, undisturbed by those of the other, whichever ends first; the next has its own again."""
     first, second = (make_trainer(tmp_path / name, kind=Meets) for name in "ab")
-    first.arrived, second.arrived = threading.Event(), threading.Event()
-    first.may_go_on = second.may_go_on = threading.Event()
     with hfmem_widget.watch(quiet=True) as session:
-        threads = [threading.Thread(target=one.train) for one in (first, second)]
-        for trainer, thread in zip((first, second), threads, strict=True):
-            thread.start()
-            assert trainer.arrived.wait(300)
-        first.may_go_on.set()
+        threads = [first.begin(), second.begin()]
+        for trainer in (first, second):
+            trainer.may_go_on.set()
         for thread in threads:
             thread.join()
         assert [span.label for span in of_kind(session, "step")] == ["step 1", "step 2"]
@@ -137,16 +144,15 @@ def test_of_two_trainings_at_once_the_first_is_followed_and_a_note_says_so(tmp_p
     assert session.notes.count(AT_ONCE_NOTE) == 1
 
 
-def test_a_training_that_outlived_its_cell_is_in_nobodys_way(tmp_path: Path) -> None:
-    """What follows it ended with the cell, so the next Trainer is the only one."""
+def test_a_training_that_outlived_its_cell_does_not_stop_another_from_being_followed(
+    tmp_path: Path,
+) -> None:
+    """Following it ended with the cell, so the next Trainer is the only one."""
     first = make_trainer(tmp_path / "a", kind=Meets)
-    first.arrived, first.may_go_on = threading.Event(), threading.Event()
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
     cell = monitor.open_span(session, "cell", "one")
-    thread = threading.Thread(target=first.train)
-    thread.start()
-    assert first.arrived.wait(300)
+    thread = first.begin()
     monitor.close_span(session, cell.id)
     cell = monitor.open_span(session, "cell", "two")
     make_trainer(tmp_path / "b").train()
@@ -179,16 +185,15 @@ def test_a_fork_in_the_middle_of_a_training_is_harmless(tmp_path: Path) -> None:
 class CopiesTheTrainer(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
     """Copies the Trainer and its callbacks while it trains, as population-based searches do."""
 
-    def __init__(self) -> None:
-        self.trainer: Any = None
-        self.copied: list[Any] = []
+    trainer: Any = None
+    copied: Sequence[Any] = ()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         if not self.copied:
             trainer, self.trainer = self.trainer, None
             callbacks = trainer.callback_handler.callbacks
-            self.copied = [None]
-            self.copied = [copy.deepcopy(trainer), copy.deepcopy(callbacks)]
+            self.copied = (None,)
+            self.copied = (copy.deepcopy(trainer), copy.deepcopy(callbacks))
             pickle.dumps([one for one in callbacks if isinstance(one, MemoryCallback)])
 
 
@@ -205,3 +210,198 @@ def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bo
     assert [one.log for one in ours] == [own]
     assert all(one._run is None for one in ours)
     assert session.steps.count == 2
+
+
+STEPS = """train
+  epoch 1 of 1
+    step 1
+      forward
+      backward
+      optimizer
+    step 2
+      forward
+      backward
+      optimizer"""
+
+
+ROLLOUT = """train
+  epoch 1 of 1
+    step 1
+      generate
+        prefill
+        decode
+      forward
+      backward
+      optimizer"""
+
+
+ON_ATTENTION = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
+
+
+EXPERIMENTAL = {"ORPO": "orpo", "CPO": "cpo", "OnlineDPO": "online_dpo"}
+"""TRL's trainers that have a module of their own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LoraConfig", {"r": 2, **ON_ATTENTION}),
+        ("LoraConfig", {"r": 2, "use_dora": True, **ON_ATTENTION}),
+        ("IA3Config", {"feedforward_modules": [], **ON_ATTENTION}),
+        ("PromptTuningConfig", {"num_virtual_tokens": 4}),
+        ("PrefixTuningConfig", {"num_virtual_tokens": 4}),
+    ],
+)
+def test_a_model_with_adapters_is_followed(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """All weights are counted, and gradients and states of those alone that are trained."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
+    model = peft.get_peft_model(tiny_model(), config)
+    session = session_of(make_trainer(tmp_path, model=model))
+    weights = {one.data_ptr(): one for one in model.parameters()}.values()
+    trained = [one.nbytes for one in model.parameters() if one.requires_grad]
+
+    assert outline(session) == STEPS
+    assert session.peak("cpu/weights") == sum(one.nbytes for one in weights)
+    assert session.peak("cpu/gradients") == sum(trained)
+    assert session.peak("cpu/optimizer") == 2 * sum(trained) + 4 * len(trained)
+    assert 0 < session.contents.trainable < session.contents.parameters
+    assert [group.samples for group in session.steps] == [4, 4]
+
+
+def tokenizer() -> Any:
+    """Return a tokenizer of single letters."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = "abcdefghijklmnopqrstuvwxyz "
+    words = {"<pad>": 0, "<eos>": 1, "<unk>": 2} | {one: at + 3 for at, one in enumerate(letters)}
+    assert len(words) <= VOCABULARY
+    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+
+
+def of_trl(
+    name: str,
+    folder: Path,
+    data: list[dict[str, Any]],
+    models: Mapping[str, Callable[[], Any]] = MappingProxyType({}),
+    **options: Any,
+) -> Any:
+    """Return one of TRL's Trainers with its own rows, settings and models."""
+    module = f"trl.experimental.{EXPERIMENTAL[name]}" if name in EXPERIMENTAL else "trl"
+    pytest.importorskip("trl", reason="trl is not installed")
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    trl = pytest.importorskip(module, reason=f"this trl has no {name}")
+    config = arguments(folder, getattr(trl, f"{name}Config"), bf16=False, **options)
+    given = {"model": tiny_model} | dict(models)
+    return getattr(trl, f"{name}Trainer")(
+        **{name: make() for name, make in given.items()},
+        args=config,
+        train_dataset=datasets.Dataset.from_list(data),
+        processing_class=tokenizer(),
+        callbacks=[MemoryCallback(log=True)],
+    )
+
+
+TEXTS = ["a cat", "one more dog", "fish", "a b c d", "go", "what is it", "no", "yes"]
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) -> None:
+    """TRL's own logs and ours agree on how many tokens there were."""
+    options: dict[str, Any] = {"packing": packing, "max_length": 32, "max_steps": 1}
+    logged: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
+    trainer = of_trl("SFT", tmp_path, [{"text": text} for text in TEXTS], **options, **logged)
+    session = session_of(trainer)
+    step = of_kind(session, "step")[0]
+
+    assert outline(session) == STEPS.partition("\n    step 2")[0]
+    counted = step.counts.get("content_tokens", step.counts["tokens"])
+    assert counted == trainer.state.log_history[0]["num_tokens"]
+    assert trainer.state.log_history[0]["hfmem/tokens"] == step.counts["tokens"]
+
+
+def test_sentence_embeddings_are_followed(tmp_path: Path) -> None:
+    """Both sides of a pair go through the model, in one forward phase."""
+    reason = "sentence-transformers is not installed"
+    library = pytest.importorskip("sentence_transformers", reason=reason)
+    parts = pytest.importorskip("sentence_transformers.models", reason=reason)
+    losses = pytest.importorskip("sentence_transformers.losses", reason=reason)
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16}
+    config = BertConfig(vocab_size=VOCABULARY, num_attention_heads=2, **sizes)
+    BertModel(config).save_pretrained(tmp_path / "bert")
+    tokenizer().save_pretrained(tmp_path / "bert")
+    words = parts.Transformer(str(tmp_path / "bert"))
+    model = library.SentenceTransformer(
+        modules=[words, parts.Pooling(config.hidden_size)], device="cpu"
+    )
+    trainer = library.SentenceTransformerTrainer(
+        model=model,
+        args=arguments(tmp_path, library.SentenceTransformerTrainingArguments),
+        train_dataset=datasets.Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]}),
+        loss=losses.MultipleNegativesRankingLoss(model),
+    )
+
+    assert outline(session_of(trainer)) == STEPS
+
+
+PREFERENCES = [{"prompt": "say ", "chosen": text, "rejected": "x"} for text in TEXTS]
+PROMPTS = [{"prompt": text} for text in TEXTS]
+ROLLOUTS = {"num_generations": 2, "max_completion_length": 4}
+SHORT = {"max_new_tokens": 4, "max_length": 32}
+REFERENCE = {"ref_model": tiny_model}
+REWARDS = {"reward_funcs": lambda: judged}
+
+
+def judged(completions: list[str], **_: Any) -> list[float]:
+    return [float(len(one)) for one in completions]
+
+
+def of_rewards() -> Any:
+    from transformers import GPT2ForSequenceClassification
+
+    config = tiny_model().config
+    config.num_labels = 1
+    return GPT2ForSequenceClassification(config)
+
+
+LABELLED = [{"prompt": "say ", "completion": text, "label": text < "g"} for text in TEXTS]
+OTHERS: dict[str, tuple[Any, dict[str, Any], dict[str, Callable[[], Any]]]] = {
+    "KTO": (LABELLED, {}, REFERENCE),
+    "DPO": (PREFERENCES, {}, REFERENCE),
+    "Reward": (PREFERENCES, {}, {"model": of_rewards}),
+    "GRPO": (PROMPTS, ROLLOUTS, REWARDS),
+    "RLOO": (PROMPTS, ROLLOUTS | {"beta": 0.0}, REWARDS),
+    "Distillation": (PROMPTS, {"max_completion_length": 4}, {"teacher_model": tiny_model}),
+    "ORPO": (PREFERENCES, {"max_length": 32}, {}),
+    "CPO": (PREFERENCES, {"max_length": 32}, {}),
+    "OnlineDPO": (PROMPTS, SHORT, REWARDS),
+}
+"""TRL's other trainers: their rows, settings and models; those with prompts generate first in each step."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_trls_other_trainers_are_followed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step has its phases, a rollout with its KV cache among them, optimizer states are counted."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    data, options, models = OTHERS[name]
+    generates = data is PROMPTS
+    trainer = of_trl(name, tmp_path, data, models, max_steps=2, **options)
+    session = session_of(trainer)
+    step = (ROLLOUT if generates else STEPS.partition("\n    step 2")[0]).partition("    step 1")[2]
+
+    assert outline(session) == f"train\n  epoch 1 of 1\n    step 1{step}\n    step 2{step}"
+    weights = sum(one.nbytes for one in trainer.model.parameters())
+    assert session.peak("cpu/optimizer") == pytest.approx(2 * weights, rel=0.01)
+    assert session.peak("cpu/weights") >= weights
+    if generates:
+        assert session.peak("cpu/kv_cache") > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ def files_in(folder: Path) -> int:
     return len(list(folder.glob("*.safetensors")))
 
 
+def size_of(model: Any) -> int:
+    return sum(one.numel() * one.element_size() for one in model.parameters())
+
+
+def loaded(path: Any, kind: Any = AutoModelForCausalLM, **options: Any) -> tuple[Session, Any]:
+    """Return the session of a load, and the model."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = kind.from_pretrained(path, **options)
+    return session, model
+
+
 def shards_of(session: Session) -> list[str]:
     return [span.label for span in session.spans if span.label.startswith("shard")]
 
@@ -70,18 +82,16 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_each_shard_is_a_span_with_its_bytes(sharded: Path) -> None:
-    """They lie one behind the other in the load's, and their bytes add up to the checkpoint's."""
-    with hfmem_widget.watch(quiet=True) as session:
-        model = LlamaForCausalLM.from_pretrained(sharded)
+    """They follow one another within the load, and their bytes add up to the checkpoint's."""
+    session, model = loaded(sharded, LlamaForCausalLM)
     (load,) = of_kind(session, "load")
     shards = [span for span in session.spans if span.parent == load.id]
-    total = sum(one.numel() * one.element_size() for one in model.parameters())
 
     assert load.label == "load LlamaForCausalLM"
-    assert load.counts == {"shards": files_in(sharded), "bytes": total}
+    assert load.counts == {"shards": files_in(sharded), "bytes": size_of(model)}
     assert [one.label for one in shards] == numbered(files_in(sharded))
     assert files_in(sharded) > 3
-    assert sum(one.counts["bytes"] for one in shards) == total
+    assert sum(one.counts["bytes"] for one in shards) == size_of(model)
     assert all(one.counts["bytes"] > 0 and one.outcome == "done" for one in shards)
     assert all(one.stop == other.start for one, other in itertools.pairwise(shards))
     assert "cpu/allocated" in load.peaks
@@ -92,12 +102,11 @@ def test_each_shard_is_a_span_with_its_bytes(sharded: Path) -> None:
     [{}, {"dtype": torch.bfloat16}, {"device_map": "cpu"}, {"dtype": "auto"}],
     ids=["plain", "cast", "device map", "auto"],
 )
-def test_what_is_loaded_is_the_same(sharded: Path, options: dict[str, Any]) -> None:
+def test_a_watch_does_not_change_what_is_loaded(sharded: Path, options: dict[str, Any]) -> None:
     """To the bit, however it is loaded."""
     bare = AutoModelForCausalLM.from_pretrained(sharded, **options)
     assert running_monitor() is None
-    with hfmem_widget.watch(quiet=True) as session:
-        watched = AutoModelForCausalLM.from_pretrained(sharded, **options)
+    session, watched = loaded(sharded, **options)
 
     assert same(bare, watched)
     assert len(of_kind(session, "load")) == 1
@@ -105,34 +114,32 @@ def test_what_is_loaded_is_the_same(sharded: Path, options: dict[str, Any]) -> N
 
 
 @since_5
-def test_one_after_the_other_is_followed_too(
+def test_shards_that_are_loaded_without_threads_are_followed_too(
     sharded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where transformers is told to use no threads."""
+    """One after the other, where transformers is told so."""
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
-    with hfmem_widget.watch(quiet=True) as session:
-        AutoModelForCausalLM.from_pretrained(sharded)
+    session, _ = loaded(sharded)
 
     assert shards_of(session) == numbered(files_in(sharded))
 
 
 @since_5
-def test_a_shard_that_is_not_wanted_is_not_counted(tmp_path: Path) -> None:
-    """Of a checkpoint with a head the model without one needs less: what it needs is what is told."""
+def test_a_shard_without_weights_of_the_model_has_no_span(tmp_path: Path) -> None:
+    """A model without a head needs fewer shards than its checkpoint has."""
     llama().save_pretrained(tmp_path, max_shard_size="40KB")
-    with hfmem_widget.watch(quiet=True) as session:
-        AutoModel.from_pretrained(tmp_path)
+    session, _ = loaded(tmp_path, AutoModel)
     (load,) = of_kind(session, "load")
 
     assert load.counts["shards"] == files_in(tmp_path)
     assert shards_of(session) == numbered(files_in(tmp_path) - 1)
 
 
-def test_weights_that_are_given_have_no_shards(tmp_path: Path) -> None:
+def test_weights_that_are_given_have_no_shards() -> None:
     """Nothing is read."""
     model = tiny_model()
-    with hfmem_widget.watch(quiet=True) as session:
-        GPT2LMHeadModel.from_pretrained(None, config=model.config, state_dict=model.state_dict())
+    given = {"config": model.config, "state_dict": model.state_dict()}
+    session, _ = loaded(None, GPT2LMHeadModel, **given)
 
     assert outline(session) == "load GPT2LMHeadModel"
     assert of_kind(session, "load")[0].counts == {}
@@ -160,12 +167,10 @@ def test_adapters_are_loads_of_their_own(sharded: Path, tmp_path: Path) -> None:
     config = peft.LoraConfig(target_modules=["q_proj"], r=2, base_model_name_or_path=str(sharded))
     base = LlamaForCausalLM.from_pretrained(sharded)
     peft.get_peft_model(base, config).save_pretrained(tmp_path)
-    with hfmem_widget.watch(quiet=True) as session:
-        peft.AutoPeftModel.from_pretrained(tmp_path)
-    with hfmem_widget.watch(quiet=True) as integrated:
-        LlamaForCausalLM.from_pretrained(tmp_path)
+    by_peft, _ = loaded(tmp_path, peft.AutoPeftModel)
+    integrated, _ = loaded(tmp_path, LlamaForCausalLM)
 
-    assert [span.label for span in of_kind(session, "load")] == [
+    assert [span.label for span in of_kind(by_peft, "load")] == [
         "load LlamaForCausalLM",
         "load PeftModel",
     ]
@@ -207,31 +212,26 @@ def test_loads_on_other_threads_do_not_mix(
 
 def test_a_model_is_counted_as_it_is_loaded(sharded: Path) -> None:
     """Though no variable holds it yet. Cast, so that its weights are on the heap and no mapped file's."""
-    with hfmem_widget.watch(quiet=True) as session:
-        model = LlamaForCausalLM.from_pretrained(sharded, dtype=torch.bfloat16)
-    total = sum(one.numel() * one.element_size() for one in model.parameters())
+    session, model = loaded(sharded, LlamaForCausalLM, dtype=torch.bfloat16)
     (load,) = of_kind(session, "load")
 
     assert load.after is not None
-    assert session.value(load.after, "cpu/weights") == total
+    assert session.value(load.after, "cpu/weights") == size_of(model)
 
 
-FOLLOWED_WHILE_READING = [
-    ("WeightTransform", "add_tensor"),
-    ("WeightRenaming", "convert"),
-    ("WeightConverter", "convert"),
-]
+def methods_of_reading() -> list[Any]:
+    """Return the methods that transformers calls for each tensor."""
+    converters = (core.WeightRenaming, core.WeightConverter)
+    return [vars(core.WeightTransform)["add_tensor"], *(vars(one)["convert"] for one in converters)]
 
 
 @since_5
-def test_what_is_done_per_tensor_is_followed_only_while_it_is_watched(sharded: Path) -> None:
-    """Otherwise the methods are those of the library, whatever happened in the watched load."""
-    before = [vars(getattr(core, owner))[name] for owner, name in FOLLOWED_WHILE_READING]
+def test_methods_of_reading_are_surrounded_only_while_a_load_is_watched(sharded: Path) -> None:
+    """Otherwise they are those of the library, whatever happened in the watched load."""
+    before = methods_of_reading()
     LlamaForCausalLM.from_pretrained(sharded)
-    with hfmem_widget.watch(quiet=True), pytest.raises(TypeError):
-        LlamaForCausalLM.from_pretrained(sharded, no_such_option=1)
-    with hfmem_widget.watch(quiet=True):
-        LlamaForCausalLM.from_pretrained(sharded)
-    after = [vars(getattr(core, owner))[name] for owner, name in FOLLOWED_WHILE_READING]
+    with pytest.raises(TypeError):
+        loaded(sharded, LlamaForCausalLM, no_such_option=1)
+    loaded(sharded, LlamaForCausalLM)
 
-    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert all(map(operator.is_, before, methods_of_reading()))

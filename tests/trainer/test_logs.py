@@ -30,6 +30,16 @@ def ours(entry: dict[str, Any]) -> set[str]:
     return {key for key in entry if "hfmem/" in key}
 
 
+def logging(folder: Path, **options: Any) -> Any:
+    """Return a Trainer whose logs have our figures."""
+    return make_trainer(folder, callbacks=[MemoryCallback(log=True)], **options)
+
+
+def of_steps(trainer: Any) -> list[dict[str, Any]]:
+    """Return what a Trainer has logged of its steps."""
+    return [entry for entry in trainer.state.log_history if "loss" in entry]
+
+
 def of_evaluation(prefix: str) -> set[str]:
     return {f"{prefix}_{key}" for key in OF_AN_EVALUATION}
 
@@ -45,13 +55,11 @@ class Reads(TrainerCallback):  # type: ignore[misc]  # transformers is not check
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_every_callback_reads_them(tmp_path: Path, *, ours_first: bool) -> None:
+def test_every_callback_reads_the_figures(tmp_path: Path, *, ours_first: bool) -> None:
     """Also one that stands before ours in the list."""
     reads, memory = Reads(), MemoryCallback(log=True)
     callbacks = [memory, reads] if ours_first else [reads, memory]
-    trainer = make_trainer(tmp_path, callbacks=callbacks, **EVERY_STEP)
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
+    session_of(make_trainer(tmp_path, callbacks=callbacks, **EVERY_STEP))
 
     steps = [entry for entry in reads.entries if "loss" in entry]
     assert [ours(entry) for entry in steps] == [STEP_KEYS, STEP_KEYS]
@@ -59,27 +67,21 @@ def test_every_callback_reads_them(tmp_path: Path, *, ours_first: bool) -> None:
 
 
 def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
-    """The highest of their peaks in GiB, and the sum of their tokens, padding included."""
-    options: dict[str, Any] = {
-        "num_train_epochs": 2,
-        "logging_strategy": "steps",
-        "logging_steps": 2,
-    }
-    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **options)
+    """It has the highest of their peaks in GiB, and the sum of their tokens, padding included."""
+    trainer = logging(tmp_path, num_train_epochs=2, **EVERY_STEP | {"logging_steps": 2})
     session = session_of(trainer)
 
     peaks = [span.peaks["cpu/allocated"].value for span in of_kind(session, "step")]
-    logs = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["hfmem/peak_allocated_gib"] * GIB for entry in logs] == [
+    assert [entry["hfmem/peak_allocated_gib"] * GIB for entry in of_steps(trainer)] == [
         pytest.approx(max(peaks[:2])),
         pytest.approx(max(peaks[2:])),
     ]
-    assert [entry["hfmem/tokens"] for entry in logs] == [36 + 32, 36 + 32]
+    assert [entry["hfmem/tokens"] for entry in of_steps(trainer)] == [36 + 32, 36 + 32]
 
 
 def test_the_figures_are_in_gib(tmp_path: Path) -> None:
-    """Allocated is what is allocated at the log, and no more than the peak; reserved is another thing."""
-    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)], **EVERY_STEP)
+    """Allocated is that of the time of the log, and not above the peak; reserved is its own figure."""
+    trainer = logging(tmp_path, **EVERY_STEP)
     session = session_of(trainer)
 
     entry = trainer.state.log_history[0]
@@ -94,29 +96,27 @@ def test_the_figures_are_in_gib(tmp_path: Path) -> None:
 
 def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
     """Under names that begin as its metrics do, with several data sets too."""
-    trainer = make_trainer(
-        tmp_path, callbacks=[MemoryCallback(log=True)], eval_strategy="steps", eval_steps=1
-    )
+    trainer = logging(tmp_path, eval_strategy="steps", eval_steps=1)
     trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
     session = session_of(trainer)
 
     logs = [entry for entry in trainer.state.log_history if any("eval_" in key for key in entry)]
     names = ["eval_short", "eval_long"] * 2
     assert [ours(entry) for entry in logs] == [of_evaluation(name) for name in names]
-    inner = [
-        span
+    peaks = [
+        span.peaks["cpu/allocated"].value
         for span in of_kind(session, "evaluate")
         if session.span(span.parent or 0).kind == "evaluate"
     ]
     assert [
         entry[f"{name}_hfmem/peak_allocated_gib"] * GIB
         for name, entry in zip(names, logs, strict=True)
-    ] == [pytest.approx(span.peaks["cpu/allocated"].value, rel=0.05) for span in inner]
+    ] == pytest.approx(peaks, rel=0.05)
 
 
 def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
     """It follows the prefix that its metrics are given."""
-    trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True)])
+    trainer = logging(tmp_path)
     with hfmem_widget.watch(quiet=True):
         trainer.evaluate(metric_key_prefix="test")
 
@@ -124,20 +124,21 @@ def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("callbacks", [[], [MemoryCallback]])
-def test_unless_it_is_wanted_nothing_is_added(tmp_path: Path, callbacks: list[Any]) -> None:
-    """The logs are the user's own."""
+def test_logs_have_no_figures_of_ours_unless_asked_for(
+    tmp_path: Path, callbacks: list[Any]
+) -> None:
+    """They are the user's own."""
     reads = Reads()
     trainer = make_trainer(
         tmp_path, callbacks=[*callbacks, reads], eval_strategy="epoch", **EVERY_STEP
     )
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
+    session_of(trainer)
 
     assert len(reads.entries) == 4
     assert not any(ours(entry) for entry in [*reads.entries, *trainer.state.log_history])
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_figures_are_left_out() -> None:
     """A log has no NaN, which some of its readers refuse."""
     figures = {"peak_allocated": 1.5 * GIB, "peak_reserved": math.nan}
 
@@ -160,18 +161,11 @@ def test_the_prefix_is_the_one_in_use(names: list[str], prefix: str) -> None:
     assert prefix_of(names) == prefix
 
 
-def test_tensorboard_reads_them(tmp_path: Path) -> None:
-    """Its own reader finds our figures in the file, in the groups of the training and of the evaluation."""
+def test_tensorboard_reads_the_figures(tmp_path: Path) -> None:
+    """Its own reader finds them in the file, in the groups of the training and of the evaluation."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trainer = make_trainer(
-        tmp_path,
-        callbacks=[MemoryCallback(log=True)],
-        eval_strategy="epoch",
-        report_to="tensorboard",
-        **EVERY_STEP,
-    )
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
+    trainer = logging(tmp_path, eval_strategy="epoch", report_to="tensorboard", **EVERY_STEP)
+    session_of(trainer)
 
     (file,) = tmp_path.rglob("events.out.tfevents.*")
     events = reader.EventAccumulator(str(file))
@@ -199,19 +193,16 @@ def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(
         trainer.train()
         evaluated = trainer.evaluate()
 
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [entry["hfmem/ranks/reporting"] for entry in history] == [4.0, 4.0]
+    assert [entry["hfmem/ranks/reporting"] for entry in of_steps(trainer)] == [4.0, 4.0]
     assert not any("ranks" in name for name in evaluated)
 
 
-def test_without_a_run_that_is_said_once(
+def test_a_training_that_is_no_rank_says_once_how_to_log_those_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A training that nobody follows as a rank logs its own figures, and says how to have the others."""
+    """It logs its own figures."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True, ranks=True)], **EVERY_STEP)
-    with hfmem_widget.watch(quiet=True):
-        trainer.train()
+    session_of(trainer)
 
-    history = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [ours(entry) for entry in history] == [STEP_KEYS, STEP_KEYS]
+    assert [ours(entry) for entry in of_steps(trainer)] == [STEP_KEYS, STEP_KEYS]
     assert capsys.readouterr().err.count("hfmem run") == 1

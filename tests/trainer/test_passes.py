@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
 from tests.trainer import test_moves
-from tests.trainer.test_moves import gpt2, llama
-from tests.trainer.test_out_of_memory import TEXT, watched
-from tests.trainer.tiny import made, make_trainer
+from tests.trainer.test_moves import gpt2
+from tests.trainer.tiny import TEXT, make_trainer, of_kind, watched
 
 MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
+
+
+EACH_MODEL = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 ROWS, TOKENS, PROMPT, WHOLE = 8, 16, 4, 96
 
 
@@ -55,12 +58,25 @@ def rows(count: int = 4 * ROWS) -> list[dict[str, Any]]:
     return [{"input_ids": each, "labels": each} for each in ids]
 
 
+def evaluating(folder: Path, model: Any, metrics: Any = None, count: int = ROWS) -> Any:
+    """Return a Trainer that evaluates batches of so many rows."""
+    trainer = make_trainer(folder, model=model, per_device_eval_batch_size=count)
+    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+    return trainer
+
+
 def evaluated(folder: Path, model: Any, metrics: Any = None) -> Session:
     """Return a session of an evaluation that ran out of memory in its third batch."""
-    trainer = make_trainer(folder, model=model, per_device_eval_batch_size=ROWS)
-    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+    trainer = evaluating(folder, model, metrics)
     failing_after(model, 2)
     return watched(trainer.evaluate)
+
+
+def answering(model: Any, tokens: int = PROMPT, **options: Any) -> partial[Any]:
+    """Return a function that generates up to `WHOLE` tokens from rows of so many."""
+    ids = torch.stack([row["input_ids"][:tokens] for row in rows(ROWS)])
+    usual = {"max_new_tokens": WHOLE - tokens, "do_sample": False, "eos_token_id": None}
+    return partial(model.generate, **{"input_ids": ids, **usual, **options})
 
 
 def peak_above(model: Any, run: Callable[[], object]) -> int:
@@ -72,7 +88,7 @@ def peak_above(model: Any, run: Callable[[], object]) -> int:
     return live.peak
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@EACH_MODEL
 def test_an_evaluation_with_fewer_rows_takes_what_was_said(
     tmp_path: Path, make: Callable[[], Any]
 ) -> None:
@@ -82,14 +98,13 @@ def test_an_evaluation_with_fewer_rows_takes_what_was_said(
     whole = peak_above(real := make().eval(), lambda: passed(real, ROWS))
     [move] = moves_with(session, room=1.1 * whole)
     peak = peak_above(real, lambda: passed(real, move.batch))
-    base = move.peak - peak
 
     assert move.cost == ""
     assert move.code == f"trainer.args.per_device_eval_batch_size={move.batch}"
     assert 1 < move.batch < ROWS
     assert move.fits
     assert torch.is_grad_enabled()
-    assert base + peak <= move.high
+    assert began(session) + peak <= move.high
 
 
 def passed(model: Any, count: int) -> object:
@@ -100,8 +115,8 @@ def passed(model: Any, count: int) -> object:
         return model(**batch, attention_mask=torch.ones_like(batch["input_ids"]))
 
 
-def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path) -> None:
-    """What keeps none is listed, with what it costs; on the host nothing can be moved elsewhere."""
+def test_an_evaluation_of_which_predictions_are_kept_may_keep_none(tmp_path: Path) -> None:
+    """That is listed with what it costs; on the host, nothing can be moved elsewhere."""
     model = gpt2()
     session = evaluated(tmp_path, model, metrics=lambda _: {})
     [move] = moves_with(session, room=1e9)
@@ -111,7 +126,7 @@ def test_where_predictions_are_kept_fewer_rows_alone_do_not_help(tmp_path: Path)
     assert move.cost == "no metrics, the loss alone"
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@EACH_MODEL
 @pytest.mark.parametrize("share", [1.02, 1.3])
 def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
     tmp_path: Path, make: Callable[[], Any], share: float
@@ -121,86 +136,70 @@ def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
     session = evaluated(tmp_path, model, metrics=lambda _: {})
 
     def measured(count: int) -> int:
-        trainer = make_trainer(tmp_path, model=make(), per_device_eval_batch_size=count)
-        trainer.eval_dataset, trainer.compute_metrics = rows(), lambda _: {}
+        trainer = evaluating(tmp_path, make(), lambda _: {}, count)
         return peak_above(trainer.model, trainer.evaluate)
 
-    least = measured(1)
-    fewer, alone = moves_with(session, room=2 * share * least)
-    peak = measured(fewer.batch)
-    base = session.value(
-        next(one for one in session.spans if one.kind == "evaluate").before, "cpu/allocated"
-    )
+    fewer, alone = moves_with(session, room=2 * share * measured(1))
 
     assert fewer.name.endswith("in a batch (metrics not counted)")
     assert fewer.code == f"trainer.args.per_device_eval_batch_size={fewer.batch}"
     assert fewer.cost == ""
     assert alone.cost == "no metrics, the loss alone"
-    assert fewer.peak - base == pytest.approx(peak, rel=0.02)
+    assert fewer.peak - began(session) == pytest.approx(measured(fewer.batch), rel=0.02)
 
 
 @pytest.mark.parametrize("preprocess", [None, lambda logits, _: logits.argmax(-1)])
-def test_what_is_kept_is_said_only_where_it_is_known(tmp_path: Path, preprocess: Any) -> None:
-    """A function of the user's may keep less: nothing is said of it."""
-    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
-    trainer.eval_dataset, trainer.compute_metrics = {"one": rows(), "two": rows(3)}, lambda _: {}
+def test_rows_whose_predictions_are_kept_are_counted_unless_a_function_chooses(
+    tmp_path: Path, preprocess: Any
+) -> None:
+    """A function of the user's may keep less of each row, so none are counted then."""
+    trainer = evaluating(tmp_path, gpt2(), lambda _: {})
+    trainer.eval_dataset = {"one": rows(), "two": rows(3)}
     trainer.preprocess_logits_for_metrics = preprocess
     with hfmem_widget.watch("run", quiet=True) as session:
         trainer.evaluate()
         trainer.evaluate(rows(5))
-    counts = [one.counts.get("kept_rows") for one in session.spans if one.kind == "evaluate"]
+    counts = [one.counts.get("kept_rows") for one in of_kind(session, "evaluate")]
 
     assert counts == ([None] * 4 if preprocess else [0, 4 * ROWS, 3, 5])
 
 
-@pytest.mark.parametrize(
-    ("make", "room"),
-    [(gpt2, 1.5), (llama, 1.5), (MODELS["qwen3"], 1.5)],
-    ids=["gpt2", "llama", "qwen3"],
-)
-def test_a_generation_has_fewer_rows_or_fewer_tokens(make: Callable[[], Any], room: float) -> None:
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_a_generation_has_fewer_rows_or_fewer_tokens(name: str) -> None:
     """Both fit as a real one does, with what its cache takes at the end."""
     # Of a longer prompt, what the first pass calculates takes as much as the cache of the last.
-    model, ids = make(), torch.stack([row["input_ids"][:PROMPT] for row in rows(ROWS)])
-    options = {"max_new_tokens": WHOLE - PROMPT, "do_sample": False, "eos_token_id": None}
-
-    def generates(given: Any = ids, **changed: Any) -> None:
-        real.generate(input_ids=given, **{**options, **changed})
-
-    real = model
-    whole = peak_above(model, generates)
+    model, real = MODELS[name](), MODELS[name]()
+    whole = peak_above(model, answering(model))
     failing_after(model, 3)
-    session = watched(generates)
-    fewer, shorter = moves_with(session, room=room * whole)
-    base = session.value(session.spans[1].before, "cpu/allocated")
-    real = make()
-    took = peak_above(real, lambda: generates(ids[: fewer.batch]))
+    session = watched(answering(model))
+    fewer, shorter = moves_with(session, room=1.5 * whole)
     tokens = int(shorter.changes[0].value)
-    shortened = peak_above(real, lambda: generates(max_new_tokens=tokens))
+    ids = answering(real).keywords["input_ids"]
+    took = peak_above(real, answering(real, input_ids=ids[: fewer.batch]))
+    shortened = peak_above(real, answering(real, max_new_tokens=tokens))
 
     assert fewer.name == f"{fewer.batch} sequences at a time instead of {ROWS}"
     assert (fewer.cost, shorter.cost) == ("", "longer answers lose their end")
     assert 1 < fewer.batch < ROWS
     assert 1 < tokens < WHOLE - PROMPT
-    assert fewer.peak - base == pytest.approx(took, rel=0.02)
-    assert shorter.peak - base == pytest.approx(shortened, rel=0.02)
+    assert fewer.peak - began(session) == pytest.approx(took, rel=0.02)
+    assert shorter.peak - began(session) == pytest.approx(shortened, rel=0.02)
 
 
-def test_an_answer_of_hardly_any_tokens_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_of_hardly_any_tokens_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where less than an eighth of the tokens would fit, fewer sequences alone are listed."""
     monkeypatch.setattr("hfmem_widget.features.fit.passes.others_of", lambda *_: 0.0)
-    model, ids = gpt2(), torch.stack([row["input_ids"] for row in rows(ROWS)])
-    options = {"max_new_tokens": WHOLE - TOKENS, "do_sample": False, "eos_token_id": None}
-    whole = peak_above(model, lambda: model.generate(input_ids=ids, **options))
+    model = gpt2()
+    whole = peak_above(model, answering(model, TOKENS))
     failing_after(model, 3)
-    session = watched(lambda: model.generate(input_ids=ids, **options))
+    session = watched(answering(model, TOKENS))
     [move] = moves_with(session, room=0.98 * whole)
 
     assert move.name == f"{move.batch} sequences at a time instead of {ROWS}"
 
 
 def test_fewer_sequences_have_other_random_draws() -> None:
-    """Where tokens are drawn, the result is not the same."""
+    """The result is not the same if tokens are drawn."""
     model, ids = gpt2(), torch.ones(ROWS, TOKENS, dtype=torch.int64)
     failing_after(model, 3)
     session = watched(lambda: model.generate(input_ids=ids, max_new_tokens=80, do_sample=True))
@@ -208,8 +207,8 @@ def test_fewer_sequences_have_other_random_draws() -> None:
     assert "other random draws" in {move.cost for move in moves_with(session, room=1e6)}
 
 
-def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
-    """A callback that generates: what is listed is about the generation."""
+def test_a_generation_within_a_training_has_changes_of_its_own(tmp_path: Path) -> None:
+    """A callback generates and runs out: no change of the training is listed."""
 
     class Samples(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
@@ -218,8 +217,7 @@ def test_a_generation_within_a_training_is_no_training(tmp_path: Path) -> None:
     model = gpt2()
     trainer = make_trainer(tmp_path, model=model, callbacks=[Samples()])
     failing_after(model, 3)
-    session = watched(trainer.train)
-    listed = moves_with(session, room=5e5)
+    listed = moves_with(watched(trainer.train), room=5e5)
 
     assert listed
     assert all(move.accumulation == 1 for move in listed)
@@ -233,10 +231,9 @@ def began(session: Session) -> float:
 
 
 @pytest.mark.parametrize("metrics", [None, lambda _: {}], ids=["loss alone", "predictions"])
-def test_an_evaluation_that_went_well_can_be_asked_about(tmp_path: Path, metrics: Any) -> None:
-    """Its forecast is the peak of a real one, and what keeps no predictions needs less."""
-    trainer = make_trainer(tmp_path, model=gpt2(), per_device_eval_batch_size=ROWS)
-    trainer.eval_dataset, trainer.compute_metrics = rows(), metrics
+def test_an_evaluation_that_went_well_has_a_forecast(tmp_path: Path, metrics: Any) -> None:
+    """It is the peak of a real one; an evaluation that keeps no predictions needs less."""
+    trainer = evaluating(tmp_path, gpt2(), metrics)
     with hfmem_widget.watch("run", quiet=True) as session:
         trainer.evaluate()
     peak = peak_above(trainer.model, trainer.evaluate)
@@ -249,13 +246,12 @@ def test_an_evaluation_that_went_well_can_be_asked_about(tmp_path: Path, metrics
     assert session.moves == list(fitted.moves)
 
 
-def test_a_generation_that_went_well_can_be_asked_about() -> None:
-    """Up to its last token; another model that ran since is not taken for it."""
-    model, ids = gpt2(), torch.stack([row["input_ids"][:PROMPT] for row in rows(ROWS)])
-    options = {"max_new_tokens": WHOLE - PROMPT, "do_sample": False, "eos_token_id": None}
+def test_a_generation_that_went_well_has_a_forecast() -> None:
+    """It goes up to the last token, and is not that of another model that ran since."""
+    model = gpt2()
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(input_ids=ids, **options)
-    peak = peak_above(model, lambda: model.generate(input_ids=ids, **options))
+        answering(model)()
+    peak = peak_above(model, answering(model))
     fitted = hfmem_widget.fit(session)
 
     assert fitted.forecast.setting.length == WHOLE
@@ -263,13 +259,13 @@ def test_a_generation_that_went_well_can_be_asked_about() -> None:
 
     other = test_moves.gpt2_of_two_layers()
     with hfmem_widget.watch("other", quiet=True):
-        other.generate(input_ids=ids, **options)
+        answering(other)()
     again = hfmem_widget.fit(session).forecast
     assert (again.parameters, again.total) == (fitted.forecast.parameters, fitted.forecast.total)
 
 
-def test_a_generation_without_a_forecast_says_why() -> None:
-    """It is not called a training whose optimizer is missing."""
+def test_a_generation_whose_model_is_gone_has_no_forecast() -> None:
+    """The error does not call it a training whose optimizer is missing."""
     model = gpt2()
     with hfmem_widget.watch("run", quiet=True) as session:
         model.generate(input_ids=torch.ones(2, 8, dtype=torch.int64), max_new_tokens=4)
@@ -279,18 +275,3 @@ def test_a_generation_without_a_forecast_says_why() -> None:
         OptionError, match="this evaluation or generation has no forecast: its model is gone"
     ):
         hfmem_widget.fit(session)
-
-
-def test_a_sliding_window_grows_no_further_than_it_is() -> None:
-    """In a long answer, too, each layer keeps keys and values of its window alone."""
-    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 32}
-    ids = {"vocab_size": 1000, "eos_token_id": None, "pad_token_id": 0}
-    model = made("MistralForCausalLM", **shape, **heads, **ids).eval()
-    given, options = torch.full((ROWS, TOKENS), 7), {"max_new_tokens": 200, "do_sample": False}
-    with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(input_ids=given, **options)
-    peak = peak_above(model, lambda: model.generate(input_ids=given, **options))
-
-    total = hfmem_widget.fit(session).forecast.total - began(session)
-    assert total == pytest.approx(peak, rel=0.02)

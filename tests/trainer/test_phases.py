@@ -1,11 +1,13 @@
-"""A training is told apart into phases, in their order and one in the other."""
+"""A training has phases, one within the other in their order, and each step the size of its batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Seq2SeqTrainer,
@@ -15,8 +17,10 @@ from transformers import (
 )
 
 import hfmem_widget
+from hfmem_widget.session import Session
 from tests.trainer.tiny import (
     VOCABULARY,
+    InOrder,
     arguments,
     made,
     make_trainer,
@@ -62,8 +66,7 @@ def test_a_watch_within_a_step_takes_no_phase_from_it(tmp_path: Path) -> None:
             with hfmem_widget.watch("mine", quiet=True):
                 return super().training_step(*args, **kwargs)
 
-    with hfmem_widget.watch(quiet=True) as session:
-        make_trainer(tmp_path, kind=Watched).train()
+    session = session_of(make_trainer(tmp_path, kind=Watched))
 
     assert len(of_kind(session, "forward")) == len(of_kind(session, "backward")) == 2
 
@@ -145,7 +148,7 @@ def test_an_evaluation_on_several_data_sets_has_one_for_each(tmp_path: Path) -> 
     assert (phase.count, phase.seconds) == (1, whole.duration)
 
 
-def test_an_evaluation_inside_a_step_is_the_steps(tmp_path: Path) -> None:
+def test_an_evaluation_within_a_phase_lies_in_it(tmp_path: Path) -> None:
     """A callback may evaluate whenever it likes; the phase around it goes on."""
 
     class Evaluates(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -153,21 +156,12 @@ def test_an_evaluation_inside_a_step_is_the_steps(tmp_path: Path) -> None:
             trainer.evaluate()
 
     trainer = make_trainer(tmp_path, max_steps=1, callbacks=[Evaluates])
-    session = session_of(trainer)
 
-    assert outline(session).endswith(
-        text("""
-            step 1
-              forward
-              backward
-              optimizer
-                evaluate at step 0
-        """).replace("\n", "\n    ")
-    )
+    assert outline(session_of(trainer)).endswith("optimizer\n        evaluate at step 0")
 
 
-def test_what_is_called_by_hand_is_watched(trainer: Any, tmp_path: Path) -> None:
-    """`evaluate`, `predict` and `save_model` outside a training are spans of the cell."""
+def test_evaluations_predictions_and_saves_by_hand_are_spans(trainer: Any, tmp_path: Path) -> None:
+    """Outside of a training they are spans of the cell."""
     with hfmem_widget.watch(quiet=True) as session:
         trainer.evaluate()
         trainer.predict(rows((4, 4)))
@@ -184,7 +178,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch 
 
 
 def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None:
-    """How many there will be is not known, so that is not said."""
+    """How many there will be is unknown, and left out."""
     session = session_of(make_trainer(tmp_path, data=Endless(), max_steps=5))
 
     assert outline(session, depth=2) == text("""
@@ -216,16 +210,12 @@ def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
             step 4
             save at step 4
     """)
-    assert of_kind(session, "train")[0].counts == {
-        "steps": 4,
-        "done_before": 3,
-        "epochs": 2,
-        **A_STEP,
-    }
+    (train,) = of_kind(session, "train")
+    assert train.counts == {"steps": 4, "done_before": 3, "epochs": 2, **A_STEP}
     assert [group.first for group in session.steps] == [4]
 
 
-def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
+def test_a_training_within_a_step_lies_in_it(tmp_path: Path) -> None:
     """A callback that trains another model, as in distillation, does not mix the two up."""
 
     class Trains(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -233,12 +223,9 @@ def test_a_trainer_in_a_trainer_lies_in_its_step(tmp_path: Path) -> None:
             inner.train()
 
     inner = make_trainer(tmp_path / "inner", max_steps=1)
-    outer = make_trainer(tmp_path / "outer", max_steps=1, callbacks=[Trains])
-    session = session_of(outer)
+    session = session_of(make_trainer(tmp_path / "outer", max_steps=1, callbacks=[Trains]))
 
-    steps = of_kind(session, "step")
-    inner_train = of_kind(session, "train")[1]
-    assert inner_train.parent == steps[0].id
+    assert of_kind(session, "train")[1].parent == of_kind(session, "step")[0].id
     assert {span.outcome for span in session.spans} == {"done"}
     assert len(of_kind(session, "backward")) == len(of_kind(session, "optimizer")) == 2
 
@@ -271,3 +258,62 @@ def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
               prefill
               decode
     """)
+
+
+def counts(session: Session) -> list[dict[str, float]]:
+    return [dict(span.counts) for span in of_kind(session, "step")]
+
+
+STEP = {"samples": 4, "longest": 9, "tokens": 36, "content_tokens": 25, "largest_batch": 36}
+
+
+def test_a_steps_batch_is_counted(tmp_path: Path) -> None:
+    """The rows have 5, 9, 4 and 7 tokens, then 6, 8, 5 and 3, and are padded to the longest."""
+    session = session_of(make_trainer(tmp_path))
+    steps = [(one.first, one.samples, one.tokens, one.content_tokens) for one in session.steps]
+    second = {"longest": 8, "tokens": 32, "content_tokens": 22, "largest_batch": 32}
+
+    assert steps == [(1, 4, 36, 25), (2, 4, 32, 22)]
+    assert [one.devices["cpu"].worst_tokens for one in session.steps] == [36, 32]
+    assert counts(session) == [{"step": 1, **STEP}, {"step": 2, **STEP, **second}]
+
+
+def test_accumulated_batches_are_added_up(tmp_path: Path) -> None:
+    """The longest and the largest batch are those of the step's worst batch."""
+    trainer = make_trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2)
+
+    first, _ = counts(session_of(trainer))
+    assert first == {"step": 1, **STEP, "tokens": 18 + 14, "largest_batch": 18}
+
+
+class CallsItsOwnWay(InOrder):
+    """Calls the model as its own `how` says."""
+
+    how: Any
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return type(self).how(model, inputs)
+
+
+def twice(model: Any, inputs: Any) -> Any:
+    """Contrast two batches, as sentence-transformers does for one."""
+    return model(**inputs).loss + model(**inputs).loss
+
+
+def with_reference(model: Any, inputs: Any) -> Any:
+    """Have a reference for the loss, or generate within a step."""
+    with torch.no_grad():
+        model(**inputs)
+    return model(**inputs).loss
+
+
+@pytest.mark.parametrize(("how", "tokens"), [(twice, 72), (with_reference, 36)])
+def test_several_forward_passes_of_a_step_are_one_phase(
+    tmp_path: Path, how: Callable[..., Any], tokens: int
+) -> None:
+    """All are counted, but for one without gradients, which is part of what surrounds it."""
+    kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(how)})
+    session = session_of(make_trainer(tmp_path, kind=kind, max_steps=1))
+
+    assert [span.kind for span in session.spans[4:]] == ["forward", "backward", "optimizer"]
+    assert session.spans[3].counts["tokens"] == tokens

@@ -103,8 +103,8 @@ def instead_of_the_original(stand_in: types.FunctionType, function: Any) -> Any:
 
 @pytest.mark.usefixtures("everything")
 @pytest.mark.parametrize("followed", [True, False])
-def test_all_that_is_surrounded_is_called_by_the_user(followed: bool) -> None:
-    """Warnings point to the user's line, and the frame above is the user's, whether it is followed or not."""
+def test_every_surrounded_function_sees_the_user_as_its_caller(followed: bool) -> None:
+    """Warnings point to the user's line, and the frame above is the user's, followed or not."""
     found = {}
     for name, known in list(stand_ins()):
         stand_in = getattr(known.stand_in, "__func__", known.stand_in)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import Trainer, TrainingArguments
@@ -123,3 +124,31 @@ def outline(session: Session, *, depth: int = 9) -> str:
 
 def of_kind(session: Session, kind: str) -> list[Span]:
     return [span for span in session.spans if span.kind == kind]
+
+
+TEXT = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+    "allocate 1125899906842624 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+def running_out(folder: Path, *, after: int = 2, evaluates: bool = False, **options: Any) -> Any:
+    """Return a Trainer whose model runs out of memory after so many steps, or as it `evaluates`."""
+    trainer = make_trainer(folder, num_train_epochs=2, **options)
+
+    def fails(module: Any, *_: object) -> None:
+        if not module.training if evaluates else trainer.state.global_step == after:
+            raise RuntimeError(TEXT)
+
+    trainer.model.lm_head.register_forward_hook(fails)
+    return trainer
+
+
+def watched(run: Callable[[], object], *, quiet: bool = True) -> Session:
+    """Return the session of what runs out of memory."""
+    with (
+        pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
+        hfmem_widget.watch("run", quiet=quiet) as session,
+    ):
+        run()
+    return session

@@ -1,34 +1,144 @@
-"""Generations with other caches than the usual one, and other ways to decode: forecasts beside real ones."""
+"""Generations beside real ones: with an encoder and a decoder, with any cache, and however they decode."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, GenerationConfig, StaticCache
+from transformers import DynamicCache, GenerationConfig, StaticCache, VisionEncoderDecoderModel
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.live_bytes import LiveBytes
 from tests.data.breadth import some_of
-from tests.trainer.test_encoder_decoders import MODELS, source, took
-from tests.trainer.test_passes import began
-from tests.trainer.tiny import made
+from tests.trainer.test_passes import began, failing_after, moves_with
+from tests.trainer.tiny import made, watched
 
-ROWS, PROMPT, NEW, WORDS = 8, 24, 120, 1000
+ROWS, SOURCE, WORDS = 8, 128, 1000
+SPECIAL = {"pad_token_id": 0, "eos_token_id": None, "decoder_start_token_id": 1}
+SIZES = {"d_model": 128, "vocab_size": WORDS, **SPECIAL}
+SIDES = {
+    f"{side}_{name}": size
+    for side in ("encoder", "decoder")
+    for name, size in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 256))
+}
+BART = {**SIZES, **SIDES, "max_position_embeddings": 512, "forced_eos_token_id": None}
+
+
+def reading() -> Any:
+    """Return a model that reads images: ViT's encoder, TrOCR's decoder."""
+    shape = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    encoder = made("ViTModel", **shape, intermediate_size=256, image_size=96, patch_size=8)
+    sides = {name: size for name, size in SIDES.items() if name.startswith("decoder")}
+    crossed = {"is_decoder": True, "add_cross_attention": True, "cross_attention_hidden_size": 128}
+    model = VisionEncoderDecoderModel(
+        encoder=encoder, decoder=made("TrOCRForCausalLM", **SIZES, **sides, **crossed)
+    )
+    for name, value in SPECIAL.items():
+        setattr(model.config, name, value)
+        setattr(model.generation_config, name, value)
+    return model
+
+
+T5 = {**SIZES, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4}
+WHISPER = {
+    **SIZES,
+    **SIDES,
+    "max_source_positions": 100,
+    "max_target_positions": 200,
+    **dict.fromkeys(("suppress_tokens", "begin_suppress_tokens")),
+}
+MODELS: dict[str, Callable[[], Any]] = {
+    "T5": partial(made, "T5ForConditionalGeneration", **T5),
+    "BART": partial(made, "BartForConditionalGeneration", **BART),
+    "Marian": partial(made, "MarianMTModel", **BART),
+    "Pegasus": partial(made, "PegasusForConditionalGeneration", **BART),
+    "mBART": partial(made, "MBartForConditionalGeneration", **BART),
+    "Whisper": partial(made, "WhisperForConditionalGeneration", **WHISPER),
+    "ViT and TrOCR": reading,
+}
+GIVEN = {
+    "Whisper": {"input_features": torch.rand(ROWS, 80, 200)},
+    "ViT and TrOCR": {"pixel_values": torch.rand(ROWS, 3, 96, 96)},
+}
+IDS = torch.randint(5, WORDS, (ROWS, SOURCE), generator=torch.Generator().manual_seed(0))
+
+
+def source(kind: str, rows: int = ROWS, length: int = SOURCE) -> dict[str, torch.Tensor]:
+    """Return what a model generates from."""
+    text = {"input_ids": IDS[:, :length], "attention_mask": torch.ones_like(IDS[:, :length])}
+    return {name: one[:rows] for name, one in GIVEN.get(kind, text).items()}
+
+
+def took(model: Any, given: dict[str, torch.Tensor], **options: Any) -> int:
+    """Return the bytes of all tensors at the peak of a real generation, beside weights and its source."""
+    live = LiveBytes(device="cpu")
+    live.leave_out([*model.parameters(), *model.buffers(), *given.values()])
+    with live:
+        model.generate(**given, **options)
+    return live.peak
+
+
+@pytest.mark.parametrize("new", [8, 100], ids=["short", "long"])
+@pytest.mark.parametrize("beams", [1, 4], ids=["greedy", "beams"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_generation_has_the_peak_of_a_real_one(kind: str, beams: int, new: int) -> None:
+    """Within 2 %: states and both caches for each beam, and the scores of the next token."""
+    model, options = MODELS[kind]().eval(), {"num_beams": beams, "max_new_tokens": new}
+    with hfmem_widget.watch("run", quiet=True) as session:
+        model.generate(**source(kind), **options)
+    fitted = hfmem_widget.fit(session)
+    peak = took(model, source(kind), **options)
+
+    assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
+    is_text = kind not in GIVEN
+    text = f"Sources have {SOURCE} tokens, answers up to {new + 1}."
+    assert fitted.forecast.notes == ((text,) if is_text else ())
+
+
+@pytest.mark.parametrize("kind", ["T5", "Whisper"])
+def test_a_change_that_fits_takes_the_forecast_memory(kind: str) -> None:
+    """Fewer rows, new tokens and beams, and of text shorter sources are each run for real."""
+    model, options = MODELS[kind]().eval(), {"num_beams": 4, "max_new_tokens": 100}
+    whole = took(model, source(kind), **options)
+    failing_after(model, 3)
+    session = watched(lambda: model.generate(**source(kind), **options))
+    # On the host no more than half of what is free is promised.
+    listed = {
+        move.name.rpartition(" instead of ")[0]: move for move in moves_with(session, 1.8 * whole)
+    }
+    real, run = MODELS[kind]().eval(), {}
+    for name, move in listed.items():
+        size = int(re.search(r"\d+", name)[0])  # type: ignore[index]
+        given = (
+            {"rows": size} if "sequence" in name else {"length": size} if "source" in name else {}
+        )
+        changed = dict(part.split("=") for part in move.code.split(", ") if part and not given)
+        asked = options | {option: int(value) for option, value in changed.items()}
+        run[name] = took(real, source(kind, **given), **asked)
+
+    assert len(listed) == (4 if kind == "T5" else 3)
+    for name, move in listed.items():
+        assert move.peak - began(session) == pytest.approx(run[name], rel=0.02), name
+        assert began(session) + run[name] <= move.high, name
+
+
+PROMPT, NEW = 24, 120
 TOKENS = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
-SIZES = TOKENS | HEADS | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3}
+SHAPE = TOKENS | HEADS | {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 STATES = {"hidden_size": 128, "state_size": 16, "num_hidden_layers": 2}
 
-llama = partial(made, "LlamaForCausalLM", **SIZES)
-mistral = partial(made, "MistralForCausalLM", **SIZES, sliding_window=32)
-gemma = partial(made, "Gemma2ForCausalLM", **SIZES, sliding_window=32)
-mixtral = partial(made, "MixtralForCausalLM", **SIZES, **EXPERTS)
+llama = partial(made, "LlamaForCausalLM", **SHAPE)
+mistral = partial(made, "MistralForCausalLM", **SHAPE, sliding_window=32)
+gemma = partial(made, "Gemma2ForCausalLM", **SHAPE, sliding_window=32)
+mixtral = partial(made, "MixtralForCausalLM", **SHAPE, **EXPERTS)
 mamba = partial(made, "MambaForCausalLM", **TOKENS, **STATES)
 bart = MODELS["BART"]
 
@@ -100,14 +210,15 @@ CASES: dict[str, Case] = {
 USUAL = (
     *("static", "static, some layers with a window", "quantised", "no cache", "one's own static"),
     *("a class of one's own", "static, encoder and decoder", "beams, several of each"),
+    "sliding window",
 )
-IDS = torch.randint(5, WORDS, (ROWS, PROMPT), generator=torch.Generator().manual_seed(0))
+PROMPTS = torch.randint(5, WORDS, (ROWS, PROMPT), generator=torch.Generator().manual_seed(0))
 
 
 def generated(case: Case, given: dict[str, torch.Tensor] | None = None) -> tuple[float, int]:
     """Return the forecast of a watched generation above its beginning, and the peak of a real one."""
     make, options = case
-    given = given or (source("BART") if make is bart else {"input_ids": IDS})
+    given = given or (source("BART") if make is bart else {"input_ids": PROMPTS})
 
     def asked() -> dict[str, Any]:
         made_now = {name: one() if callable(one) else one for name, one in options.items()}
@@ -124,7 +235,7 @@ def generated(case: Case, given: dict[str, torch.Tensor] | None = None) -> tuple
 
 
 @pytest.mark.parametrize("name", some_of(CASES, USUAL))
-def test_a_generation_has_the_peak_of_a_real_one(name: str) -> None:
+def test_a_generation_with_any_cache_has_the_peak_of_a_real_one(name: str) -> None:
     """Within 2 %, whatever it keeps of earlier tokens, and however it chooses the next."""
     forecast, peak = generated(CASES[name])
 
@@ -135,7 +246,7 @@ def test_a_generation_has_the_peak_of_a_real_one(name: str) -> None:
 def test_rows_with_padding_take_a_mask(kind: str) -> None:
     """A mask on the host is known to be padded, and without one attention takes less."""
     case = CASES[kind]
-    given = source("BART") if case[0] is bart else {"input_ids": IDS}
+    given = source("BART") if case[0] is bart else {"input_ids": PROMPTS}
     mask = torch.ones_like(given["input_ids"])
     mask[:, :5] = 0
     forecast, peak = generated(case, {**given, "attention_mask": mask})
@@ -146,9 +257,9 @@ def test_rows_with_padding_take_a_mask(kind: str) -> None:
 def test_options_may_be_given_in_an_object() -> None:
     """By position, too, which is how the call's own signature has them."""
     model, options = llama().eval(), GenerationConfig(max_new_tokens=NEW, **STATIC)
-    peak = took(model, {"input_ids": IDS}, generation_config=options)
+    peak = took(model, {"input_ids": PROMPTS}, generation_config=options)
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(IDS, options)
+        model.generate(PROMPTS, options)
 
     assert hfmem_widget.fit(session).forecast.total - began(session) == pytest.approx(peak, 0.02)
 
@@ -162,7 +273,7 @@ class Uncopied(DynamicCache):  # type: ignore[misc]  # transformers has no types
 
 def filled() -> Any:
     cache = DynamicCache()
-    llama()(IDS[:1, :-4], cache=cache, use_cache=True)
+    llama()(PROMPTS[:1, :-4], cache=cache, use_cache=True)
     return cache
 
 
@@ -189,10 +300,10 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_is_not_known_has_no_forecast(why: str) -> None:
+def test_a_generation_with_unknown_needs_has_no_forecast(why: str) -> None:
     """One sentence says why."""
     with pytest.raises(OptionError, match=f"this generation has no forecast: {why}"):
-        generated((llama, REFUSED[why]), {"input_ids": IDS[:1]})
+        generated((llama, REFUSED[why]), {"input_ids": PROMPTS[:1]})
 
 
 @pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])
@@ -200,9 +311,9 @@ def test_a_cache_on_the_host_has_no_forecast(kind: str) -> None:
     """Offloading needs a GPU, so the call fails here; what was asked for is known."""
     model = llama()
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(IDS, max_new_tokens=2)
+        model.generate(PROMPTS, max_new_tokens=2)
         with pytest.raises((AssertionError, RuntimeError)):
-            model.generate(IDS, max_new_tokens=2, cache_implementation=kind)
+            model.generate(PROMPTS, max_new_tokens=2, cache_implementation=kind)
 
     with pytest.raises(OptionError, match="its cache is offloaded to the host"):
         hfmem_widget.fit(session)
