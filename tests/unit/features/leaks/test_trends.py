@@ -96,8 +96,8 @@ def test_growth_is_given_per_span_that_explains_it(name: str) -> None:
 @pytest.mark.parametrize("name", OF_ALL)
 def test_growth_is_given_by_what_explains_all_of_it(name: str) -> None:
     """By epochs, by two kinds of spans together, or by the second where it goes on beside them."""
-    *run, what, slope = OF_ALL[name]
-    (trend,) = trends_of(ran(*run))
+    times, outer, pieces, what, slope = OF_ALL[name]
+    (trend,) = trends_of(ran(times, outer, pieces))
 
     assert trend.what.startswith(what)
     assert trend.slope == pytest.approx(slope * MIB, rel=0.05 if what == "a second" else 0.01)
