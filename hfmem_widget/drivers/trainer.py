@@ -178,8 +178,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
-            accumulates = args.gradient_accumulation_steps > 1
-            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            batches = args.gradient_accumulation_steps
+            self._run = TrainingRun(monitor, session, batches=batches)
             yield_steps(self._run)
             if trainer is not None:
                 process_state(_ActiveRuns).runs[trainer] = self._run

@@ -62,6 +62,7 @@ class Loop:
         # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
+        self._missed = 0  # passes that were taken for others than a step's
         self._stepped, self._expected = 0, 1
         self._optimizer_steps, self._optimizers_per_step = 0, 1
         # About what runs now.
@@ -111,8 +112,10 @@ class Loop:
         if self._forwards > 1 or self._backwards or not wants_gradients():
             return False
         if self._drop_supposed_step() or not self._begins(is_guess=not self._is_armed):
+            self._missed += 1
             return False
         self._passes += 1
+        self._missed = 0
         if self._has_phases:  # of a group only the first batch would be seen
             self._run.count(counts)
         if self._has_phases and self._passes == 1:
@@ -127,8 +130,9 @@ class Loop:
         """Begin a backward pass."""
         self._backwards += 1
         if self._backwards == 1 and self._begins():
-            self._usual_passes = max(self._usual_passes, self._passes)
-            self._is_guess = False
+            missed = self._missed if self._missed <= MOST_PASSES else 0
+            self._usual_passes = max(self._usual_passes, self._passes, missed)
+            self._is_guess, self._missed = False, 0
             if self._has_phases:
                 self._run.backward_begins()
 
@@ -221,8 +225,11 @@ class Loop:
     def _drop_supposed_step(self) -> bool:
         """Drop a supposed step that goes on without a backward pass, as an evaluation does."""
         most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
+        if self._batches:
+            most = max(most, MOST_PASSES)
         if not self._within or self._stepped or self._passes < most:
             return False
+        self._missed = self._passes
         self._within = self._is_armed = self._may_guess = False
         self._close(NO_STEP)
         return True
@@ -233,7 +240,9 @@ class Loop:
             self._step_ends()  # it had fewer optimizers than the one before
         if self._within:
             return True
-        if not (self._is_armed or self._may_guess):
+        # A known optimizer's step may follow, though the forward passes were taken for others.
+        is_backward = self._backwards and self._optimizer() is not None
+        if not (self._is_armed or self._may_guess or is_backward):
             return False
         if self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             return False
@@ -241,7 +250,8 @@ class Loop:
         self._run.step_begins(self._first)
         if self._run.grouping.is_group:
             step_counter.begin(self, self._optimizers_per_step)
-        self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
+        self._expected, self._stepped = max(1, self._stepped), 0
+        self._batches = self._batches_before = 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
 
@@ -251,15 +261,17 @@ class Loop:
         self._optimizers_per_step, self._optimizer_steps = max(1, self._optimizer_steps), 0
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
-        if not self._passes_of_step:
+        uncalled = [key for key, model in self._models.items() if not model.was_called]
+        if len(uncalled) == len(self._models):
             self._find_called_modules()
-        elif not self._has_pruned:
+        elif self._passes_of_step and not self._has_pruned:
             self._has_pruned = True
-            uncalled = [key for key, model in self._models.items() if not model.was_called]
             take_off(self._models, uncalled)
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
+        # A closure is called again with the same batch.
+        self._run.batches = 1 if self._made_in_closure else self._batches + bool(self._passes)
         # A step that has failed is not in the number yet.
         last = max(self._number, self._first)
         self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})

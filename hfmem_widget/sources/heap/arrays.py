@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ctypes import addressof, c_char
 from functools import lru_cache
 from itertools import chain
@@ -81,6 +82,15 @@ def owner_of(array: Any) -> Any:
             break
         array = base
     return array
+
+
+def size_of(value: Any) -> float:
+    """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
+    for kind in (type_in("numpy", "ndarray"), type_in("torch", "_C.TensorBase")):
+        if kind is not None and issubclass(type(value), kind):
+            with suppress(Exception):  # a sparse tensor has none
+                return float(vars(kind)["nbytes"].__get__(value))
+    return math.inf
 
 
 def base_of(array: Any) -> Any:

@@ -16,7 +16,17 @@ from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
-from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
+from tests.data.loops import (
+    LOOPS,
+    STEP,
+    adam,
+    batches,
+    cleared_last,
+    loss_of,
+    model_of,
+    outlined,
+    with_a_closure,
+)
 from tests.data.threads import on_threads
 
 torch = pytest.importorskip("torch")
@@ -186,3 +196,42 @@ def test_very_short_steps_are_told_in_groups(
     assert session.steps.count == [group.last for group in session.steps][-1] == 20
     assert all("cpu" in group.devices for group in session.steps)
     assert not following.in_group()
+
+
+def test_several_passes_of_a_batch_leave_its_samples_unknown() -> None:
+    """A gradient penalty's may have the same rows as the others, and so may a part's called by itself."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 8, 1)
+        optimizer = adam(model)
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            if session.steps.count % 2:
+                loss = loss + loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+
+    assert [group.samples == 4.0 for group in session.steps] == [True, False, True, False]
+
+
+def test_the_passes_of_a_closure_have_one_batch() -> None:
+    """It is called again with the rows that it had, so they are counted once or not at all."""
+    with hfmem_widget.watch(quiet=True) as session:
+        with_a_closure()
+
+    assert not any(group.samples > 4.0 for group in session.steps)
+
+
+def test_a_step_of_several_passes_is_the_first_one_too() -> None:
+    """Its optimizer was there before, as in a notebook, so that they may have been an evaluation's."""
+    model = model_of(8, 8, 1)
+    optimizer = adam(model)
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        for batch in batches(3):
+            (loss_of(model, batch) + loss_of(model, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps = [span for span in session.spans if span.kind == "step"]
+    assert [span.label for span in steps] == ["step 1", "step 2", "step 3"]
+    assert outlined(session, steps[1].id) == "forward backward optimizer"
