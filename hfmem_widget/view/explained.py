@@ -25,6 +25,7 @@ from hfmem_widget.session import (
     outermost,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.session.stacks import Row
 from hfmem_widget.text import (
     format_bytes,
@@ -158,7 +159,9 @@ def _order(session: Session, span: Span) -> tuple[bool, float]:
 
 
 def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
-    parts = anatomies.peak_of(session, span, facts.device).parts
+    # What the memory of all ranks is for is in the recording of each.
+    is_overview = facts.device.key == OVERVIEW
+    parts = () if is_overview else anatomies.peak_of(session, span, facts.device).parts
     return ExplainedDevice(
         facts.device.key,
         facts.device.name,

@@ -7,6 +7,7 @@ span (see `Grouping`), only the steps of optimizers are counted.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -62,9 +63,12 @@ class Loop:
         # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
-        self._missed = 0  # passes that were taken for others than a step's
+        self._missed, self._missed_many = (
+            0,
+            False,
+        )  # passes that were taken for others than a step's
         self._stepped, self._expected = 0, 1
-        self._optimizer_steps, self._optimizers_per_step = 0, 1
+        self._optimizer_steps = self._optimizers_per_step = 0
         # About what runs now.
         self._is_armed = self._may_guess = self._has_pruned = False
         self._forwards = self._backwards = 0
@@ -130,9 +134,11 @@ class Loop:
         """Begin a backward pass."""
         self._backwards += 1
         if self._backwards == 1 and self._begins():
-            missed = self._missed if self._missed <= MOST_PASSES else 0
+            # So many are an evaluation's, unless the step before had them too, as an episode's actions are.
+            is_many = self._missed > MOST_PASSES
+            missed = sys.maxsize if is_many and self._missed_many else self._missed * (not is_many)
             self._usual_passes = max(self._usual_passes, self._passes, missed)
-            self._is_guess, self._missed = False, 0
+            self._is_guess, self._missed, self._missed_many = False, 0, is_many
             if self._has_phases:
                 self._run.backward_begins()
 
@@ -248,8 +254,11 @@ class Loop:
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
+        # Of the step before, some optimizers may have stepped when it had ended.
+        self._optimizers_per_step += self._optimizer_steps
+        self._optimizer_steps = 0
         if self._run.grouping.is_group:
-            step_counter.begin(self, self._optimizers_per_step)
+            step_counter.begin(self, max(1, self._optimizers_per_step))
         self._expected, self._stepped = max(1, self._stepped), 0
         self._batches = self._batches_before = 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0

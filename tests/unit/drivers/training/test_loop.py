@@ -158,7 +158,9 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
     assert outlined(session) == f"{STEP} {STEP}"
 
 
-def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Session:
+def grouped(
+    monkeypatch: pytest.MonkeyPatch, least: float, most: float, optimizers: int = 1
+) -> Session:
     """Return the session of a loop of 20 steps whose groups last so many seconds."""
     for name, value in {
         "ALLOWANCE": 0.0,
@@ -168,12 +170,13 @@ def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Sessi
     }.items():
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
+        models = [model_of(8, 1) for _ in range(optimizers)]
+        each_has = [adam(model) for model in models]
         for batch in batches(20):
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            torch.stack([loss_of(model, batch) for model in models]).sum().backward()
+            for optimizer in each_has:
+                optimizer.step()
+                optimizer.zero_grad()
     return session
 
 
@@ -235,3 +238,26 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
     steps = [span for span in session.spans if span.kind == "step"]
     assert [span.label for span in steps] == ["step 1", "step 2", "step 3"]
     assert outlined(session, steps[1].id) == "forward backward optimizer"
+
+
+def test_the_optimizers_of_a_step_are_one_step_in_a_group_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the first step alone had a span, which ended with the first of them."""
+    session = grouped(monkeypatch, 1e9, 1e9, optimizers=2)
+
+    assert session.steps.count == 20
+
+
+def test_a_step_may_have_any_number_of_passes() -> None:
+    """As many as an episode has actions: known from the third step on."""
+    model = model_of(8, 1)
+    optimizer = adam(model)
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        for _ in range(4):
+            torch.stack([loss_of(model, batch) for batch in batches(12)]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert session.steps.count == 4
+    assert outlined(session).endswith(f" {STEP} {STEP}")
