@@ -178,8 +178,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
-            batches = args.gradient_accumulation_steps
-            self._run = TrainingRun(monitor, session, batches=batches)
+            self._run = TrainingRun(monitor, session, batches=args.gradient_accumulation_steps)
             yield_steps(self._run)
             if trainer is not None:
                 process_state(_ActiveRuns).runs[trainer] = self._run

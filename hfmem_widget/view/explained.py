@@ -159,9 +159,8 @@ def _order(session: Session, span: Span) -> tuple[bool, float]:
 
 
 def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
-    # What the memory of all ranks is for is in the recording of each.
-    is_overview = facts.device.key == OVERVIEW
-    parts = () if is_overview else anatomies.peak_of(session, span, facts.device).parts
+    is_of_ranks = facts.device.key == OVERVIEW  # the parts are in the recording of each
+    parts = () if is_of_ranks else anatomies.peak_of(session, span, facts.device).parts
     return ExplainedDevice(
         facts.device.key,
         facts.device.name,

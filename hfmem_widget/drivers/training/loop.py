@@ -231,8 +231,7 @@ class Loop:
     def _drop_supposed_step(self) -> bool:
         """Drop a supposed step that goes on without a backward pass, as an evaluation does."""
         most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
-        if self._batches:
-            most = max(most, MOST_PASSES)
+        most = max(most, MOST_PASSES * bool(self._batches))
         if not self._within or self._stepped or self._passes < most:
             return False
         self._missed = self._passes
@@ -246,16 +245,17 @@ class Loop:
             self._step_ends()  # it had fewer optimizers than the one before
         if self._within:
             return True
-        # A known optimizer's step may follow, though the forward passes were taken for others.
-        is_backward = self._backwards and self._optimizer() is not None
-        if not (self._is_armed or self._may_guess or is_backward):
+        # The forward passes before a known optimizer's backward pass may have been taken for others.
+        is_of_known = self._backwards and self._optimizer() is not None
+        if not (self._is_armed or self._may_guess or is_of_known):
             return False
         if self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
-        # Of the step before, some optimizers may have stepped when it had ended.
-        self._optimizers_per_step += self._optimizer_steps
+        self._optimizers_per_step += (
+            self._optimizer_steps
+        )  # those that stepped when the last had ended
         self._optimizer_steps = 0
         if self._run.grouping.is_group:
             step_counter.begin(self, max(1, self._optimizers_per_step))

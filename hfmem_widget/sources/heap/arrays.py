@@ -86,10 +86,13 @@ def owner_of(array: Any) -> Any:
 
 def size_of(value: Any) -> float:
     """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
-    for kind in (type_in("numpy", "ndarray"), type_in("torch", "_C.TensorBase")):
-        if kind is not None and issubclass(type(value), kind):
-            with suppress(Exception):  # a sparse tensor has none
-                return float(vars(kind)["nbytes"].__get__(value))
+    own = (
+        _of_numpy()
+        if role_of(type(value))[0]
+        else vars(type_in("torch", "_C.TensorBase") or object)
+    )
+    with suppress(Exception):  # a sparse tensor has none, and neither has a table
+        return float(own["nbytes"].__get__(value))
     return math.inf
 
 
