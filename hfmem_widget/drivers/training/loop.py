@@ -63,10 +63,7 @@ class Loop:
         # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
-        self._missed, self._missed_many = (
-            0,
-            False,
-        )  # passes that were taken for others than a step's
+        self._missed, self._missed_many = 0, False  # passes that were taken for others'
         self._stepped, self._expected = 0, 1
         self._optimizer_steps = self._optimizers_per_step = 0
         # About what runs now.
@@ -134,8 +131,8 @@ class Loop:
         """Begin a backward pass."""
         self._backwards += 1
         if self._backwards == 1 and self._begins():
-            # So many are an evaluation's, unless the step before had them too, as an episode's actions are.
-            is_many = self._missed > MOST_PASSES
+            # More than usual are an evaluation's, unless the step before had them too, as in episodes.
+            is_many = self._missed > (0 if self._usual_passes else MOST_PASSES)
             missed = sys.maxsize if is_many and self._missed_many else self._missed * (not is_many)
             self._usual_passes = max(self._usual_passes, self._passes, missed)
             self._is_guess, self._missed, self._missed_many = False, 0, is_many
@@ -253,9 +250,7 @@ class Loop:
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
-        self._optimizers_per_step += (
-            self._optimizer_steps
-        )  # those that stepped when the last had ended
+        self._optimizers_per_step += self._optimizer_steps  # when the step before had ended
         self._optimizer_steps = 0
         if self._run.grouping.is_group:
             step_counter.begin(self, max(1, self._optimizers_per_step))

@@ -86,13 +86,9 @@ def owner_of(array: Any) -> Any:
 
 def size_of(value: Any) -> float:
     """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
-    own = (
-        _of_numpy()
-        if role_of(type(value))[0]
-        else vars(type_in("torch", "_C.TensorBase") or object)
-    )
-    with suppress(Exception):  # a sparse tensor has none, and neither has a table
-        return float(own["nbytes"].__get__(value))
+    for own in (_of_numpy(), vars(type_in("torch", "_C.TensorBase") or object)):
+        with suppress(Exception):  # of another type, or a sparse tensor
+            return float(own["nbytes"].__get__(value))
     return math.inf
 
 
