@@ -84,11 +84,11 @@ def owner_of(array: Any) -> Any:
     return array
 
 
-def size_of(value: Any) -> float:
+def size_of(value: Any, *, is_array: bool) -> float:
     """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
-    for own in (_of_numpy(), vars(type_in("torch", "_C.TensorBase") or object)):
-        with suppress(Exception):  # of another type, or a sparse tensor
-            return float(own["nbytes"].__get__(value))
+    own = _of_numpy() if is_array else vars(type_in("torch", "_C.TensorBase") or object)
+    with suppress(Exception):  # another object, or a sparse tensor
+        return float(own["nbytes"].__get__(value))
     return math.inf
 
 
