@@ -297,8 +297,8 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     on_pre_optimizer_step = _passed_on("optimizer_begins")
     on_optimizer_step = _passed_on("optimizer_ended")
 
-    @entry(otherwise=lambda _callback, _args, _state, control, **_: control, defers=False)
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    @entry(defers=False)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Close the step's span; save and end the training if a watch's budget says so."""
         if self._run is not None:
             self._run.step_ended()
@@ -307,7 +307,6 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 alone = args.world_size == 1
                 if should_end(state.global_step, alone=alone, is_last=is_last):
                     control.should_save = control.should_training_stop = True
-        return control
 
     @entry()
     def on_log(

@@ -100,7 +100,11 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
             named = _named(args, kwargs) if args else kwargs
             for name in SEQUENCES:
                 shape = getattr(named.get(name), "shape", ())
-                if isinstance(shape, tuple) and len(shape) >= 2 and {*map(type, shape)} == {int}:
+                if (
+                    isinstance(shape, tuple)
+                    and len(shape) >= 2
+                    and type(shape[0]) is type(shape[1]) is int
+                ):
                     samples, longest = float(shape[0]), float(shape[1])
                     counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
                     mask = named.get("attention_mask")

@@ -208,8 +208,8 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the current group of steps has lasted long enough."""
-        last = self._number + step_counter.steps()
-        return self._run.grouping.is_over(self._clock(), self._first, last)
+        grouping, last = self._run.grouping, self._number + step_counter.steps()
+        return self._clock() >= grouping.until and grouping.may_end(self._first, last)
 
     def _end_group(self) -> None:
         self._number += step_counter.end()

@@ -258,9 +258,11 @@ class TrainingRun:
         ended, is_counted_here = self._ended, outcome == "done" and not counts
         if ended is not None and is_counted_here and threading.get_ident() == self._thread:
             self._ended, self._in_step = ended + 1, False
-            first = int(self._counts["first"])
-            is_over = self.grouping.is_over(self._clock(), first, ended + 1)
-            if not is_over and self._open.get("step") in self._open_ids:
+            grouping = self.grouping
+            goes_on = self._clock() < grouping.until or not grouping.may_end(
+                int(self._counts["first"]), ended + 1
+            )
+            if goes_on and self._open.get("step") in self._open_ids:
                 return
         if "step" in self._open:
             self._end_step(outcome, counts)
