@@ -145,10 +145,12 @@ class _Before(_Hook):
             if is_for_user(error):
                 raise
             return
-        self._report_guarded(size, counts, module, args, kwargs)
+        self._report_guarded(counts, size, (module, args, kwargs))
 
     @entry()
-    def _report_guarded(self, size: float, counts: Mapping[str, float], *call: Any) -> None:
+    def _report_guarded(
+        self, counts: Mapping[str, float], size: float, call: tuple[object, Any, Any]
+    ) -> None:
         if size > self.largest and sys.modules["torch"].is_grad_enabled():
             self.largest = size
             see_batch(*call, counts, is_training=True)
