@@ -71,7 +71,6 @@ class _ActiveRuns(Part):
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
-
     @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
@@ -304,8 +303,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             self._run.step_ended()
             if self._budgets:
                 is_last = 0 < state.max_steps <= state.global_step
-                alone = args.world_size == 1
-                if should_end(state.global_step, alone=alone, is_last=is_last):
+                if should_end(state.global_step, alone=args.world_size == 1, is_last=is_last):
                     control.should_save = control.should_training_stop = True
 
     @entry()

@@ -161,11 +161,9 @@ class _After(_Hook):
     failures = False
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if (self.failures and result is not None) or self._compiled():
-            return
-        if self._unless() or self._traced():
-            return
-        self._report_guarded(result)
+        is_let_alone = self.failures and result is not None
+        if not (is_let_alone or self._compiled() or self._unless() or self._traced()):
+            self._report_guarded(result)
 
     @entry()
     def _report_guarded(self, result: object) -> None:
