@@ -135,9 +135,8 @@ class Passes:
         module, monitor = followed.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
-        see_batch(
-            module, (), {}, {}, is_training=False
-        )  # it runs, such as a teacher beside a training
+        # It runs, such as a teacher beside a training.
+        see_batch(module, (), {}, {}, is_training=False)
         monitor.end_group(self._session)
         if process_state(ReportedElsewhere).by or monitor.is_within(
             self._session, REPORTED_ELSEWHERE
