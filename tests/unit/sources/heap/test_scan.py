@@ -373,4 +373,4 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
         ("whole[0]", 0, 2**20),
     ]
     text = holders_bundle(found)["text/plain"]
-    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views · " in text
+    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views of larger memory · " in text
