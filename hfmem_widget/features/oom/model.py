@@ -159,7 +159,7 @@ class Incident:
     @property
     def ceiling(self) -> float:
         """Bytes that this process could use if it had the device to itself."""
-        return known_of(self.allowed, self.total)
+        return known_of(self.limit, self.total)
 
     @property
     def capacity(self) -> float:
@@ -291,7 +291,11 @@ class Advice:
         """The reason, with a capital."""
         return self.reason[:1].upper() + self.reason[1:]
 
+    @property
+    def saves(self) -> str:
+        """The saving as a phrase; empty if it is unknown, or in the reason already."""
+        return f"could save {self.saving}" if self.saving and self.saving not in self.reason else ""
+
     def sentence(self) -> str:
         """Return action, reason and saving as plain text."""
-        saves = f" It could save {self.saving}." if self.saving else ""
-        return f"{self.action}. {self.because}.{saves}"
+        return f"{self.action}. {self.because}." + (f" It {self.saves}." if self.saves else "")

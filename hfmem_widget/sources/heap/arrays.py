@@ -118,12 +118,16 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
         inner = fields["_df" if len(shape) > 1 else "_s"]
         yield HeapMemory(id(inner), int(inner.estimated_size()), shape)
         return
+    column_type = getattr(value, "type", None)
+    # A user's type would run its own code for its name.
+    is_arrows = type(column_type).__module__ == "pyarrow.lib"
+    dtype = str(column_type) if is_arrows else ""
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for buffer in chunk.buffers():
                 if buffer is not None and buffer.is_cpu and buffer.size:
                     start = buffer.address
-                    yield HeapMemory(start, buffer.size, shape, start=start, is_lent=True)
+                    yield HeapMemory(start, buffer.size, shape, dtype, start, is_lent=True)
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:

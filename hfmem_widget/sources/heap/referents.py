@@ -175,6 +175,11 @@ def in_c(value: Any) -> Iterator[Held]:
                 yield "", inner
 
 
+def in_cache(value: Any) -> Iterator[Held]:
+    """Yield what `functools.lru_cache` keeps for a function, and the function with its fields."""
+    return chain(in_c(value), kept_fields(value))
+
+
 _NEVER_HELD = (type, types.ModuleType, types.FrameType)
 
 
@@ -271,10 +276,7 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
     (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
-    (
-        type(functools.lru_cache(lambda: None)),
-        lambda value: chain(in_c(value), kept_fields(value)),
-    ),
+    (type(functools.lru_cache(lambda: None)), in_cache),
     (BaseException, in_exception),
     (types.TracebackType, in_traceback),
     (types.FrameType, in_frame),

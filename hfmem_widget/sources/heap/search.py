@@ -16,7 +16,14 @@ from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import ATOMS, Kind
-from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
+from hfmem_widget.sources.heap.referents import (
+    CONTAINERS,
+    Look,
+    in_cache,
+    in_object,
+    look_into,
+    unnamed,
+)
 from hfmem_widget.sources.heap.roots import user_modules
 from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, shapes_in, storages_of
@@ -110,7 +117,7 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(look, "optimizer")
         else:
             is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
-            is_plain = is_container or look is in_object
+            is_plain = is_container or look in {in_object, in_cache}
             size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
             traits = Traits(look, is_plain=is_plain, size_of=size_of)
         self[type_] = traits
@@ -227,6 +234,8 @@ class Search:
         items, of_fields = gc.get_referents(value), traits.look is in_object
         if of_fields and _dict_at(kind) and not _COUNTS_FIELDS:
             size += _rounded(_WORD * len(items))
+        if issubclass(kind, dict) and len(items) < 2 * dict.__len__(value):
+            items += dict.keys(value)  # the collector does not know keys that are texts
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)
         self._above.discard(id(value))
