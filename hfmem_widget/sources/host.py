@@ -274,8 +274,7 @@ class HostSource(Source):
         self._is_stale |= own.private < self._arenas_at and not is_due
         if self._python is not None and is_due:
             began = time.perf_counter()
-            self._arenas = self._python()
-            self._arenas_at = own.private
+            self._arenas, self._arenas_at = self._python(), own.private
             self._arena_looks.took(now, own.private, time.perf_counter() - began, self._idle_share)
         return self._arenas
 

@@ -136,8 +136,9 @@ def _left(session: Session, device: str) -> float:
     left = total - used - _needed_meanwhile(session, device)
     if device == "cpu":
         limit, mapped, _ = address_space()  # NaN without a limit
-        kept = max(0.0, session.value(session.last_sample, "cpu/cached"))
-        left = min(left, limit - mapped + kept)
+        left = min(
+            left, limit - mapped + max(0.0, session.value(session.last_sample, "cpu/cached"))
+        )
     return math.inf if math.isnan(left) else max(left, 0.0)
 
 

@@ -291,11 +291,7 @@ class Advice:
         """The reason, with a capital."""
         return self.reason[:1].upper() + self.reason[1:]
 
-    @property
-    def saves(self) -> str:
-        """The saving as a phrase; empty if it is unknown, or in the reason already."""
-        return f"could save {self.saving}" if self.saving and self.saving not in self.reason else ""
-
     def sentence(self) -> str:
-        """Return action, reason and saving as plain text."""
-        return f"{self.action}. {self.because}." + (f" It {self.saves}." if self.saves else "")
+        """Return action, reason and saving as plain text; a saving that the reason has is not repeated."""
+        saves = f" It could save {self.saving}." if self.saving not in self.reason else ""
+        return f"{self.action}. {self.because}.{saves}"

@@ -118,10 +118,8 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
         inner = fields["_df" if len(shape) > 1 else "_s"]
         yield HeapMemory(id(inner), int(inner.estimated_size()), shape)
         return
-    column_type = getattr(value, "type", None)
-    # A user's type would run its own code for its name.
-    is_arrows = type(column_type).__module__ == "pyarrow.lib"
-    dtype = str(column_type) if is_arrows else ""
+    held = getattr(value, "type", None)  # a user's own type would run its code for a name
+    dtype = str(held) if type(held).__module__ == "pyarrow.lib" else ""
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for buffer in chunk.buffers():

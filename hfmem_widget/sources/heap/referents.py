@@ -49,7 +49,8 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
     """Return the `Look` for a type; None if it is not followed. Of classes, `user_modules`' are followed."""
     if kind in ATOMS or issubclass(kind, types.ModuleType):
         return None
-    if is_of_jupyter(vars(kind).get("__module__")):
+    is_error = issubclass(kind, BaseException)  # such as that of a task that was cancelled
+    if is_of_jupyter(vars(kind).get("__module__")) and not is_error:
         return None
     if issubclass(kind, type):
         return lambda value: _in_class(value, user_modules)
@@ -175,11 +176,6 @@ def in_c(value: Any) -> Iterator[Held]:
                 yield "", inner
 
 
-def in_cache(value: Any) -> Iterator[Held]:
-    """Yield what `functools.lru_cache` keeps for a function, and the function with its fields."""
-    return chain(in_c(value), kept_fields(value))
-
-
 _NEVER_HELD = (type, types.ModuleType, types.FrameType)
 
 
@@ -276,7 +272,10 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
     (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
-    (type(functools.lru_cache(lambda: None)), in_cache),
+    (
+        type(functools.lru_cache(lambda: None)),
+        lambda value: chain(in_c(value), kept_fields(value)),
+    ),
     (BaseException, in_exception),
     (types.TracebackType, in_traceback),
     (types.FrameType, in_frame),

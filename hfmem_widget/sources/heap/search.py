@@ -5,6 +5,7 @@ The bytes of Python's own objects are those that their types report; no ``__size
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import sys
@@ -16,14 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from hfmem_widget.sources.heap import arrays, tensors
 from hfmem_widget.sources.heap.model import ATOMS, Kind
-from hfmem_widget.sources.heap.referents import (
-    CONTAINERS,
-    Look,
-    in_cache,
-    in_object,
-    look_into,
-    unnamed,
-)
+from hfmem_widget.sources.heap.referents import CONTAINERS, Look, in_object, look_into, unnamed
 from hfmem_widget.sources.heap.roots import user_modules
 from hfmem_widget.sources.procfs import MappedFiles
 from hfmem_widget.sources.storages import MANAGED, shapes_in, storages_of
@@ -37,6 +31,7 @@ MOST_SECONDS = 10.0
 _BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _LEVELS = 3
 _NOTHING = ATOMS | {type}
+_CACHE = type(functools.lru_cache(len))
 _FEW_REFERENTS = 16
 """The most referents of an object that is looked through at once: an instance, its dict, a list in that."""
 
@@ -117,7 +112,7 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(look, "optimizer")
         else:
             is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
-            is_plain = is_container or look in {in_object, in_cache}
+            is_plain = is_container or look is in_object or type_ is _CACHE
             size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
             traits = Traits(look, is_plain=is_plain, size_of=size_of)
         self[type_] = traits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import weakref
@@ -356,3 +357,31 @@ def test_a_search_from_a_debugger_leaves_the_functions_variables() -> None:
         assert stopped() == ([1], 2)
     finally:
         sys.settrace(before)
+
+
+def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
+    """As any error does, although its class is asyncio's."""
+
+    async def work() -> None:
+        held = block()
+        await asyncio.sleep(100)
+        del held
+
+    async def cancelled() -> asyncio.Task[None]:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task
+
+    (path,) = paths(task=asyncio.run(cancelled()))
+    assert path.startswith("task")
+    assert path.endswith("held")
+
+
+def test_a_view_is_shown_with_the_memory_that_it_keeps() -> None:
+    """Its shape alone would not explain the bytes of the row."""
+    kept = [torch.zeros(64, 64, 512)[:, 0] for _ in range(3)]
+    (row,) = scan({"kept": kept}).rows
+    assert (row.bytes, row.shape) == (3 * 2**23, (64, 512))
+    assert row.dtype == "float32, a view of 8.00 MiB"
