@@ -100,7 +100,9 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
             named = _named(args, kwargs) if args else kwargs
             for name in SEQUENCES:
                 shape = getattr(named.get(name), "shape", ())
-                if isinstance(shape, tuple) and len(shape) >= 2 and {*map(type, shape)} == {int}:
+                if not isinstance(shape, tuple) or len(shape) < 2:
+                    continue
+                if type(shape[0]) is type(shape[1]) is int:
                     samples, longest = float(shape[0]), float(shape[1])
                     counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
                     mask = named.get("attention_mask")
@@ -136,7 +138,7 @@ def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
     if (
         torch is None
         or type(mask) is not torch.Tensor
-        or mask.device.type != "cpu"
+        or not mask.is_cpu
         or mask.shape != shape
         or mask.numel() > MOST_SUMMED
         or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (no public way)

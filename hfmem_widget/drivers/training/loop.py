@@ -208,8 +208,9 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the current group of steps has lasted long enough."""
-        last = self._number + step_counter.steps()
-        return self._run.grouping.is_over(self._clock(), self._first, last)
+        if self._clock() < self._run.grouping.until:
+            return False
+        return self._run.grouping.may_end(self._first, self._number + step_counter.steps())
 
     def _end_group(self) -> None:
         self._number += step_counter.end()
