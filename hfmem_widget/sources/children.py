@@ -141,13 +141,7 @@ class LinuxProcesses(PsutilProcesses):
             with suppress(OSError):  # somebody else's, or an old kernel
                 text = (folder / "smaps_rollup").read_bytes()
                 if (size := kibibytes(text, b"\nPss:")) >= 0:
-                    names = (
-                        b"Pss_Shmem",
-                        b"Private_Clean",
-                        b"Private_Dirty",
-                        b"Anonymous",
-                        b"Pss_Anon",
-                    )
+                    names = b"Pss_Shmem Private_Clean Private_Dirty Anonymous Pss_Anon".split()
                     shared, *own, whole, part = (kibibytes(text, b"\n%b:" % each) for each in names)
                     figures = shared, size - sum(own), whole - part
                     shared, divided, lent = (max(0.0, each) for each in figures)  # unknown is none
