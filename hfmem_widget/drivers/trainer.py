@@ -177,8 +177,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
-            accumulates = args.gradient_accumulation_steps > 1
-            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            self._run = TrainingRun(monitor, session, batches=args.gradient_accumulation_steps)
             yield_steps(self._run)
             if trainer is not None:
                 process_state(_ActiveRuns).runs[trainer] = self._run

@@ -92,9 +92,12 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
 
     No tensor is read that is not on the host. These are ``samples``; where it is made of sequences also
     ``longest`` (tokens of the longest) and ``tokens`` (all, padding included); where an attention mask is on
-    the host also ``content_tokens`` (without padding). Empty if nothing is recognised, or cannot be read.
+    the host also ``content_tokens`` (without padding). Empty if nothing is recognised, or cannot be read, and
+    under `torch.vmap` and the like, where a shape is that of one sample.
     """
     try:
+        if sys.modules["torch"]._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001  (no public way)
+            return {}
         # What `unnoticed` has, and below `_sizes`, is written out: every step comes here, with cold caches.
         with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
             named = _named(args, kwargs) if args else kwargs
@@ -131,8 +134,7 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
 def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
     """Return the sum of a mask of this shape if it is a plain tensor on the host, and not too large.
 
-    Under `torch.vmap` and the like what looks plain is not. Summing one that lies on a GPU would wait for
-    everything queued there.
+    Summing one that lies on a GPU would wait for everything queued there.
     """
     torch: Any = sys.modules.get("torch")
     if (
@@ -141,7 +143,6 @@ def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
         or not mask.is_cpu
         or mask.shape != shape
         or mask.numel() > MOST_SUMMED
-        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (no public way)
     ):
         return None
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.

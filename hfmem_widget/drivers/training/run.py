@@ -61,8 +61,9 @@ class TrainingRun:
 
     An event on the wrong thread, or one that comes twice, does nothing. If the run `accumulates`, a step has
     several batches, each of which is a *substep*. `grouping` says which steps share one span, without
-    substeps and without phases. If it `needs_events`, torch's events tell where steps end; otherwise those
-    within a group are not followed. The `clock` returns seconds.
+    substeps and without phases. `batches` is how many a step has. If it `needs_events`,
+    torch's events tell where steps end; otherwise those within a group are not followed. The `clock` returns
+    seconds.
     """
 
     needs_events = True
@@ -72,11 +73,12 @@ class TrainingRun:
         monitor: Monitor,
         session: Session,
         *,
-        accumulates: bool = False,
+        batches: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.session = session
-        self.accumulates = accumulates
+        self.batches = batches
+        self.accumulates = batches > 1
         self._clock = clock
         self.grouping = monitor.grouping(session)
         self._beside_edges = monitor.attribution.seconds_beside_edges
@@ -403,6 +405,10 @@ class TrainingRun:
         if self._ended is not None:
             has_failed = self._in_step and outcome != "done"  # the one after
             counts["step"] = max(counts["first"], float(self._ended + has_failed))
+        # Several passes of one batch, such as those of a gradient penalty, may have had the same rows.
+        passes = sum("samples" in shape for shape in self._shapes)
+        if passes > self.batches * size_of(counts):
+            counts.pop("samples", None)
         return counts
 
     def _turn(self, kind: SpanKind) -> None:
