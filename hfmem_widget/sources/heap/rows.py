@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,6 @@ from typing import Any
 
 from hfmem_widget.sources.heap.model import ARROW, GRAPH, Holder, Kind, Segment
 from hfmem_widget.sources.heap.roots import Precedence
-from hfmem_widget.text import format_bytes
 
 MOST_ALSO = 4
 MOST_PARTS = 8
@@ -135,7 +133,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         bytes=sum(owner.bytes for owner in owners),
         tensors=sum(owner.items for owner in owners),
         shape=_shape_of(biggest.tensor),
-        dtype=_type_of(biggest),
+        dtype=biggest.dtype,
         graph_bytes=sum(owner.bytes for owner in through_graphs),
         graphs=len({id(owner.node) for owner in through_graphs}),
         also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
@@ -215,15 +213,6 @@ def _keys_text(keys: set[Any]) -> str:
         whole = numbers[-1] - numbers[0] + 1 == len(numbers)
         return f"{numbers[0]}..{numbers[-1]}" + ("" if whole else f", {len(numbers):,} of them")
     return f"{min(map(str, texts))}, \u2026 {len(keys):,} keys"
-
-
-def _type_of(arrival: Arrival) -> str:
-    """Return the type of a tensor's elements, and how much memory it keeps if it is a small part of that."""
-    with suppress(Exception):  # not a tensor
-        size = math.prod(_shape_of(arrival.tensor)) * arrival.tensor.dtype.itemsize
-        if 2 * size <= arrival.bytes:
-            return f"{arrival.dtype}, a view of {format_bytes(arrival.bytes)}"
-    return arrival.dtype
 
 
 def _shape_of(tensor: Any) -> tuple[int, ...]:

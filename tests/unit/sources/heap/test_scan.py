@@ -359,6 +359,24 @@ def test_a_search_from_a_debugger_leaves_the_functions_variables() -> None:
         sys.settrace(before)
 
 
+@pytest.mark.parametrize("as_arrays", [False, True])
+def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
+    """It stays until the last of them is gone, and their own elements are fewer."""
+    whole: Any = torch.zeros(8, 2**17)
+    if as_arrays:
+        whole = whole.numpy().copy()
+    found = scan(
+        {"rows": [whole[number, :4] for number in range(8)], "whole": [torch.zeros(2**18)]}
+    )
+
+    assert [(row.path, row.views, row.bytes) for row in found.rows] == [
+        ("rows[0..7]", 8, 2**22),
+        ("whole[0]", 0, 2**20),
+    ]
+    text = holders_bundle(found)["text/plain"]
+    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views · " in text
+
+
 def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
     """As any error does, although its class is asyncio's."""
 
@@ -377,29 +395,3 @@ def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() ->
     (path,) = paths(task=asyncio.run(cancelled()))
     assert path.startswith("task")
     assert path.endswith("held")
-
-
-def test_a_view_is_shown_with_the_memory_that_it_keeps() -> None:
-    """Its shape alone would not explain the bytes of the row."""
-    kept = [torch.zeros(64, 64, 512)[:, 0] for _ in range(3)]
-    (row,) = scan({"kept": kept}).rows
-    assert (row.bytes, row.shape) == (3 * 2**23, (64, 512))
-    assert row.dtype == "float32, a view of 8.00 MiB"
-
-
-@pytest.mark.parametrize("as_arrays", [False, True])
-def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
-    """It stays until the last of them is gone, and their own elements are fewer."""
-    whole: Any = torch.zeros(8, 2**17)
-    if as_arrays:
-        whole = whole.numpy().copy()
-    found = scan(
-        {"rows": [whole[number, :4] for number in range(8)], "whole": [torch.zeros(2**18)]}
-    )
-
-    assert [(row.path, row.views, row.bytes) for row in found.rows] == [
-        ("rows[0..7]", 8, 2**22),
-        ("whole[0]", 0, 2**20),
-    ]
-    text = holders_bundle(found)["text/plain"]
-    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views · " in text
