@@ -218,6 +218,14 @@ def test_the_sentence_on_a_static_cache_has_its_limit() -> None:
     assert "for at most 23 tokens" in kv_cache_text(session, session.spans[0])
 
 
+def test_a_static_cache_with_a_sliding_window_does_not_grow() -> None:
+    """It is allocated at once, for the window."""
+    session, look, *_ = generate(made(mistral), cache_implementation="static")
+
+    assert len(set(look.ours)) == 1
+    assert "allocated at once for at most 8 tokens" in kv_cache_text(session, session.spans[0])
+
+
 def test_a_cache_in_a_variable_counts_until_it_is_deleted() -> None:
     """Also in the next watch; nothing of ours keeps it."""
     model, kept = made(llama), DynamicCache()

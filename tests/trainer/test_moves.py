@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import pytest
@@ -475,28 +474,3 @@ def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: P
 
     with pytest.raises(OptionError, match="this evaluation or generation has no forecast"):
         hfmem_widget.fit(session)
-
-
-def use_liger(part: Any) -> None:
-    """Let the forward pass of a model, or of a part of it, be one of Liger's."""
-
-    def forward(one: Any, *args: Any, **given: Any) -> Any:
-        return type(one).forward(one, *args, **given)
-
-    forward.__module__ = "liger_kernel.transformers.model.llama"
-    part.forward = MethodType(forward, part)
-
-
-@pytest.mark.parametrize("part", ["", "model.norm"], ids=["of the model", "of a part"])
-def test_a_model_with_ligers_kernels_is_refused(tmp_path: Path, part: str) -> None:
-    """Its loss makes no logits, so that a dry run of the model's own code would claim too much."""
-    model = llama()
-    use_liger(model.get_submodule(part))
-    trainer = make_trainer(tmp_path, model=model, bf16=True, remove_unused_columns=False)
-    session = session_of(trainer)
-
-    refused = "LlamaForCausalLM runs Liger's kernels, whose memory no dry run shows"
-    assert session.recipe == {"refused": refused}
-    for subject in (session, model):
-        with pytest.raises(OptionError, match=refused):
-            hfmem_widget.fit(subject)

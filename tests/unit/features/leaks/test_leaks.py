@@ -12,6 +12,7 @@ import pytest
 
 from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.leaks import findings
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
 from hfmem_widget.session import DeviceSteps, Finding, Session, Span, StepGroup
@@ -410,3 +411,18 @@ def test_trends_are_those_that_are_kept(name: str) -> None:
         assert [*map(float, NUMBER.findall(one))] == pytest.approx(
             [*map(float, NUMBER.findall(other))], rel=1e-4, abs=1e-3
         ), other
+
+
+def test_a_limit_of_the_shells_is_reached_before_the_machine_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `ulimit -v`, the steps left are those until this process may map no more."""
+    stage = Stage("train", gpus=0)
+    with stage.span("cell", "train"):
+        for step in range(1, 41):
+            with stage.span("step", f"step {step}"):
+                stage.hold({"cpu": leaking(step) * MIB}, 0.2)
+    session = stage.finish()
+    monkeypatch.setattr(findings, "address_space", lambda: (8 * GIB, 8 * GIB - 1250 * MIB, ""))
+
+    assert leak_of(session).title.endswith("so far, full in about 100 steps.")

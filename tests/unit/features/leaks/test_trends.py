@@ -37,7 +37,7 @@ OF_REQUESTS: dict[str, tuple[int, str, Pieces]] = {
     "two hundred": (200, "", [REQUEST]),
     "with pauses": (30, "", [("request", 2, 0.1), ("", 0, 1.0)]),
     "after a warm-up": (1, "", [("", 40, 1.0), *[REQUEST] * 30]),
-    "of uneven length": (1, "", [("request", 2, seconds) for seconds in UNEVEN]),
+    "of uneven length": (1, "", [("request", 2.0, seconds) for seconds in UNEVEN]),
     "of which one kind grows": (30, "", [("answer", 0, 0.3), ("request", 2, 0.3), ("log", 0, 0.3)]),
     "around others that keep nothing": (
         *(30, "request", [("tokenize", 0, 0.2), ("embed", 0, 0.2), ("", 2, 0.2)]),
