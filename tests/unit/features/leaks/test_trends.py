@@ -31,6 +31,7 @@ Pieces = list[tuple[str, float, float]]
 REQUEST = ("request", 2.0, 0.5)
 CHANCE = random.Random(5)
 UNEVEN = [CHANCE.choice([0.1, 0.2, 1.5, 3.0]) for _ in range(40)]
+AROUND: Pieces = [("tokenize", 0, 0.2), ("embed", 0, 0.2), ("", 2, 0.2)]
 
 OF_REQUESTS: dict[str, tuple[int, str, Pieces]] = {
     "requests": (30, "", [REQUEST]),
@@ -39,9 +40,7 @@ OF_REQUESTS: dict[str, tuple[int, str, Pieces]] = {
     "after a warm-up": (1, "", [("", 40, 1.0), *[REQUEST] * 30]),
     "of uneven length": (1, "", [("request", 2.0, seconds) for seconds in UNEVEN]),
     "of which one kind grows": (30, "", [("answer", 0, 0.3), ("request", 2, 0.3), ("log", 0, 0.3)]),
-    "around others that keep nothing": (
-        *(30, "request", [("tokenize", 0, 0.2), ("embed", 0, 0.2), ("", 2, 0.2)]),
-    ),
+    "around others that keep nothing": (30, "request", AROUND),
     "within a bigger one": (10, "batch", [("load it", 0, 0.2), *[("request", 2, 0.2)] * 4]),
     "within a training": (1, "train", [REQUEST] * 30),
 }
