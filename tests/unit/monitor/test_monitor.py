@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,6 +16,7 @@ from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Recorder, Series, Span
+from tests.data.threads import on_threads
 from tests.fakes.source import FakeSource, spanned
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.unit.monitor.conftest import Bench, HandTicker
@@ -24,16 +24,10 @@ from tests.unit.monitor.conftest import Bench, HandTicker
 HEAP = "cpu/allocated"
 
 
-def test_nothing_is_polled_before_a_span_is_open(bench: Bench) -> None:
-    """A session alone starts no ticker."""
-    bench.monitor.begin(WatchOptions())
-
-    assert bench.tickers == []
-
-
-def test_polling_ends_with_the_last_span(bench: Bench) -> None:
-    """The ticker lives exactly as long as any span of any session."""
+def test_the_poller_runs_while_a_span_of_any_session_is_open(bench: Bench) -> None:
+    """A session alone starts no ticker, and one ticker serves the spans of all sessions."""
     one, two = bench.monitor.begin(WatchOptions()), bench.monitor.begin(WatchOptions())
+    assert bench.tickers == []
     first = bench.monitor.open_span(one, "cell")
     second = bench.monitor.open_span(two, "cell")
     bench.monitor.close_span(one, first.id)
@@ -139,8 +133,10 @@ def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
 
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
-    """`ledger=False` resets nothing and wraps nothing at the edges, where neighbours meet neither."""
+    """`ledger=False` resets nothing; a peak is then at least the highest of the edges."""
+    bench.allocator.free(bench.allocator.alloc(64 << 20))
     session, first = bench.watch("forward", ledger=False)
+    bench.allocator.free(bench.allocator.alloc(8 << 20))
     bench.allocator.alloc(1 << 20)
     second = bench.monitor.turn(session, first.id, "backward", "")
     bench.monitor.close_span(session, second.id)
@@ -247,24 +243,18 @@ def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
     assert math.isnan(float(session.timeline.high[0, session.index("cpu/cached") or 0]))
 
 
-def test_a_suspended_machine_is_noted(bench: Bench) -> None:
-    """When the wall clock runs ahead of the monotonic one, the session says so."""
+@pytest.mark.parametrize(
+    ("asleep", "reading"), [(3600.0, 0.0), (0.0, 5.0)], ids=["suspended", "a reading that hangs"]
+)
+def test_a_suspended_machine_is_noted(bench: Bench, asleep: float, reading: float) -> None:
+    """While it was suspended only the wall clock went on; during a long reading both clocks do."""
     session, _ = bench.watch()
     bench.pass_time(0.1)
-    bench.wall.advance(3600.0)
+    bench.wall.advance(asleep)
+    bench.host.meanwhile = lambda: (bench.clock.advance(reading), bench.wall.advance(reading))
     bench.pass_time(0.1)
 
-    assert any("suspended" in note for note in session.notes)
-
-
-def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
-    """Both clocks go on while a sample is taken, as when memory runs out; nothing was suspended."""
-    session, _ = bench.watch()
-    bench.pass_time(0.1)
-    bench.host.meanwhile = lambda: (bench.clock.advance(5.0), bench.wall.advance(5.0))
-    bench.pass_time(0.1)
-
-    assert not any("suspended" in note for note in session.notes)
+    assert any("suspended" in note for note in session.notes) is bool(asleep)
 
 
 def test_a_poller_that_dies_says_why_and_the_span_ends_as_usual(bench: Bench) -> None:
@@ -356,14 +346,12 @@ def test_devices_of_two_sources_are_one() -> None:
     The larger capacity counts: NVML's has the driver's reserve, which headroom takes off once.
     """
     torch = FakeSource([Device("cuda:0", "", "GPU-1", 4400.0)], [Series("cuda:0", "allocated")])
-    driver = FakeSource(
-        [
-            Device("cuda:0", "NVIDIA H200", "", 5000.0),
-            Device("cuda:10", "x"),
-            Device("cuda:2", "y"),
-        ],
-        [Series("cuda:0", "device_used")],
-    )
+    listed = [
+        Device("cuda:0", "NVIDIA H200", "", 5000.0),
+        Device("cuda:10", ""),
+        Device("cuda:2", ""),
+    ]
+    driver = FakeSource(listed, [Series("cuda:0", "device_used")])
     host = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")])
     sampler = Sampler([host, torch, driver])
     sampler.poll()
@@ -458,17 +446,17 @@ def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
 def test_unloading_notes_a_lower_user_peak(bench: Bench) -> None:
     """The user's own peak may read lower after a watch; otherwise nothing is noted."""
     bench.allocator.free(bench.allocator.alloc(32 << 20))
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.close_span(session, bench.monitor.open_span(session, "cell").id)
+    session, span = bench.watch()
+    bench.monitor.close_span(session, span.id)
 
     assert "cuda:0 32.0 MiB" in bench.monitor.shutdown()
+    assert not bench.allocator.installed
     assert Bench().monitor.shutdown() == ""
 
 
 def test_many_threads_lose_nothing(bench: Bench) -> None:
-    """Four threads make edges while a fifth reads: every span is entered, once."""
+    """Four threads open and close spans while a fifth reads: every span is entered, once."""
     session, _ = bench.watch(interval=60.0)
-    stop = threading.Event()
 
     def make() -> None:
         for _ in range(60):
@@ -476,17 +464,10 @@ def test_many_threads_lose_nothing(bench: Bench) -> None:
             bench.monitor.close_span(session, span.id)
 
     def read() -> None:
-        while not stop.is_set():
+        for _ in range(300):
             _ = session.spans
 
-    reader = threading.Thread(target=read)
-    makers = [threading.Thread(target=make) for _ in range(4)]
-    for thread in (reader, *makers):
-        thread.start()
-    for thread in makers:
-        thread.join()
-    stop.set()
-    reader.join()
+    on_threads(*[make] * 4, read)
     spans = session.spans
 
     assert len({span.id for span in spans}) == len(spans) == 241

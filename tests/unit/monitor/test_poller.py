@@ -147,35 +147,26 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     assert not poller.alive
 
 
-def test_the_schedule_is_absolute() -> None:
-    """A tick that takes time shortens the wait after it."""
+@pytest.mark.parametrize(
+    ("takes", "away", "interval", "delay", "missed"),
+    [
+        pytest.param(0.03, 0.07, 0.1, 0.07, 0, id="a tick that takes time shortens the wait"),
+        pytest.param(0.0, 0.55, 0.1, 0.05, 4, id="late ticks are skipped and counted"),
+        pytest.param(0.0, 0.1, 0.4, 0.4, 0, id="a new interval counts from the next wait on"),
+    ],
+)
+def test_the_schedule_is_absolute(
+    takes: float, away: float, interval: float, delay: float, missed: int
+) -> None:
+    """The next tick is due a whole number of intervals after the first."""
     clock = FakeClock()
-    ticker = Ticker(lambda: clock.advance(0.03), 0.1, clock=clock)
-
-    assert ticker.step() == pytest.approx(0.07)
-
-
-def test_late_ticks_are_skipped_and_counted() -> None:
-    """After half a second away, the ticks that were due are not made up for."""
-    clock = FakeClock()
-    ticker = Ticker(lambda: None, 0.1, clock=clock)
+    ticker = Ticker(lambda: clock.advance(takes), 0.1, clock=clock)
     ticker.step()
-    clock.advance(0.55)
-    delay = ticker.step()
+    ticker.interval = interval
+    clock.advance(away)
 
-    assert ticker.missed == 4
-    assert delay == pytest.approx(0.05)
-
-
-def test_an_interval_may_change_while_it_runs() -> None:
-    """The wait after a change follows the new interval."""
-    clock = FakeClock()
-    ticker = Ticker(lambda: None, 0.1, clock=clock)
-    ticker.step()
-    ticker.interval = 0.4
-    clock.advance(0.1)
-
-    assert ticker.step() == pytest.approx(0.4)
+    assert ticker.step() == pytest.approx(delay)
+    assert ticker.missed == missed
 
 
 def test_an_error_ends_the_thread_and_is_kept() -> None:

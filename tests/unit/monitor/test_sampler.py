@@ -62,12 +62,11 @@ def test_a_device_that_its_source_has_not_seen_comes_in_by_reading(
 
 
 def test_columns_stay_where_they_are_when_an_earlier_source_grows(
-    torch: FakeSource, host: FakeSource, clock: FakeClock
+    torch: FakeSource, host: FakeSource
 ) -> None:
     """New series stand at the end of the row, whichever source they are from."""
-    later = torch.series
-    torch.series, torch.values = (), []
-    sampler = Sampler([torch, host], clock=clock)
+    later, torch.series, torch.values = torch.series, (), []
+    sampler = Sampler([torch, host])
     before = sampler.poll()
     torch.series, torch.values = later, [1.0, 2.0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,24 +42,6 @@ def test_models_one_level_deep_are_found() -> None:
     modules, _ = subjects.all()
 
     assert set(map(id, modules)) == set(map(id, three))
-
-
-def test_no_property_is_touched() -> None:
-    """Looking runs none of the user's code: neither properties, nor `__getattr__`, nor `__class__`."""
-
-    class Touchy:
-        @property
-        def model(self) -> Any:
-            raise AssertionError
-
-        def __getattr__(self, name: str) -> Any:
-            raise AssertionError(name)
-
-        @property  # type: ignore[misc]  # a proxy that would load what it stands for
-        def __class__(self) -> Any:
-            raise AssertionError
-
-    assert Subjects(lambda: {"touchy": Touchy()}).all() == ([], [])
 
 
 def test_nothing_is_kept_alive() -> None:
@@ -124,8 +106,20 @@ def test_a_wrapped_optimizer_is_the_one_within() -> None:
     assert Subjects(lambda: {"wrapper": wrapper, "inner": optimizer}).all() == ([], [optimizer])
 
 
-def test_neither_iteration_nor_fields_of_a_proxy_run() -> None:
-    """A list that loads when it is iterated, and a proxy whose fields are another's, are left alone."""
+def test_no_code_of_a_variable_is_run() -> None:
+    """No property, no `__getattr__`, no `__class__`, no iteration that loads, no fields of a proxy."""
+
+    class Touchy:
+        @property
+        def model(self) -> Any:
+            raise AssertionError
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+        @property  # type: ignore[misc]  # a proxy that would load what it stands for
+        def __class__(self) -> Any:
+            raise AssertionError
 
     class Loads(list[object]):
         def __iter__(self) -> Iterator[object]:
@@ -137,33 +131,21 @@ def test_neither_iteration_nor_fields_of_a_proxy_run() -> None:
             raise RuntimeError
 
     one = model()
-    subjects = Subjects(lambda: {"list": Loads([one]), "proxy": Proxy()})
+    subjects = Subjects(lambda: {"touchy": Touchy(), "list": Loads([one]), "proxy": Proxy()})
 
     assert subjects.all() == ([one], [])
 
 
-def test_large_variables_are_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of tokenised texts, and of a large dict, the first elements are looked at, by their types alone."""
-    lengths: list[int] = []
-    asked: list[object] = []
-    among, is_subject = module._subjects_among, module._is_subject
+@pytest.mark.parametrize("make", [list, lambda values: dict(enumerate(values))])
+@pytest.mark.parametrize(("place", "is_found"), [(255, True), (256, False)])
+def test_of_a_large_variable_the_first_elements_are_searched(
+    make: Callable[[list[Any]], Any], place: int, *, is_found: bool
+) -> None:
+    """Such as of tokenised texts, in a list or a dict."""
+    one, values = model(), [0] * 100_000
+    values[place] = one
 
-    def seen(values: Sequence[object]) -> Iterator[object]:
-        lengths.append(len(values))
-        return among(values)
-
-    def ask(value: object) -> bool:
-        asked.append(value)
-        return is_subject(value)
-
-    monkeypatch.setattr(module, "_subjects_among", seen)
-    monkeypatch.setattr(module, "_is_subject", ask)
-    texts = [[1] * 1000 for _ in range(1000)]
-    large = dict.fromkeys(range(100_000), 0)
-
-    assert Subjects(lambda: {"texts": texts, "large": large}).all() == ([], [])
-    assert asked == []
-    assert lengths == [256] * (1 + 256 + 1)
+    assert Subjects(lambda: {"large": make(values)}).all() == ([one] * is_found, [])
 
 
 def test_the_class_of_models_is_looked_up_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
