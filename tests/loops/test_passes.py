@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,22 +10,20 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import forwards, models
+from hfmem_widget.drivers.training import forwards
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.phases import phase_rows
-from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
+from tests.data.loops import STEP, adam, batches, model_of, outlined, usual
 from tests.data.threads import on_threads
 
 
 @pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have each pass and each step told by itself, however busy the machine is."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "SHARE", 1e9)
+def nothing_left(one_by_one: None) -> Iterator[None]:
+    """Leave no pass open and no hook on a model."""
     yield
     assert not process_state(forwards.ActivePasses)
     assert not process_state(Hooked).hooks, "hooks were left on a model"
@@ -60,6 +57,11 @@ class Tree(torch.nn.Module):  # type: ignore[misc]
         return self.join(torch.cat([self(values, depth - 1), self(values, depth - 1)], 1))
 
 
+def with_no_gradients(model: Any, batch: Any) -> Any:
+    with torch.no_grad():
+        return model(batch)
+
+
 def images() -> list[Any]:
     torch.manual_seed(0)
     return [torch.randn(2, 3, 16, 16) for _ in range(3)]
@@ -67,10 +69,8 @@ def images() -> list[Any]:
 
 def evaluated(make: Callable[[], Any]) -> list[Any]:
     torch.manual_seed(0)
-    model = make()
-    model.eval()
-    with torch.no_grad():
-        return [model(batch) for batch in images()]
+    model = make().eval()
+    return [with_no_gradients(model, batch) for batch in images()]
 
 
 def predicted() -> list[Any]:
@@ -78,10 +78,7 @@ def predicted() -> list[Any]:
     torch.manual_seed(0)
     model = Cnn().eval()
 
-    def predict(batch: Any) -> Any:
-        return model(batch).softmax(-1)
-
-    decorated = torch.inference_mode()(predict)
+    decorated = torch.inference_mode()(lambda batch: model(batch).softmax(-1))
     return [decorated(batch) for batch in images()]
 
 
@@ -89,12 +86,7 @@ def trained_and_evaluated() -> list[Any]:
     model, scores = model_of(8, 8, 1), []
     optimizer = adam(model)
     for _ in range(2):
-        model.train()
-        for batch in batches(1):
-            loss = loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        usual(model.train(), optimizer.step, optimizer.zero_grad, count=1)
         model.eval()
         with torch.no_grad():
             scores += [model(batch) for batch in batches(2)]
@@ -103,17 +95,15 @@ def trained_and_evaluated() -> list[Any]:
 
 def distilled() -> list[Any]:
     """Ask a teacher without gradients beside the steps of a student."""
-    teacher, student, losses = model_of(8, 1).eval(), model_of(8, 8, 1), []
+    teacher, student = model_of(8, 1).eval(), model_of(8, 8, 1)
     optimizer = adam(student)
-    for batch in batches(2):
-        with torch.no_grad():
-            wanted = teacher(batch)
-        loss = (student(batch) - wanted).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return losses
+
+    def loss_of_batch(batch: Any) -> Any:
+        wanted = with_no_gradients(teacher, batch)
+        return (student(batch) - wanted).square().mean()
+
+    losses = usual(student, optimizer.step, optimizer.zero_grad, loss_of_batch=loss_of_batch)
+    return [torch.tensor(loss) for loss in losses]
 
 
 def ensemble() -> list[Any]:
@@ -149,11 +139,6 @@ LOOPS: dict[str, tuple[Callable[[], list[Any]], str]] = {
 }
 
 
-def with_no_gradients(model: Any, batch: Any) -> Any:
-    with torch.no_grad():
-        return model(batch)
-
-
 def passes_of(session: Session) -> list[Span]:
     return [span for span in session.spans if span.kind == "forward" and span.name]
 
@@ -185,8 +170,7 @@ def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
     """Of one that no variable of the notebook holds."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
-        with torch.no_grad():
-            model(images()[0])
+        with_no_gradients(model, images()[0])
 
     assert session.latest("cpu/weights") == sum(one.nbytes for one in model.parameters())
     assert session.index("cpu/unattributed") is not None
@@ -277,20 +261,6 @@ def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
     kinds = Counter(span.kind for span in session.spans)
 
     assert kinds == {"block": 2, "evaluate": 1, "forward": 1}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_model_is_copied_and_compiled_as_ever() -> None:
-    """Nothing of ours goes with it."""
-    with hfmem_widget.watch(quiet=True):
-        model = Cnn().eval()
-        twin = copy.deepcopy(model)
-        traced = torch.jit.trace(model, images()[0]).eval()
-        with torch.no_grad():
-            same = torch.allclose(traced(images()[0]), model(images()[0]))
-
-    assert same
-    assert not twin._forward_hooks
 
 
 def test_models_that_come_and_go_leave_nothing() -> None:

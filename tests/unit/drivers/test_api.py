@@ -131,6 +131,7 @@ def test_everything_can_be_read_once() -> None:
 
     assert not session.running
     assert session.latest("cpu/allocated") > 0
+    assert session.latest("cpu/reserved") > 0
     assert session.anatomy("now", "cpu").allocated == session.latest("cpu/allocated")
     assert running_monitor() is None
 

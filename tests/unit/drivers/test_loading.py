@@ -83,12 +83,18 @@ def files(tmp_path: Path) -> list[str]:
     return paths
 
 
-def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
-    """Return the session of a watch in which a model was loaded from files."""
+def followed_model(load: Load = lambda file: file, *, threads: bool = False) -> Any:
+    """Return the class of a model whose loads are followed."""
     module = modeling(load, threads=threads)
     follow(module)
+    return module.PreTrainedModel
+
+
+def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
+    """Return the session of a watch in which a model was loaded from files."""
+    model = followed_model(load, threads=threads)
     with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
     return session
 
 
@@ -108,12 +114,11 @@ def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
 
 
 def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
-    """So whoever looks on sees how far it is."""
+    """The open spans say how far a load is."""
     seen = []
-    module = modeling(lambda _file: seen.append([one.label for one in session.open_spans]))
-    follow(module)
+    model = followed_model(lambda _: seen.append([one.label for one in session.open_spans]))
     with hfmem_widget.watch("all", quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert seen == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
 
@@ -156,10 +161,9 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
         if file == files[1]:
             raise error
 
-    module = modeling(load)
-    follow(module)
+    model = followed_model(load)
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(type(error)) as raised:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert raised.value is error
     assert [(label, how) for _, label, how, _ in told(session)] == [
@@ -171,16 +175,11 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
 
 def test_one_may_load_another(files: list[str]) -> None:
     """As a model made of models does: each has its own shards."""
-    inner = modeling()
-    module = modeling(lambda file: inner.PreTrainedModel.from_pretrained([file] * 1 + files[:1]))
-    follow(module)
-    follow(inner)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files[1:])
-
-    labels = [label for _, label, *_ in told(session)]
+    inner = followed_model()
+    session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
     within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
-    assert labels == [
+
+    assert [label for _, label, *_ in told(session)] == [
         "load PreTrainedModel",
         *("shard 1 of 2", *within),
         *("shard 2 of 2", *within),
@@ -189,9 +188,7 @@ def test_one_may_load_another(files: list[str]) -> None:
 
 def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
     """A class may be called anything."""
-    module = modeling()
-    follow(module)
-    hostile: Any = type("A\u202e\n<b>$x$", (module.PreTrainedModel,), {})
+    hostile: Any = type("A\u202e\n<b>$x$", (followed_model(),), {})
     with hfmem_widget.watch(quiet=True) as session:
         hostile.from_pretrained(files[:1])
 
@@ -201,10 +198,8 @@ def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
 def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is watched, a call only asks whether something is."""
     monkeypatch.setattr(loading, "Load", None)
-    module = modeling()
-    follow(module)
 
-    assert module.PreTrainedModel.from_pretrained(files) is not None
+    assert followed_model().from_pretrained(files) is not None
 
 
 def test_a_watch_that_ends_meanwhile_is_left_alone(
@@ -212,10 +207,11 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
 ) -> None:
     """The model is loaded, and nothing is said."""
     watch = hfmem_widget.watch(quiet=True)
-    module = modeling(lambda file: watch.__exit__(None, None, None) if file == files[1] else None)
-    follow(module)
+    model = followed_model(
+        lambda file: watch.__exit__(None, None, None) if file == files[1] else None
+    )
     with watch as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert not session.running
     assert capsys.readouterr().err == ""
@@ -225,13 +221,11 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is said in one line, whatever is to come, and the model is loaded."""
-    module = modeling()
-    follow(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
-        loaded = module.PreTrainedModel.from_pretrained(files)
+    monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
+    seen: list[str] = []
+    session = loaded(files, seen.append)
 
-    assert loaded is not None
+    assert seen == files
     assert capsys.readouterr().err.count("broken") == 1
     assert all(one.stop is not None for one in session.spans)
 
@@ -268,51 +262,40 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[str]:
-    """Return two shards: a and b of 400 and 40 bytes, and c of 2."""
+    """Return two files: a and b of 400 and 40 bytes, and c of 2."""
     made = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
     save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, made[0], metadata={"format": "pt"})
     save_file({"c": torch.zeros(1, dtype=torch.float16)}, made[1])
     return made
 
 
-def test_a_file_is_completed_with_the_last_of_its_tensors(paths: list[str]) -> None:
-    """Whatever the order; a tensor is in the model when the next one goes in."""
+@pytest.mark.parametrize(
+    ("wanted", "placed", "told"),
+    [
+        pytest.param(
+            *("abc", ["b", "c", "a", ""], [[], [(40, False)], [(2, True)], [(400, True)]]),
+            id="one by one",
+        ),
+        pytest.param(
+            *("abc", ["abc", ""], [[], [(400, False), (40, True), (2, True)]]),
+            id="together, as experts' weights, which become one",
+        ),
+        pytest.param(
+            "a", ["a", ""], [[], [(400, True)]], id="without what the model does not take"
+        ),
+        pytest.param("ax", ["a", "ax", ""], [[], [(400, True)], []], id="twice, and of no file"),
+    ],
+)
+def test_a_file_is_completed_with_the_last_of_its_tensors(
+    paths: list[str], wanted: str, placed: list[str], told: list[list[tuple[int, bool]]]
+) -> None:
+    """A tensor is in the model when the next one goes in, and counts once; a file without any is left out."""
     shards = Shards(paths)
-    for name in "abc":
+    for name in wanted:
         shards.collect(name)
-    steps = [list(shards.place(names)) for names in ("b", "c", "a", "")]
 
-    assert steps == [[], [(40, False)], [(2, True)], [(400, True)]]
-
-
-def test_tensors_that_go_in_together_are_there_together(paths: list[str]) -> None:
-    """As experts' weights do, which become one."""
-    shards = Shards(paths)
-    for name in "abc":
-        shards.collect(name)
-    list(shards.place("abc"))
-
-    assert list(shards.place(())) == [(400, False), (40, True), (2, True)]
-
-
-def test_what_the_model_does_not_take_is_not_waited_for(paths: list[str]) -> None:
-    """A file is completed without it, and one with nothing else is not wanted at all."""
-    shards = Shards(paths)
-    shards.collect("a")
-    list(shards.place("a"))
-
-    assert shards.wanted == 1
-    assert list(shards.place(())) == [(400, True)]
-
-
-def test_a_tensor_counts_once(paths: list[str]) -> None:
-    """Though it is put in twice, and a tensor of no file not at all."""
-    shards = Shards(paths)
-    shards.collect("a")
-    shards.collect("elsewhere")
-    found = [*shards.place("a"), *shards.place(["a", "elsewhere"]), *shards.place(())]
-
-    assert found == [(400, True)]
+    assert [list(shards.place(names)) for names in placed] == told
+    assert shards.wanted == (2 if "c" in wanted else 1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hfmem_widget.sources import Source
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.nvml_source import HOST_NAMESPACE, make_proc
@@ -27,6 +28,12 @@ def value(source: AllocatorSource, key: str) -> float:
     """Return one series' value, read now."""
     values = source.read(0.0)
     return values[[series.key for series in source.series].index(key)]
+
+
+def by_metric(source: Source, now: float = 0.0) -> dict[str, float]:
+    """Return all values of a source by metric, as read at `now` seconds."""
+    values = source.read(now)
+    return dict(zip((series.metric for series in source.series), values, strict=True))
 
 
 def pass_on(raw: Any, device: int) -> Any:

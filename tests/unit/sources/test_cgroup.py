@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.session.model import same
-from hfmem_widget.sources.procfs import find_cgroup
+from hfmem_widget.sources.procfs import LinuxMemory, find_cgroup
 
 MACHINE = 64 * 2.0**30
 LIMIT = 8 * 2**30
@@ -112,3 +112,16 @@ def test_what_is_in_use_is_without_page_cache(
     assert found.now() == (500, 500, 50, 70)
     (machine.mount / path / "memory.stat").unlink()
     assert same(found.now(), (1000, math.nan, math.nan, math.nan))
+
+
+def test_a_group_may_have_less_left_than_its_limit_allows(machine: Machine) -> None:
+    """Where the machine itself is nearly full, no more is free than it has."""
+    machine.member("0::/")
+    machine.group("", memory__max=600 * 1024, memory__current=200 * 1024)
+    sizes = "MemTotal: 1000 kB\nMemFree: 50 kB\nMemAvailable: 100 kB\nShmem: 30 kB\n"
+    (machine.proc / "meminfo").write_text(sizes)
+
+    assert LinuxMemory(machine.proc, machine.mount).machine().in_use == 500 * 1024
+    machine.group("", memory__max="max")
+    found = LinuxMemory(machine.proc, machine.mount).machine()
+    assert found[:3] == (900 * 1024, 50 * 1024, 30 * 1024)

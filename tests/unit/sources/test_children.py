@@ -15,6 +15,7 @@ import pytest
 from hfmem_widget.sources import children
 from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
 from hfmem_widget.sources.procfs import LinuxMemory
+from tests.unit.sources.conftest import by_metric
 from tests.unit.sources.test_procfs import add
 
 MB = 10**6
@@ -46,12 +47,6 @@ class Fake(children.PsutilProcesses):
         return ChildSource(self, cpu=lambda: self.cpu)
 
 
-def values(source: ChildSource, now: float) -> dict[str, float]:
-    """Return what is read by metric."""
-    read = source.read(now)
-    return dict(zip((one.metric for one in source.series), read, strict=True))
-
-
 def process(
     proc: Path, pid: int, parent: int, pss: int, *, shared: int = 0, name: str = "python"
 ) -> int:
@@ -76,7 +71,7 @@ def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
     process(tmp_path, 13, loader[0], 40, name="ffmpeg")
     process(tmp_path, 14, 1, 5000, name=WORKER)
 
-    assert values(ChildSource(LinuxProcesses(tmp_path)), 0.0) == {
+    assert by_metric(ChildSource(LinuxProcesses(tmp_path)), 0.0) == {
         "children": 640 * KB,
         "child_processes": 3,
         "data_workers": 2,
@@ -93,7 +88,7 @@ def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
         (tmp_path / str(pid) / "statm").write_text("900 500 200 1 0 5 0")
     source = ChildSource(LinuxProcesses(tmp_path))
 
-    assert values(source, 0.0)["children"] == 2 * 300 * os.sysconf("SC_PAGE_SIZE")
+    assert by_metric(source, 0.0)["children"] == 2 * 300 * os.sysconf("SC_PAGE_SIZE")
     assert "resident" in source.series[0].label
     assert len(source.notes) == 1
 
@@ -109,7 +104,7 @@ def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str)
             (tmp_path / str(pid) / name).unlink()
     source = ChildSource(LinuxProcesses(tmp_path))
 
-    assert values(source, 0.0) == {}
+    assert by_metric(source, 0.0) == {}
     assert not source.notes
 
 
@@ -121,7 +116,7 @@ def test_without_children_nothing_is_listed(
     processes = LinuxProcesses(tmp_path / "missing")
 
     assert list(processes.pids()) == []
-    assert values(ChildSource(processes), 0.0) == {}
+    assert by_metric(ChildSource(processes), 0.0) == {}
 
 
 @linux
@@ -164,7 +159,7 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
     """As on macOS and Windows, and a note says so; once it has ended, waited for or not, it has nothing."""
     processes = children.PsutilProcesses()
     source = ChildSource(processes)
-    read = values(source, 0.0)
+    read = by_metric(source, 0.0)
 
     assert child.pid in processes.pids()
     assert read["children"] > 60 * MB
@@ -184,23 +179,23 @@ def test_there_are_no_series_before_there_is_a_child() -> None:
     """They come with the first one, and stay at nothing once it has ended."""
     fake = Fake({})
     source = fake.source()
-    assert values(source, 0.0) == {}
+    assert by_metric(source, 0.0) == {}
     fake.now[7] = Held(10.0, 4.0)
-    assert values(source, 0.5) == {}
-    assert values(source, 1.0)["children"] == 10
+    assert by_metric(source, 0.5) == {}
+    assert by_metric(source, 1.0)["children"] == 10
     fake.now.clear()
 
-    assert set(values(source, 2.0).values()) == {0.0}
+    assert set(by_metric(source, 2.0).values()) == {0.0}
 
 
 def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None:
     """Also between two looks for children: a cell right after has no workers of the one before it."""
     fake = Fake({7: Held(10.0, name=WORKER), 8: Held(5.0)})
     source = fake.source()
-    assert values(source, 1.0)["children"] == 15
+    assert by_metric(source, 1.0)["children"] == 15
     del fake.now[7]
 
-    told = values(source, 1.1)
+    told = by_metric(source, 1.1)
     assert (told["children"], told["child_processes"], told["data_workers"]) == (5, 1, 0)
 
 
@@ -209,7 +204,7 @@ def test_reading_takes_a_hundredth_of_the_time() -> None:
     fake = Fake({pid: Held(10.0) for pid in range(4)}, seconds=0.1)
     source = fake.source()
     ticks = [tick / 10 for tick in range(2000)]
-    first_whole = next(now for now in ticks if values(source, now)["children"] == 40)
+    first_whole = next(now for now in ticks if by_metric(source, now)["children"] == 40)
     for now in ticks[ticks.index(first_whole) + 1 :]:
         source.read(now)
 
@@ -227,11 +222,11 @@ def test_a_sum_is_not_known_before_all_are_read() -> None:
     source.read(0.0)
     fake.now[2] = Held(5.0)
     fake.now[3] = Held(5.0)
-    first = values(source, 2.0)
+    first = by_metric(source, 2.0)
 
     assert math.isnan(first["children"])
     assert fake.read == [1, 2]
-    assert values(source, 2.3)["children"] == 20
+    assert by_metric(source, 2.3)["children"] == 20
 
 
 def test_so_many_at_most_are_counted() -> None:
@@ -239,5 +234,5 @@ def test_so_many_at_most_are_counted() -> None:
     fake = Fake({pid: Held(1.0) for pid in range(MOST + 5)})
     source = fake.source()
 
-    assert values(source, 0.0)["child_processes"] == MOST
+    assert by_metric(source, 0.0)["child_processes"] == MOST
     assert len(source.notes) == 1

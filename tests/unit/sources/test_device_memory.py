@@ -15,6 +15,7 @@ from hfmem_widget.sources.procfs import ProcessIds
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.accelerators import GIB, AmdSmi, rocm, with_amd_smi
 from tests.fakes.torch_cuda import FakeAllocator
+from tests.unit.sources.conftest import by_metric
 
 HERE = ProcessIds(frozenset({os.getpid()}), all_visible=True)
 
@@ -31,9 +32,7 @@ class Machine:
 
     def read(self, now: float) -> dict[str, float]:
         """Return what the source reads at some second, by the metric."""
-        values = self.source.read(now)
-        metrics = [series.metric for series in self.source.series]
-        return dict(zip(metrics, values, strict=True))
+        return by_metric(self.source, now)
 
 
 def test_processes_are_asked_again_once_the_use_has_changed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -90,16 +91,8 @@ class Library:
     def __init__(self, *entries: int) -> None:
         self._tables = [table(count) for count in entries]
         for (name, size), words in zip(libraries._TABLES, self._tables, strict=True):
-            setattr(self, name, _Function(ctypes.addressof(words)))
-            setattr(self, size, _Function(32 * MIB))
-
-
-class _Function:
-    def __init__(self, value: int) -> None:
-        self._value = value
-
-    def __call__(self) -> int:
-        return self._value
+            setattr(self, name, Mock(return_value=ctypes.addressof(words)))
+            setattr(self, size, Mock(return_value=32 * MIB))
 
 
 def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:

@@ -420,49 +420,38 @@ GPUS = ("GPU-aaa0", "GPU-aaa1", "GPU-bbb2", "GPU-ccc3")
 INSTANCES = ("MIG-one", "MIG-two", "MIG-GPU-aaa0/1/0")
 
 
+SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
+    (0, 1, 2, 3): (None,),
+    (): (
+        *("", "NoDevFiles", "-1", "2,2", "0,7,7", "99999999999999999999999"),
+        *("GPU-aaa", "GPU-b,GPU-b", "GPU-b,GPU-bbb", "gpu-bbb2", "MIG-none"),
+    ),
+    (0,): ("0", "0,-1,1", "0,7,1", "0,,1", "0,GPU-bbb2"),
+    (1, 0): ("1,0",),
+    (2, 3): (" 2 , 3 ",),
+    (1, 2): ("1gpu2,2x",),
+    (2,): (
+        *("+2", "GPU-bbb2", "GPU-b", "GPU-b,GPU-aaa,GPU-c", "GPU-b,GPU-none,GPU-c", "GPU-b,0"),
+        *("GPU-b, GPU-c", "MIG-GPU-aaa0/1/0"),
+    ),
+    (3, 2): ("GPU-c,GPU-b",),
+    (1,): ("MIG-two", "MIG-two,MIG-one"),
+}
+"""The devices that CUDA shows, and the values of `CUDA_VISIBLE_DEVICES` by which it shows these."""
+
+
 @pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, (0, 1, 2, 3)),
-        ("", ()),
-        ("NoDevFiles", ()),
-        ("-1", ()),
-        ("0", (0,)),
-        ("1,0", (1, 0)),
-        (" 2 , 3 ", (2, 3)),
-        ("+2", (2,)),
-        ("1gpu2,2x", (1, 2)),
-        ("2,2", ()),
-        ("0,7,7", ()),
-        ("0,-1,1", (0,)),
-        ("0,7,1", (0,)),
-        ("0,,1", (0,)),
-        ("0,GPU-bbb2", (0,)),
-        ("99999999999999999999999", ()),
-        ("GPU-bbb2", (2,)),
-        ("GPU-b", (2,)),
-        ("GPU-c,GPU-b", (3, 2)),
-        ("GPU-aaa", ()),
-        ("GPU-b,GPU-aaa,GPU-c", (2,)),
-        ("GPU-b,GPU-none,GPU-c", (2,)),
-        ("GPU-b,0", (2,)),
-        ("GPU-b, GPU-c", (2,)),
-        ("GPU-b,GPU-b", ()),
-        ("GPU-b,GPU-bbb", ()),
-        ("gpu-bbb2", ()),
-        ("MIG-two", (1,)),
-        ("MIG-two,MIG-one", (1,)),
-        ("MIG-GPU-aaa0/1/0", (2,)),
-        ("MIG-none", ()),
-    ],
+    ("value", "expected"), [(value, shown) for shown, values in SHOWN.items() for value in values]
 )
-def test_it_shows_what_cuda_shows(value: str | None, expected: tuple[int, ...]) -> None:
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+    value: str | None, expected: tuple[int, ...]
+) -> None:
     """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats.
 
-    Of MIG instances one, the first that is named, under its new or its old kind of name.
+    Of MIG instances the first that is named, under its new or its old kind of name.
     """
-    shown = INSTANCES if (value or "").startswith("MIG-") else GPUS
-    assert visible(value, shown) == expected
+    known = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, known) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])

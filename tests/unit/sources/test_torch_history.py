@@ -151,18 +151,13 @@ def test_a_forked_child_does_not_record(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.calls == []
 
 
-def test_cuda_malloc_async_is_said_to_keep_no_history() -> None:
-    """And it is not asked."""
-    torch = FakeTorch(backend="cudaMallocAsync")
-    assert "cudaMallocAsync" in begun(torch).obstacle
-    assert torch.calls == []
-
-
-def test_an_allocator_that_refuses_costs_a_sentence() -> None:
-    """As a pluggable one may."""
-    torch = FakeTorch()
-    torch.cuda.memory._record_memory_history = Mock(side_effect=RuntimeError("not supported"))
-    assert "not supported" in begun(torch).obstacle
+@pytest.mark.parametrize("word", ["cudaMallocAsync", "not supported"])
+def test_an_allocator_without_a_history_costs_a_sentence(word: str) -> None:
+    """CUDA's own allocator is not asked; a pluggable one may refuse."""
+    torch = FakeTorch(backend=word)
+    torch.cuda.memory._record_memory_history = Mock(side_effect=RuntimeError(word))
+    assert word in begun(torch).obstacle
+    assert torch.cuda.memory._record_memory_history.called is (word == "not supported")
 
 
 def test_a_torch_that_is_being_imported_is_left_to_it() -> None:

@@ -6,7 +6,6 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -14,9 +13,18 @@ import hfmem_widget
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
-from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
-from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
+from tests.data.loops import (
+    LOOPS,
+    STEP,
+    adam,
+    batches,
+    cleared_last,
+    loss_of,
+    model_of,
+    outlined,
+    usual,
+)
 from tests.data.threads import on_threads
 
 torch = pytest.importorskip("torch")
@@ -32,20 +40,12 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
-    """With no word from the user."""
-    with hfmem_widget.watch(quiet=True) as session:
-        loop()
-
-    assert outlined(session) == LOOPS[loop].strip()
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_followed_loop_has_the_same_losses(loop: Callable[[], list[float]]) -> None:
-    """Bit for bit."""
+    """With no word from the user; its losses are bit for bit those of the bare loop."""
     bare = loop()
-    with hfmem_widget.watch(quiet=True):
+    with hfmem_widget.watch(quiet=True) as session:
         watched = loop()
 
+    assert outlined(session) == LOOPS[loop].strip()
     assert watched == bare
 
 
@@ -53,41 +53,30 @@ def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
     """A notebook makes model and optimizer in one cell and trains in the next."""
     model = model_of(8, 8, 1)
     optimizer = adam(model)
-    session_of: dict[str, Any] = {"model": model, "optimizer": optimizer}
-    assert running_monitor() is None
-    watch = hfmem_widget.watch(model, optimizer, quiet=True)
-    with watch as session:
-        for batch in batches():
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        usual(model, optimizer.step, optimizer.zero_grad)
 
-    assert session_of
     assert outlined(session) == f"{STEP} {STEP}"
     assert [group.samples for group in session.steps] == [4.0, 4.0]
 
 
 def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
     """No hook and no function of ours is left, and the model is not kept."""
-    names = {
-        torch.autograd: ("backward",),
-        torch.optim.Optimizer: ("__init__", "zero_grad"),
-        torch.nn.Module: ("zero_grad", "named_parameters", "__getstate__"),
-    }
-    usual = {(owner, name): getattr(owner, name, None) for owner in names for name in names[owner]}
+    places = [
+        (torch.autograd, "backward"),
+        *((torch.optim.Optimizer, name) for name in ("__init__", "zero_grad")),
+        *((torch.nn.Module, name) for name in ("zero_grad", "named_parameters", "__getstate__")),
+    ]
+    before = [getattr(owner, name, None) for owner, name in places]
     model = model_of(8, 8, 1)
     optimizer = adam(model)
     with hfmem_widget.watch(quiet=True):
-        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
-        optimizer.step()
-        optimizer.zero_grad()
+        usual(model, optimizer.step, optimizer.zero_grad, count=1)
         loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
         assert model._forward_pre_hooks
     kept = weakref.ref(model)
 
-    assert {
-        (owner, name): getattr(owner, name, None) for owner in names for name in names[owner]
-    } == usual
+    assert [getattr(owner, name, None) for owner, name in places] == before
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
     del model, optimizer
@@ -150,20 +139,13 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
 
 def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Session:
     """Return the session of a loop of 20 steps whose groups last so many seconds."""
-    for name, value in {
-        "ALLOWANCE": 0.0,
-        "SHARE": 1e-9,
-        "LEAST_GROUP": least,
-        "MOST_GROUP": most,
-    }.items():
+    limits = {"ALLOWANCE": 0.0, "SHARE": 1e-9, "LEAST_GROUP": least, "MOST_GROUP": most}
+    for name, value in limits.items():
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)
-        for batch in batches(20):
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        usual(model, optimizer.step, optimizer.zero_grad, count=20)
     return session
 
 
