@@ -15,12 +15,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.session import Session
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined, usual
-
-torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 

@@ -151,15 +151,6 @@ def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Mo
     assert session.value(before, "cpu/optimizer") >= states
 
 
-@pytest.mark.parametrize("devices", ["cpu", ["cpu"], None])
-def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> None:
-    """A text is one device and not its letters; None is all."""
-    with hfmem_widget.watch(quiet=True, devices=devices) as session:
-        pass
-
-    assert "cpu" in [device.key for device in session.devices]
-
-
 def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
     """A model that was deleted since the last watch is not in the next one, whatever counting took."""
     model = torch.nn.Bilinear(3, 3, 3)

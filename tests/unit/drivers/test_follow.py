@@ -428,7 +428,6 @@ def test_the_highest_the_median_and_the_lowest_peak_are_logged(tmp_path: Path) -
 
 def test_before_a_rank_has_a_peak_nothing_is_logged(tmp_path: Path) -> None:
     """A directory in which nobody has written yet."""
-    run = SimulatedRun(Script(world=4), ranks=())
-    run.write(tmp_path / "run", 0.0)
+    SimulatedRun(Script(world=4), ranks=()).write(tmp_path / "run", 0.0)
 
     assert figures_of(followed(tmp_path)) == {}

@@ -81,10 +81,7 @@ def test_an_unloading_that_fails_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """IPython takes an extension whose unloading raises for one that is still loaded.
-
-    Where a part fails, the other magics are taken away all the same.
-    """
+    """The extension counts as unloaded; where a part fails, the other magics are gone all the same."""
     shell.run_cell("%load_ext hfmem_widget").raise_error()
     with monkeypatch.context() as patched:
         patched.setattr(f"hfmem_widget.magics.{part}", broken)

@@ -13,19 +13,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import hfmem_widget
-from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_optimizers
-from hfmem_widget.drivers.training.loop import Loop, step_counter
+from hfmem_widget.drivers.optimizers import follow_optimizers, leave_optimizers
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from tests.data.timeouts import TimeIsUpError
 from tests.fakes.source import spanned
-
-torch = pytest.importorskip("torch")
-overrides = pytest.importorskip("torch.overrides")
-
 
 ORIGINALS = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
 
@@ -113,7 +110,7 @@ def stepped() -> tuple[Any, Any]:
 def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
     """What a `TorchFunctionMode` is told of a watched step is what it is told of one that nobody watches."""
 
-    class Told(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]  # torch may be absent
+    class Told(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
         def __init__(self) -> None:
             super().__init__()
             self.of: list[str] = []
@@ -205,23 +202,6 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
         torch.set_grad_enabled(True)
 
     assert ended == [True] * 30
-
-
-def test_a_step_is_none_of_another_threads_group() -> None:
-    """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
-    monitor = shared_monitor()
-    with hfmem_widget.watch(quiet=True) as session:
-        step_counter.begin(loop := Loop(monitor, session), optimizers_per_step=1)
-        loop._run.grouping.until = math.inf
-        try:
-            _stepped(None, (), {})
-            of_its_own = step_counter.optimizer_steps
-            step_counter.thread += 1
-            _stepped(None, (), {})
-            assert (of_its_own, step_counter.optimizer_steps) == (1, 1)
-        finally:
-            step_counter.thread -= 1
-            step_counter.end()
 
 
 def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(

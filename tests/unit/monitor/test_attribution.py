@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 
+from hfmem_widget.monitor import attribution as subject
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.holdings import count
+from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.sources.counters import TensorSource
 from tests.data.threads import on_threads
-
-torch = pytest.importorskip("torch")
-
-from hfmem_widget.monitor import attribution as subject  # noqa: E402  (it looks for torch's)
-from hfmem_widget.monitor.attribution import Attribution  # noqa: E402
-from hfmem_widget.monitor.holdings import count  # noqa: E402
-from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
-from hfmem_widget.sources.counters import TensorSource  # noqa: E402
-from tests.scenes import FakeClock  # noqa: E402
-from tests.unit.sources.test_libraries import FakeDdp  # noqa: E402
+from tests.scenes import FakeClock
+from tests.unit.sources.test_libraries import FakeDdp
 
 
 class Loop:

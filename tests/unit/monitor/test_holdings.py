@@ -10,14 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from hfmem_widget.monitor.attribution import Attribution, Caches
+from hfmem_widget.monitor.holdings import count, count_gradients, states_in
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.sources.storages import growth_of, storages_in
-
-torch = pytest.importorskip("torch")
-
-from hfmem_widget.monitor.holdings import count, count_gradients, states_in  # noqa: E402  (torch's)
 
 
 def trained(optimizer: str = "AdamW", **options: Any) -> tuple[Any, Any]:
@@ -156,7 +154,7 @@ def test_parameters_side_by_side_in_one_storage_are_all_counted() -> None:
 def test_an_unreadable_module_does_not_affect_the_others() -> None:
     """A class with its own `parameters`, and a half-made module, do not end the count."""
 
-    class Own(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch may be absent
+    class Own(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
         def parameters(self, group: str) -> Any:
             raise AssertionError(group)
 
@@ -169,7 +167,7 @@ def test_an_unreadable_module_does_not_affect_the_others() -> None:
     assert found.held["cpu"]["weights"] == 80
 
 
-class HQQLinear(torch.nn.Module):  # type: ignore[misc, name-defined]  # torch is not checked here
+class HQQLinear(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
     """Stands in for HQQ's: its packed weight is a parameter, what it is read with is in a dict."""
 
     def __init__(self, packed: Any, **meta: Any) -> None:

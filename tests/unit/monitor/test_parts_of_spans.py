@@ -163,14 +163,6 @@ def test_a_fault_in_counting_costs_the_counting_only(card: Card) -> None:
     assert len([note for note in card.session.notes if "ZeroDivisionError" in note]) == 1
 
 
-def test_contents_are_the_sessions(card: Card) -> None:
-    """A session tells what was found, once a longer span has ended."""
-    with card.span("cell"):
-        card.counted.contents = card.counted.contents.__class__(modules=("Net",))
-
-    assert card.session.contents.modules == ("Net",)
-
-
 def before_of(card: Card) -> list[float]:
     column = card.session.index("cuda:0/before")
     assert column is not None

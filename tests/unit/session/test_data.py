@@ -58,14 +58,12 @@ def rebuilt(session: Session) -> Session:
     """Return a session built from the attributes of another."""
     timeline, steps = session.timeline, session.steps
     outermost = [one.id for one in session.spans if one.parent is None]
+    plain = (
+        *("started_at", "stopped_at", "broken_off", "devices", "series", "last_sample"),
+        *("contents", "notes", "findings", "guides", "stacks"),
+    )
     return Session(
         session.label,
-        started_at=session.started_at,
-        stopped_at=session.stopped_at,
-        broken_off=session.broken_off,
-        devices=session.devices,
-        series=session.series,
-        last_sample=session.last_sample,
         timeline=Timeline.from_rows(
             timeline.time.tolist(),
             timeline.low.tolist(),
@@ -78,11 +76,7 @@ def rebuilt(session: Session) -> Session:
         spans=Spans(session.spans),
         phases=Phases({root: session.phases(root) for root in outermost}),
         polling=replace(session.polling),
-        contents=session.contents,
-        notes=session.notes,
-        findings=session.findings,
-        guides=session.guides,
-        stacks=session.stacks,
+        **{name: getattr(session, name) for name in plain},
     )
 
 
@@ -160,6 +154,7 @@ def test_an_ended_session_does_not_keep_its_recorder() -> None:
     writer.stop(8.0)
     known = weakref.ref(writer)
     del writer
+
     assert known() is None
     assert len(session.spans) == 1
 

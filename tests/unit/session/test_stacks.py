@@ -29,24 +29,19 @@ def stacks(pickled: bytes = zlib.compress(pickle.dumps(SNAPSHOT))) -> Stacks:
 
 
 @pytest.mark.parametrize("by", ["line", "module", "operator"])
-def test_the_rows_of_every_grouping_add_up(by: str) -> None:
-    """Nothing is lost in any grouping, and the largest row is first."""
-    rows = stacks().rows(by)  # type: ignore[arg-type]  # parametrised by the words themselves
+def test_the_rows_of_every_grouping_add_up(by: Any) -> None:
+    """Nothing is lost in any grouping, and the largest row is first; by default of the fullest device."""
+    rows = stacks().rows(by)
     assert sum(row.bytes for row in rows) == 1000
     assert sum(row.blocks for row in rows) == 6
     assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
     assert sum(row.share for row in rows) == pytest.approx(1)
+    assert [row.bytes for row in stacks().rows(by, device="cuda:1")] == [600]
 
 
 def test_a_line_has_its_text_and_a_module_has_none() -> None:
     """An operator has none either: it is called from many lines."""
-    assert stacks().rows("line")[0].source == "y = x @ w"
-    assert stacks().rows("module")[0].source == ""
-
-
-def test_another_device_can_be_requested() -> None:
-    """The default is the device with the most live bytes."""
-    assert stacks().rows(device="cuda:1")[0].bytes == 600
+    assert [stacks().rows(by)[0].source for by in ("line", "module")] == ["y = x @ w", ""]
 
 
 NOTHING = Stacks((), StackRecording("allocator"))
@@ -78,7 +73,6 @@ def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
 
 def test_a_data_frame_has_every_place() -> None:
     """`to_pandas` has all places of all devices, and their bytes add up to the peak."""
-    pytest.importorskip("pandas")
     frame = stacks().to_pandas()
     assert frame[frame.device == "cuda:0"].bytes.sum() == 1000
     assert list(frame.columns)[:4] == ["device", "line", "module", "operator"]
@@ -93,9 +87,8 @@ def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
     """Also one that is a broken link."""
-    there = tmp_path / "peak.pickle"
+    there, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
     there.write_text("mine", encoding="utf-8")
-    link = tmp_path / "link.pickle"
     link.symlink_to(tmp_path / "elsewhere")
     for path in (there, link):
         with pytest.raises(OptionError, match="already exists"):

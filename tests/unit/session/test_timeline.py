@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hfmem_widget.session import Timeline
 from hfmem_widget.session.spans import MOST_ROWS, NOTHING, Highs
 from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
+from tests.data.threads import on_threads
 
 
 @given(
@@ -22,10 +22,7 @@ from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
     st.sampled_from([2, 8, 64, 128]),
 )
 def test_reading_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
-    """Samples wait to be entered together; a timeline that is read after each one has the same rows.
-
-    So has one to which they were added at once.
-    """
+    """A timeline has the same rows, read after each sample or at the end, or filled at once."""
     patient, watched, at_once = (Timeline(2, capacity) for _ in range(3))
     for second, values in enumerate(samples):
         patient.append(float(second), values)
@@ -41,18 +38,16 @@ def test_reading_changes_nothing(samples: list[tuple[float, float]], capacity: i
 def test_one_thread_may_append_while_another_reads() -> None:
     """No sample is lost or entered twice."""
     timeline = Timeline(1, capacity=1 << 16)
-    stop = threading.Event()
+
+    def append() -> None:
+        for second in range(20_000):
+            timeline.append(float(second), (float(second),))
 
     def look() -> None:
-        while not stop.is_set():
+        for _ in range(5_000):
             len(timeline)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    for second in range(20_000):
-        timeline.append(float(second), (float(second),))
-    stop.set()
-    thread.join()
+    on_threads(append, look)
 
     np.testing.assert_array_equal(timeline.time, np.arange(20_000.0))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Collection
+from functools import partial
 
 import pynvml
 import pytest
@@ -31,12 +32,8 @@ def torch_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
         fake.initialized = True
         fake.alloc(1 << 20, device=1)
 
-    def fail() -> None:
-        fake.pools[1].stats = None  # type: ignore[assignment]
-
-    def fork() -> None:
-        fake.initialized = False
-
+    fail = partial(setattr, fake.pools[1], "stats", None)
+    fork = partial(setattr, fake, "initialized", False)
     return AllocatorSource(CudaAllocator({"torch": FakeTorch(fake)})), [up, fail, fork]
 
 
@@ -45,35 +42,23 @@ def nvml_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
     gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", name="Other")]
     nvml = FakeNvml(gpus)
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
-
-    def show_both() -> None:
-        environ["CUDA_VISIBLE_DEVICES"] = "1,0"
-
-    def lose() -> None:
-        gpus[0].faults["all"] = pynvml.NVML_ERROR_GPU_IS_LOST
-
-    def shut() -> None:
-        nvml.initialized = False
-
-    def hide() -> None:
-        environ["CUDA_VISIBLE_DEVICES"] = ""
+    show_both = partial(environ.update, CUDA_VISIBLE_DEVICES="1,0")
+    lose = partial(gpus[0].faults.update, all=pynvml.NVML_ERROR_GPU_IS_LOST)
+    shut = partial(setattr, nvml, "initialized", False)
+    hide = partial(environ.update, CUDA_VISIBLE_DEVICES="")
 
     def break_down() -> None:
         nvml.nvmlInit = nvml.nvmlDeviceGetCount = None  # type: ignore[assignment, method-assign]
         nvml.initialized = False
 
-    steps = [show_both, lose, shut, hide, show_both, break_down]
+    steps: list[Step] = [show_both, lose, shut, hide, show_both, break_down]
     return NvmlSource(lambda: None, environ, load=nvml.load), steps
 
 
 def host_that_loses_its_files() -> tuple[Source, list[Step]]:
     """Return this process' source, with a heap that cannot be read any more."""
-
-    def broken() -> None:
-        source._heap = lambda: None  # type: ignore[assignment]
-
     source = HostSource()
-    return source, [broken]
+    return source, [partial(setattr, source, "_heap", lambda: None)]
 
 
 def no_gpu() -> tuple[Source, list[Step]]:

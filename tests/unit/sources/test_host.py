@@ -80,10 +80,7 @@ def of_fake(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> 
 
 @pytest.fixture
 def source() -> Iterator[HostSource]:
-    """Return the source of this very process, in which no collection gives back what other tests left.
-
-    Nor does malloc serve an array from pages that they have left in memory.
-    """
+    """Return the source of this process, without memory of other tests that is collected or used again."""
     gc.collect()
     gc.disable()
     getattr(ctypes.CDLL(None), "malloc_trim", abs)(0)  # glibc's

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from hfmem_widget.monitor.holdings import count
 from hfmem_widget.sources import libraries
 
 MIB = 2**20
@@ -49,15 +48,6 @@ def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told:
 
     found = list(libraries.buckets_of([ddp]))
     assert found == [("cpu", size, False) for size in told]
-
-
-def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:
-    """Whether they are gradients or buffers depends on whether there are gradients."""
-    found = count([FakeDdp(is_view=True)], [])
-
-    assert "libraries" not in found.held["cpu"]
-    assert found.buckets == {"cpu": 12288}
-    assert found.contents.libraries == {libraries.SHARED_BUCKETS: 12288}
 
 
 def table(count: int, *, is_broken: bool = False) -> Any:

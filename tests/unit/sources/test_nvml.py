@@ -63,10 +63,7 @@ def split_card() -> FakeGpu:
 def test_the_environment_chooses_until_cuda_is_up(
     proc: Path, cards: list[FakeGpu], chosen: str, uuids: list[str]
 ) -> None:
-    """`CUDA_VISIBLE_DEVICES` says which GPU is cuda:0, of a split card which instance; none is no fault.
-
-    By ordinal that is a guess.
-    """
+    """`CUDA_VISIBLE_DEVICES` says which GPU or instance is cuda:0: by ordinal that is a guess."""
     watched = Watched(cards, proc, environ={"CUDA_VISIBLE_DEVICES": chosen})
     watched(0.0)
 
@@ -76,29 +73,18 @@ def test_the_environment_chooses_until_cuda_is_up(
 
 
 def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
-    """CUDA counts the fastest first; once it is up its UUIDs settle it, and a note says what moved."""
+    """CUDA counts the fastest first; its UUIDs then settle it, with a note, whatever the environment says."""
     watched = Watched(two_cards(), proc)
     watched(0.0)
     assert all(device.provisional for device in watched.source.devices)
     watched.uuids = ["GPU-bbb", "GPU-aaa"]
-    values = watched(0.1)
-    watched(0.2)
+    watched(0.1)
+    watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
 
-    assert values["cuda:0/device_used"] == 2 * GIB
+    assert watched(0.2)["cuda:0/device_used"] == 2 * GIB
     assert not any(device.provisional for device in watched.source.devices)
     assert len(watched.source.notes) == 1
     assert watched.nvml.calls["HandleByUUID"] == 2
-
-
-def test_after_cuda_is_up_the_environment_is_ignored(proc: Path) -> None:
-    """CUDA reads the variable once; so do we."""
-    watched = Watched(two_cards(), proc)
-    watched.uuids = ["GPU-bbb"]
-    watched(0.0)
-    watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
-
-    assert watched(0.1)["cuda:0/device_used"] == 2 * GIB
-    assert watched.nvml.calls["HandleByUUID"] == 1
 
 
 def test_a_device_the_driver_does_not_know(proc: Path) -> None:
@@ -307,16 +293,19 @@ def test_memory_that_cannot_be_read_is_not_available(proc: Path, fault: int) -> 
     assert len(set(watched.source.notes)) == len(watched.source.notes)
 
 
-def test_a_passing_fault_passes(proc: Path) -> None:
-    """After a reading that timed out, the next one counts."""
+@pytest.mark.parametrize("is_shut", [False, True], ids=["a reading timed out", "NVML was shut"])
+def test_after_a_passing_fault_the_next_reading_counts(proc: Path, *, is_shut: bool) -> None:
+    """NVML that somebody shut down under us is opened again, without a word."""
     gpu = FakeGpu()
     watched = Watched([gpu], proc)
     watched(0.0)
+    watched.nvml.initialized = not is_shut
     gpu.faults["MemoryInfo"] = pynvml.NVML_ERROR_TIMEOUT
     assert math.isnan(watched(0.1)["cuda:0/device_used"])
     gpu.faults.clear()
 
     assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
+    assert not is_shut or watched.source.notes == []
 
 
 @pytest.mark.parametrize("call", ["UtilizationRates", "ComputeRunningProcesses"])
@@ -357,17 +346,6 @@ def test_nvml_that_comes_later_is_used(proc: Path) -> None:
 
     assert watched(RETRY_INTERVAL - 1) == {}
     assert watched(RETRY_INTERVAL)["cuda:0/device_used"] == 1 * GIB
-
-
-def test_nvml_shut_by_another_is_opened_once_more(proc: Path) -> None:
-    """If somebody shut NVML down under us, the next reading opens it again, without a word."""
-    watched = Watched([FakeGpu()], proc)
-    watched(0.0)
-    watched.nvml.initialized = False
-
-    assert math.isnan(watched(0.1)["cuda:0/device_used"])
-    assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
-    assert watched.source.notes == []
 
 
 def test_nvml_shut_again_and_again_is_not_fought_for(proc: Path) -> None:
@@ -446,10 +424,7 @@ SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(
     value: str | None, expected: tuple[int, ...]
 ) -> None:
-    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats.
-
-    Of MIG instances the first that is named, under its new or its old kind of name.
-    """
+    """By ordinal as of strtoul or by unique prefix, up to an invalid one; of MIG instances the first."""
     known = INSTANCES if (value or "").startswith("MIG-") else GPUS
     assert visible(value, known) == expected
 

@@ -100,10 +100,7 @@ def process() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_kept_is_in_the_figure(process: subprocess.Popen[str], kind: str) -> None:
-    """Never less than the objects take, nor more than is private and not free in malloc; it has its part.
-
-    Who holds it is known, but for a twentieth.
-    """
+    """It lies between what the objects take and what is in use; its part and its holder are known."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(KINDS[kind]) + "\n")

@@ -112,32 +112,6 @@ def test_a_jagged_tensor_keeps_its_rows_and_where_each_begins() -> None:
     assert sizes_of(ragged(torch.jagged))[:2] == [(20, "float32"), (24, "int64")]
 
 
-class TestPlain:
-    """Tensors and parameters as they mostly are."""
-
-    def test_a_view_keeps_all(self) -> None:
-        """A view keeps the whole storage that it looks into, and shares its key."""
-        whole = torch.zeros(1000)
-
-        assert storages_of(whole[:10]) == storages_of(whole)
-
-    def test_tied_weights_have_one_key(self) -> None:
-        """Two parameters of one storage are told by one key."""
-        first, second = nn.Linear(4, 4), nn.Linear(4, 4)
-        second.weight = first.weight
-        tied = nn.Parameter(first.weight.data)
-
-        assert keys_of(first.weight) == keys_of(second.weight) == keys_of(tied)
-
-    def test_a_gradient_is_a_tensor_of_its_own(self) -> None:
-        """A parameter's storages are without its gradient's."""
-        layer = nn.Linear(4, 4)
-        layer(torch.ones(1, 4)).sum().backward()
-
-        assert bytes_of(layer.weight) == 64
-        assert keys_of(layer.weight).isdisjoint(keys_of(layer.weight.grad))
-
-
 class OnlyASize(torch.Tensor):  # type: ignore[misc]  # torch is not checked here
     """A wrapper that claims a size, and does not tell what it wraps."""
 
@@ -402,13 +376,6 @@ class TestStates:
         layer(torch.ones(1, 4)).sum().backward()
         optimizer.step()
         return optimizer
-
-    def test_adam(self) -> None:
-        """AdamW keeps two tensors for each parameter, and a count of steps."""
-        layer = nn.Linear(4, 4)
-        states = list(states_of(self.stepped(layer, torch.optim.AdamW(layer.parameters()))))
-
-        assert sum(one.nbytes for one in states) == 2 * (64 + 16) + 2 * 4
 
     def test_none_before_the_first_step(self) -> None:
         """An optimizer that has made no step keeps nothing, as does one without momentum ever after."""

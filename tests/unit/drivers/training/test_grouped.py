@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -31,19 +30,11 @@ from tests.fakes.training import KEY, PAGE, Training, of_kind
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
-def seconds_of_an_event() -> float:
-    """Return what the guard takes on an idle machine: how groups end depends on it."""
-    return 1e-5
-
-
 @pytest.fixture(autouse=True)
-def idle() -> Iterator[None]:
-    """Have the guard take no longer on a busy machine."""
-    with (
-        mock.patch.object(grouping, "seconds_of_an_event", seconds_of_an_event),
-        mock.patch.object(running, "seconds_of_an_event", seconds_of_an_event),
-    ):
-        yield
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the guard take as long as on an idle machine: how groups end depends on it."""
+    for module in (grouping, running):
+        monkeypatch.setattr(module, "seconds_of_an_event", lambda: 1e-5)
 
 
 PAUSES = [0.0, 1e-4, 0.01, 0.3, 5.0, 60.0]
@@ -69,6 +60,14 @@ def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
         made += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
         made += [f"wait {seconds}", "step_ended", "free"]
     return made
+
+
+def trained(count: int, seconds: float, **options: Any) -> Training:
+    """Return a training after some steps of so many seconds."""
+    training = Training(**options)
+    for _ in range(count):
+        training.one_step(seconds)
+    return training
 
 
 def test_a_watch_that_ends_within_a_training_has_all_its_steps() -> None:
@@ -111,10 +110,7 @@ def test_every_peak_is_that_of_the_trace(
 
 def test_short_steps_share_spans() -> None:
     """Some are measured by themselves, and the run says on how many, and for how many a peak stands."""
-    training = Training()
-    for _ in range(1000):
-        training.one_step(1e-3)
-    session = training.ends()
+    session = trained(1000, 1e-3).ends()
     steps = of_kind(session, "step")
     with_phases = {one.parent for one in of_kind(session, "forward")}
     alone = [step for step in steps if "first" not in step.counts]
@@ -135,10 +131,7 @@ def test_what_each_step_of_a_group_takes_is_reported(monkeypatch: pytest.MonkeyP
     said = []
     for seconds in (0.0, 1e-4):
         monkeypatch.setattr(running, "seconds_of_an_event", lambda seconds=seconds: seconds)
-        training = Training()
-        for _ in range(2000):
-            training.one_step(1e-2)
-        said.append(training.ends().polling.limited)
+        said.append(trained(2000, 1e-2).ends().polling.limited)
 
     assert "to stay below 1 %" in said[0]
     assert "measuring takes" in said[1]
@@ -148,20 +141,15 @@ def test_groups_of_ranks_end_at_the_same_steps() -> None:
     """Mostly, though measuring takes more in one than in another: ranks are compared by numbers of steps."""
     ends = []
     for seconds, of_a_reading in ((5e-3, 1e-4), (5.1e-3, 1.1e-4), (5e-3, 1.2e-4)):
-        training = Training(of_a_reading=of_a_reading)
-        for _ in range(2000):
-            training.one_step(seconds)
-        ends.append({step.counts["step"] for step in of_kind(training.ends(), "step")})
+        session = trained(2000, seconds, of_a_reading=of_a_reading).ends()
+        ends.append({step.counts["step"] for step in of_kind(session, "step")})
 
     assert len(set.intersection(*ends)) > 0.5 * max(map(len, ends))
 
 
 def test_each_step_has_its_peak_where_that_is_wanted() -> None:
     """Phases are still measured on some only."""
-    training = Training(steps="each")
-    for _ in range(200):
-        training.one_step(1e-3)
-    session = training.ends()
+    session = trained(200, 1e-3, steps="each").ends()
 
     assert len(of_kind(session, "step")) == 200
     assert 1 <= len(of_kind(session, "forward")) < 100
@@ -170,10 +158,7 @@ def test_each_step_has_its_peak_where_that_is_wanted() -> None:
 
 def test_long_steps_share_no_span_for_longer_than_pays() -> None:
     """Where there is no time for the phases of each, a group is as short as that allows."""
-    training = Training()
-    for _ in range(300):
-        training.one_step(0.06)
-    steps = of_kind(training.ends(), "step")
+    steps = of_kind(trained(300, 0.06).ends(), "step")
 
     assert 60 < len(steps) < 300
     assert max(size_of(step.counts) for step in steps) <= 1.5 / 0.06 + 1
@@ -229,9 +214,7 @@ def test_an_interrupt_leaves_no_half_of_an_edge(what: str) -> None:
     for begins in (0, 12):
         lines = 0
         while True:
-            training = Training()
-            for _ in range(begins):
-                training.one_step(0.02)
+            training = trained(begins, 0.02)
             if what == "step_ended":
                 training.step()
             training.wait(0.3)
@@ -277,10 +260,7 @@ def interrupted_at(line: int, action: Callable[[], None]) -> bool:
 @pytest.mark.parametrize(("phases", "seconds"), [("auto", 5.0), ("all", 0.0)])
 def test_long_steps_have_all_their_phases(phases: Any, seconds: float) -> None:
     """Where measuring is cheap, or all phases are wanted, nothing is left out, and nothing is said."""
-    training = Training(phases)
-    for _ in range(100):
-        training.one_step(seconds)
-    session = training.ends()
+    session = trained(100, seconds, phases=phases).ends()
 
     assert len(of_kind(session, "optimizer")) == len(of_kind(session, "forward")) == 100
     assert session.polling.limited == ""
@@ -288,9 +268,7 @@ def test_long_steps_have_all_their_phases(phases: Any, seconds: float) -> None:
 
 def test_phases_come_back_when_steps_get_longer() -> None:
     """And what there was is still said."""
-    training = Training()
-    for _ in range(60):
-        training.one_step(1e-4)
+    training = trained(60, 1e-4)
     for _ in range(30):
         training.one_step(5.0)
     session = training.session
@@ -343,10 +321,7 @@ def test_what_a_group_held_is_counted_afterwards() -> None:
 def test_torchs_events_are_left_out_of_a_trainers_groups(
     ends: Callable[[TrainingRun], None],
 ) -> None:
-    """Its callbacks tell of its steps, and those of a loop are known by the events.
-
-    They are needed again once the group has ended, or the watch of a training that told nothing of its end.
-    """
+    """Its callbacks tell of its steps; after the group or its watch, loops need the events again."""
     loop, training = Training(), Training()
     loop.short_steps()
     assert not in_group()

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.drivers.training import loop as following
@@ -26,8 +27,6 @@ from tests.data.loops import (
     usual,
 )
 from tests.data.threads import on_threads
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +136,12 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
     assert outlined(session) == f"{STEP} {STEP}"
 
 
-def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Session:
+def grouped(
+    monkeypatch: pytest.MonkeyPatch,
+    least: float,
+    most: float,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Session:
     """Return the session of a loop of 20 steps whose groups last so many seconds."""
     limits = {"ALLOWANCE": 0.0, "SHARE": 1e-9, "LEAST_GROUP": least, "MOST_GROUP": most}
     for name, value in limits.items():
@@ -145,7 +149,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Sessi
     with hfmem_widget.watch(quiet=True) as session:
         model = model_of(8, 1)
         optimizer = adam(model)
-        usual(model, optimizer.step, optimizer.zero_grad, count=20)
+        usual(model, lambda: (meanwhile(), optimizer.step()), optimizer.zero_grad, count=20)
     return session
 
 
@@ -156,6 +160,13 @@ def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> Non
     samples = [group.samples for group in session.steps if group.last > group.first]
     assert samples
     assert all(map(math.isnan, samples))
+
+
+def test_a_group_counts_the_steps_of_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a loop on another thread does meanwhile."""
+    session = grouped(monkeypatch, 1e9, 1e9, lambda: on_threads(cleared_last))
+
+    assert session.steps.count == 20
 
 
 @pytest.mark.parametrize(("least", "most"), [(0.0, 0.0), (0.0, 1e9), (1e9, 1e9)])

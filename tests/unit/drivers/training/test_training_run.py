@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -15,6 +14,17 @@ from tests.data.timeouts import TimeIsUpError, time_is_up
 from tests.unit.monitor.conftest import Bench
 
 SHAPE = {"samples": 2.0, "longest": 8.0, "tokens": 16.0}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture
+def session(bench: Bench) -> Session:
+    """Return a session whose cell is open."""
+    return bench.watch(quiet=True)[0]
 
 
 @pytest.fixture
@@ -54,19 +64,6 @@ def test_backward_begins_where_forward_ends(run: TrainingRun, session: Session) 
     assert spans["backward"].after is spans["optimizer"].before
 
 
-def test_a_forward_pass_outside_a_step_is_no_phase(run: TrainingRun, session: Session) -> None:
-    """The model is called in an evaluation, or before the first step: nothing is opened."""
-    run.forward_begins(SHAPE)
-    run.forward_ended()
-    run.step_begins(1)
-    with run.aside("evaluate", "evaluate"):
-        run.forward_begins(SHAPE)
-        run.forward_ended()
-    run.step_ended()
-
-    assert tree(session) == ["cell", ["step", ["evaluate"]]]
-
-
 def test_an_aside_says_how_it_ended(run: TrainingRun, session: Session) -> None:
     """An error in an evaluation passes through unchanged."""
     error = ValueError("no data")
@@ -97,22 +94,6 @@ def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> N
     on_threads(lambda: run.forward_begins(SHAPE))
 
     assert tree(session) == ["cell", ["step"]]
-
-
-def test_a_fault_of_ours_is_said_once(
-    run: TrainingRun,
-    bench: Bench,
-    session: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Nothing is raised into the training."""
-    monkeypatch.setattr(bench.monitor, "open_span", Mock(side_effect=RuntimeError("broken")))
-    for number in range(3):
-        one_step(run, number)
-
-    assert capsys.readouterr().err.count("broken") == 1
-    assert tree(session) == ["cell"]
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

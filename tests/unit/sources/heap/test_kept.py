@@ -163,10 +163,7 @@ NOTHING_BEFORE = Before(Holders(()))
 def test_the_remedy_is_for_the_kind_of_holder(
     path: str, kind: str, graphs: bool, said: str
 ) -> None:
-    """An error or an output goes by a word; only what the user's own code keeps can be kept detached.
-
-    The card of a cell says the same of what is left behind, and nothing that does not apply.
-    """
+    """Errors and outputs are freed by a word, the user's graphs by `.detach()`; the card says the same."""
     kept = holder(path, kind, graphs=graphs)
     left = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(
         ("weights", "buffers", "gradients", "optimizer"), 0.0))  # fmt: skip

@@ -117,13 +117,3 @@ def test_no_code_of_an_object_is_run() -> None:
     odd: Any = Odd()
     object.__setattr__(odd, "kept", block())
     assert alone([Group("a", [odd])], Odd()) == {"a": SIZE}
-
-
-def test_python_s_own_objects_are_free_with_their_name() -> None:
-    """Texts, bytes and containers; what another name has too is not."""
-    texts, blob = [bytes(1000) for _ in range(2000)], bytearray(2**20)
-    found = reach([Group("texts", [texts]), Group("both", [texts]), Group("blob", [blob])], [])
-    assert found.alone["blob"] == {"cpu": pytest.approx(2**20, rel=0.01)}
-    assert found.alone["texts"] == found.alone["both"] == {}
-    (alone,) = reach([Group("texts", [texts])], []).alone.values()
-    assert alone == {"cpu": pytest.approx(2000 * 1041, rel=0.01)}

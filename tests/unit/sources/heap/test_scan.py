@@ -19,10 +19,11 @@ from hfmem_widget.sources.heap.roots import Precedence, Root, user_modules
 from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 4000
+MIB = 1 << 20
 
 
-def block() -> torch.Tensor:
-    return torch.zeros(SIZE // 4)
+def block(size: int = SIZE) -> torch.Tensor:
+    return torch.zeros(size // 4)
 
 
 def paths(**namespace: Any) -> list[str]:
@@ -262,13 +263,6 @@ def test_what_is_only_called_torch_is_passed_over(
     assert scan({"values": [[1], object()]}).rows == ()
 
 
-MIB = 1 << 20
-
-
-def mebibyte() -> torch.Tensor:
-    return torch.zeros(MIB // 4)
-
-
 def between(namespace: dict[str, Any], change: Any) -> Growth:
     """Return what grew while something happened."""
     before = scan(namespace)
@@ -282,8 +276,8 @@ def rows(growth: Growth) -> list[tuple[str, int, int, int]]:
 
 def test_a_list_that_got_longer_is_the_same_row() -> None:
     """Its path has other numbers; what came is the difference."""
-    kept = [mebibyte() for _ in range(3)]
-    growth = between({"kept": kept}, lambda: kept.extend(mebibyte() for _ in range(4)))
+    kept = [block(MIB) for _ in range(3)]
+    growth = between({"kept": kept}, lambda: kept.extend(block(MIB) for _ in range(4)))
 
     assert rows(growth) == [("kept[0..6]", 4 * MIB, 4, 7 * MIB)]
     assert growth.freed == 0
@@ -291,9 +285,9 @@ def test_a_list_that_got_longer_is_the_same_row() -> None:
 
 def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
     """A few keys are rows of their own; many are one row, which had what those few held."""
-    cache = {key: mebibyte() for key in range(4)}
+    cache = {key: block(MIB) for key in range(4)}
     growth = between(
-        {"cache": cache}, lambda: cache.update({key: mebibyte() for key in range(4, 40)})
+        {"cache": cache}, lambda: cache.update({key: block(MIB) for key in range(4, 40)})
     )
     (row,) = growth.rows
 
@@ -304,7 +298,7 @@ def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
 def test_long_keys_that_begin_alike_are_counted_each() -> None:
     """Such as the names of a model's parameters; a key that is cut says so."""
     names = [f"model.layers.{number}.{'self_attention.' * 3}weight" for number in range(3)]
-    kept = {f"{name}.{part}": mebibyte() for name in names for part in "abc"}
+    kept = {f"{name}.{part}": block(MIB) for name in names for part in "abc"}
     (row,) = scan({"kept": kept}).rows
 
     assert (row.path, row.tensors) == (f"kept[{names[0][:40]!r}…, … 9 keys]", 9)
@@ -312,7 +306,7 @@ def test_long_keys_that_begin_alike_are_counted_each() -> None:
 
 def test_names_that_stay_are_not_told() -> None:
     """A name that holds as much as before has no row, and the table says that none grew."""
-    growth = between({"kept": [mebibyte()]}, lambda: None)
+    growth = between({"kept": [block(MIB)]}, lambda: None)
 
     assert growth.rows == ()
     assert "Nothing grew." in growth_bundle(growth)["text/plain"]
@@ -320,10 +314,10 @@ def test_names_that_stay_are_not_told() -> None:
 
 def test_the_table_says_how_much_came_to_whom() -> None:
     """Biggest first, what is in the name by now beside it, and what others let go below."""
-    namespace: dict[str, Any] = {"kept": [mebibyte()], "gone": mebibyte()}
+    namespace: dict[str, Any] = {"kept": [block(MIB)], "gone": block(MIB)}
 
     def change() -> None:
-        namespace["kept"] += [mebibyte() for _ in range(8)]
+        namespace["kept"] += [block(MIB) for _ in range(8)]
         namespace["<b>"] = torch.zeros(8)
         del namespace["gone"]
 
