@@ -156,7 +156,7 @@ USUAL = [*CASES[: len(SHAPES)], (trained_and_evaluated, Own)]
     "case", some_of(CASES, USUAL), ids=lambda case: "-".join(one.__name__ for one in case)
 )
 def test_as_many_graphs_are_compiled_as_without_a_watch(case: Case) -> None:
-    """Whether a model is watched by name or not, and in the cell after the watch."""
+    """As many graphs are compiled, in a watch of the model or not, and in the cell after it."""
     shape, make = case
     named = make()
     unwatched = graphs(shape, make(), nullcontext())

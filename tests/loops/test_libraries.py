@@ -18,7 +18,6 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.session import Session
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined, usual
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -179,14 +178,9 @@ ACCUMULATED = {"accelerate": "step(substep(forward backward) substep(forward bac
 """The last step of a loop that is made of more than `STEP`."""
 
 
-def last_step(session: Session) -> str:
-    steps = [span for span in session.spans if span.kind == "step"]
-    return f"step({outlined(session, steps[-1].id)})"
-
-
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_librarys_loop_is_followed(name: str) -> None:
-    """Three optimizer steps, each with its phases; the losses are bit for bit those of the bare loop."""
+    """A loop of three steps has its phases, and its losses are bit for bit those of the bare loop."""
     train = LIBRARIES[name]
     bare = train()
     with hfmem_widget.watch(quiet=True) as session:
@@ -194,14 +188,15 @@ def test_a_librarys_loop_is_followed(name: str) -> None:
 
     assert watched == bare
     assert session.steps.count == 3
-    assert last_step(session) == ACCUMULATED.get(name, STEP)
+    last = [span for span in session.spans if span.kind == "step"][-1]
+    assert f"step({outlined(session, last.id)})" == ACCUMULATED.get(name, STEP)
     assert session.peak("cpu/weights") > 0
     assert session.peak("cpu/optimizer") > 0
 
 
 @pytest.mark.parametrize("name", ["lightning", "pytorch_lightning"])
 def test_lightnings_epochs_and_validations_have_spans(name: str) -> None:
-    """A check of the validation comes first; each epoch has its steps, and its validation after them."""
+    """Lightning's check comes first; each epoch has its steps, and its validation after them."""
     lightning(name)  # its first run imports much
     with hfmem_widget.watch(quiet=True) as session:
         lightning(name)
@@ -210,7 +205,7 @@ def test_lightnings_epochs_and_validations_have_spans(name: str) -> None:
 
 
 def test_keras_on_torch_has_no_optimizer_of_torch() -> None:
-    """Its backward passes are no steps: no optimizer of torch's ends them."""
+    """Keras on torch, whose optimizer is not torch's, has no steps."""
     with hfmem_widget.watch(quiet=True) as session:
         with_keras()
 

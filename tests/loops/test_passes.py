@@ -155,7 +155,7 @@ def named(session: Session) -> str:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_pass_without_gradients_has_a_span_named_by_its_model(name: str) -> None:
-    """The outermost module's alone, with its peak; what is computed is bit for bit the same."""
+    """A pass has the name of its outermost module and a peak, and computes the same bits."""
     loop, expected = LOOPS[name]
     bare = loop()
     with hfmem_widget.watch(quiet=True) as session:
@@ -167,7 +167,7 @@ def test_a_pass_without_gradients_has_a_span_named_by_its_model(name: str) -> No
 
 
 def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
-    """Of one that no variable of the notebook holds."""
+    """A model that no variable of the notebook holds counts as weights."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         with_no_gradients(model, images()[0])
@@ -179,7 +179,7 @@ def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
 def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a notebook, where a cell before has made it."""
+    """A model from an earlier cell is found by its variable."""
     import __main__
 
     model = Cnn().eval()
@@ -193,7 +193,7 @@ def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
 
 
 def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
-    """By its name, how many, and their highest peak; a batch's size is counted."""
+    """A row of the card has the model's name, its number of passes and their highest peak."""
     with hfmem_widget.watch(quiet=True) as session:
         evaluated(Cnn)
     row = next(row for row in phase_rows(session, session.spans[0]) if row.name == "Cnn")
@@ -204,7 +204,7 @@ def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
 
 
 def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where telling each would take more than a share of the time; the row says how many were measured."""
+    """Very short passes are counted, and the row says how many were measured."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
     monkeypatch.setattr(grouping, "SHARE", 1e-12)
     monkeypatch.setattr(forwards, "MOST_GROUP", 1.0)
@@ -228,7 +228,7 @@ def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.Monk
 
 
 def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
-    """The error is its own."""
+    """A pass that fails has its error as outcome, and the next has a span."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         with torch.no_grad():
@@ -241,7 +241,7 @@ def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
 
 
 def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
-    """A server's threads may run the same model."""
+    """Passes on other threads, as of a server, and passes with gradients have no span."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         model(images()[0])
@@ -251,7 +251,7 @@ def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
 
 
 def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
-    """What somebody names is not told twice."""
+    """A pass within the user's evaluation has no span; in another block it has one."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         with torch.no_grad(), hfmem_widget.span("evaluate"):
@@ -264,7 +264,7 @@ def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
 
 
 def test_models_that_come_and_go_leave_nothing() -> None:
-    """Each may get the place in memory of the one before, and there may be more than are followed at once."""
+    """Many models count, one after another, also in the same place in memory."""
     with hfmem_widget.watch("many", quiet=True) as session, torch.no_grad():
         for _ in range(following.MOST_HOOKED + 6):
             torch.nn.Linear(4, 4).eval()(torch.ones(1, 4))
@@ -274,7 +274,7 @@ def test_models_that_come_and_go_leave_nothing() -> None:
 
 
 def test_a_hook_that_is_only_half_on_does_nothing() -> None:
-    """As torch has it for an instant where another thread puts one on, or takes it off."""
+    """A hook that another thread is just putting on does nothing."""
     model = torch.nn.Linear(4, 4)
     with hfmem_widget.watch("half", quiet=True), torch.no_grad():
         model.eval()

@@ -41,7 +41,7 @@ def scope() -> Scope:
 
 
 def test_it_is_open_while_a_function_runs(scope: Scope) -> None:
-    """The value of the function is returned."""
+    """The scope is open while the function runs, whose value is returned."""
 
     @scope
     def double(number: int) -> int:
@@ -53,7 +53,7 @@ def test_it_is_open_while_a_function_runs(scope: Scope) -> None:
 
 
 def test_it_is_open_across_all_that_a_coroutine_awaits(scope: Scope) -> None:
-    """Not only while the coroutine is made."""
+    """The scope opens when the coroutine runs, and stays open across all that it awaits."""
 
     @scope
     async def double(number: int) -> int:
@@ -68,7 +68,7 @@ def test_it_is_open_across_all_that_a_coroutine_awaits(scope: Scope) -> None:
 
 
 def test_a_cancelled_coroutine_ends_it(scope: Scope) -> None:
-    """With the error that cancels it, which passes."""
+    """The error that cancels a coroutine ends the scope, and passes."""
 
     @scope
     async def wait() -> None:
@@ -87,7 +87,7 @@ def test_a_cancelled_coroutine_ends_it(scope: Scope) -> None:
 
 
 def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> None:
-    """What is sent in arrives, and what the generator returns is returned."""
+    """The scope is open from the first item to the end; sent and returned values pass."""
 
     @scope
     def echo() -> Generator[object, object, str]:
@@ -111,7 +111,7 @@ def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> Non
 def test_what_is_thrown_into_a_generator_reaches_it(
     scope: Scope, thrown: type[BaseException], told: str
 ) -> None:
-    """And ends it; being closed early is no failure."""
+    """An error that is thrown in reaches the generator and ends the scope; closing is no failure."""
 
     @scope
     def count() -> Iterator[int]:
@@ -129,7 +129,7 @@ def test_what_is_thrown_into_a_generator_reaches_it(
 
 
 def test_it_is_open_while_an_asynchronous_generator_runs(scope: Scope) -> None:
-    """From its first item to its end, with all that is sent to it and thrown into it."""
+    """The scope is open from the first item to the end, with all that is sent and thrown in."""
 
     @scope
     async def echo() -> AsyncGenerator[object, object]:
@@ -157,7 +157,7 @@ def test_it_is_open_while_an_asynchronous_generator_runs(scope: Scope) -> None:
 def test_an_asynchronous_generator_that_ends_early_cleans_up_first(
     scope: Scope, thrown: type[BaseException], told: str
 ) -> None:
-    """What it awaits for that is within; an error passes, and being closed is no failure."""
+    """The generator's cleaning up is within the scope; an error passes, and closing is no failure."""
 
     @scope
     async def count() -> AsyncIterator[int]:
@@ -209,7 +209,7 @@ def by_generator() -> Generator[Any, Any, int]:
 def test_whatever_is_awaited_is_followed(
     scope: Scope, function: Callable[[], Awaitable[int]]
 ) -> None:
-    """However a coroutine function was made."""
+    """A coroutine function is followed, however it was made."""
     if function is marked and hasattr(inspect, "markcoroutinefunction"):
         function = inspect.markcoroutinefunction(function)
     elif function is marked:
@@ -225,7 +225,7 @@ def test_whatever_is_awaited_is_followed(
 
 
 def test_what_is_decorated_is_still_what_it_was() -> None:
-    """To whoever inspects it, such as a web framework that asks whether to await it."""
+    """A decorated function is of the same kind for whoever inspects it, such as a web framework."""
     span = hfmem_widget.span("one")
 
     def items() -> Iterator[int]:
@@ -243,7 +243,7 @@ def test_what_is_decorated_is_still_what_it_was() -> None:
 
 
 def test_static_methods_and_class_methods_stay_what_they_are(scope: Scope) -> None:
-    """Whichever decorator comes first."""
+    """Static methods and class methods stay such under the decorator."""
 
     class Loads:
         @scope
@@ -266,14 +266,14 @@ def test_static_methods_and_class_methods_stay_what_they_are(scope: Scope) -> No
 def test_what_does_not_run_cannot_be_decorated(
     make: Callable[[str], Decorates], given: Any, called: str
 ) -> None:
-    """The error says what can be; a class would no longer be one."""
+    """The error for a class or a value names what can be decorated."""
     allowed = "a function, a method, a coroutine function or a generator function"
     with pytest.raises(OptionError, match=f"can decorate {allowed}, not {called}$"):
         make("one")(given)
 
 
 def test_a_watched_coroutine_is_watched_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """All that it allocates and awaits."""
+    """A decorated coroutine is watched until it ends, with all that it awaits."""
 
     @hfmem_widget.watch("load")
     async def load() -> None:
@@ -290,7 +290,7 @@ def test_a_watched_coroutine_is_watched_to_its_end(capsys: pytest.CaptureFixture
 
 
 def test_a_span_of_a_generator_lasts_until_it_is_closed() -> None:
-    """What is done with its items is within, and leaving it early is no failure."""
+    """The use of a generator's items is within its span, and leaving it early is no failure."""
 
     @hfmem_widget.span("batches")
     def batches() -> Iterator[int]:

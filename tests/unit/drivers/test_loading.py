@@ -104,7 +104,7 @@ def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
 
 
 def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
-    """With the bytes of each, from the headers of the files."""
+    """A load and its shards have spans with the bytes from the headers of the files."""
     session = loaded(files)
 
     shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
@@ -124,7 +124,7 @@ def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
 
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
-    """The load says all there is to say."""
+    """A load of one file has no span for it."""
     session = loaded(files[:1])
 
     counts = {"shards": 1.0, "bytes": 400.0}
@@ -132,7 +132,7 @@ def test_one_file_has_no_shards(files: list[str]) -> None:
 
 
 def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> None:
-    """What is not known of one file is not known of all."""
+    """A load with a file whose bytes are unknown has no number of bytes."""
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"")
     session = loaded([*files, str(pickled)])
@@ -142,7 +142,7 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
 
 
 def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None:
-    """Several are open at once then, and the load is told alone."""
+    """A load that reads shards on several threads at once has no spans for them."""
     session = loaded(files, threads=True)
 
     assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
@@ -155,7 +155,7 @@ def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None
 def test_an_error_ends_the_spans_and_stays_as_it_is(
     files: list[str], error: BaseException, outcome: str
 ) -> None:
-    """The caller gets the very same object, and the spans say what it was."""
+    """The caller gets the very same error, and the spans have it as their outcome."""
 
     def load(file: str) -> None:
         if file == files[1]:
@@ -174,7 +174,7 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
 
 
 def test_one_may_load_another(files: list[str]) -> None:
-    """As a model made of models does: each has its own shards."""
+    """A model made of models has a load for each, with its own shards."""
     inner = followed_model()
     session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
     within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
@@ -187,7 +187,7 @@ def test_one_may_load_another(files: list[str]) -> None:
 
 
 def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
-    """A class may be called anything."""
+    """Control characters in a class' name are removed from the label."""
     hostile: Any = type("A\u202e\n<b>$x$", (followed_model(),), {})
     with hfmem_widget.watch(quiet=True) as session:
         hostile.from_pretrained(files[:1])
@@ -220,7 +220,7 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
 def test_a_fault_of_ours_leaves_the_load_as_it_is(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said in one line, whatever is to come, and the model is loaded."""
+    """A fault is one line on stderr, and the model is loaded."""
     monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
     seen: list[str] = []
     session = loaded(files, seen.append)
@@ -236,7 +236,7 @@ def test_all_that_is_followed_is_waited_for() -> None:
 
 
 def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load that is interrupted before it begins is not taken for one that runs, and keeps no session."""
+    """A load that is interrupted before it begins is not open afterwards, and keeps no session."""
     with hfmem_widget.watch(quiet=True) as session:
         monitor = running_monitor()
         assert monitor is not None
@@ -260,15 +260,6 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
         assert [span.kind for span in session.open_spans] == ["block"]
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> list[str]:
-    """Return two files: a and b of 400 and 40 bytes, and c of 2."""
-    made = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
-    save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, made[0], metadata={"format": "pt"})
-    save_file({"c": torch.zeros(1, dtype=torch.float16)}, made[1])
-    return made
-
-
 @pytest.mark.parametrize(
     ("wanted", "placed", "told"),
     [
@@ -287,9 +278,12 @@ def paths(tmp_path: Path) -> list[str]:
     ],
 )
 def test_a_file_is_completed_with_the_last_of_its_tensors(
-    paths: list[str], wanted: str, placed: list[str], told: list[list[tuple[int, bool]]]
+    tmp_path: Path, wanted: str, placed: list[str], told: list[list[tuple[int, bool]]]
 ) -> None:
     """A tensor is in the model when the next one goes in, and counts once; a file without any is left out."""
+    paths = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
+    save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, paths[0], metadata={"format": "pt"})
+    save_file({"c": torch.zeros(1, dtype=torch.float16)}, paths[1])
     shards = Shards(paths)
     for name in wanted:
         shards.collect(name)
@@ -307,7 +301,7 @@ def test_a_file_is_completed_with_the_last_of_its_tensors(
     ids=["missing", "empty", "endless", "no json", "a list", "null", "a number"],
 )
 def test_a_file_that_cannot_be_read_has_no_tensors(tmp_path: Path, content: bytes | None) -> None:
-    """Whoever loads it says what is wrong."""
+    """A file with a damaged header has no tensors."""
     path = tmp_path / "broken.safetensors"
     if content is not None:
         path.write_bytes(content)

@@ -65,7 +65,7 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_are_there_as_an_optimizer_begins_its_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of an optimizer that was made in the notebook before the watch, too."""
+    """Gradients count in the first step of an optimizer from before the watch, too."""
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters())
     for name, value in {"model": model, "optimizer": optimizer}.items():
@@ -108,7 +108,7 @@ def stepped() -> tuple[Any, Any]:
 
 
 def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
-    """What a `TorchFunctionMode` is told of a watched step is what it is told of one that nobody watches."""
+    """A `TorchFunctionMode` gets the same calls in a watched step as in an unwatched one."""
 
     class Told(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
         def __init__(self) -> None:
@@ -146,7 +146,7 @@ def stepped_by_hand() -> tuple[Any, Any]:
 
 
 def test_what_an_optimizer_told_ends_with_the_cell() -> None:
-    """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
+    """After a cell whose steps only an optimizer told, the next cell has no activations."""
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
     with spanned(monitor, session, "cell"):
@@ -207,7 +207,7 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
 def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fault in ending the loops keeps no hook on, and nothing surrounded."""
+    """A fault in ending loops leaves no hook on torch, and no method surrounded."""
     monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", Mock(side_effect=OSError))
     with pytest.raises(OSError, match=r"^$"):
         leave_optimizers()

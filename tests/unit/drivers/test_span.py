@@ -22,7 +22,7 @@ from tests.data.modules import run_alone
     ],
 )
 def test_a_known_name_is_a_kind_of_its_own(label: str, kind: str) -> None:
-    """The phases of a training are drawn as a Trainer's are; anything else is a block."""
+    """Phases of a training have their own kind, as a Trainer's have; anything else is a block."""
     with hfmem_widget.watch(quiet=True) as session, hfmem_widget.span(label):
         pass
     span = session.spans[1]
@@ -31,7 +31,7 @@ def test_a_known_name_is_a_kind_of_its_own(label: str, kind: str) -> None:
 
 
 def test_counts_may_be_given_first_or_found_out_later() -> None:
-    """Both stand in the span, and a step's in the table of steps."""
+    """Counts from the beginning and later ones are in the span, and a step's in the table of steps."""
     with (
         hfmem_widget.watch(quiet=True) as session,
         hfmem_widget.span("step", samples=4) as step,
@@ -74,7 +74,7 @@ def test_an_error_passes_and_is_named() -> None:
 
 
 def test_a_span_that_outlives_its_session_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
-    """The watch ended first; nothing is raised, and nothing is said."""
+    """A span that is left after its watch raises nothing and prints nothing."""
     scope = hfmem_widget.span("late")
     with hfmem_widget.watch(quiet=True) as session:
         scope.__enter__()
@@ -157,7 +157,7 @@ def test_a_span_breaks_no_graph(kind: type[Any], is_watched: bool) -> None:
     ],
 )
 def test_a_recursion_without_end_raises_what_it_would(recursion: str) -> None:
-    """It is caught as a RecursionError; one line at most tells of it, and the next watch has no note."""
+    """The user gets the RecursionError, at most one line, and no note in the next watch."""
     run = run_alone(f"""
 import sys, hfmem_widget
 sys.setrecursionlimit(300)
@@ -175,7 +175,7 @@ print([note for note in later.notes if "recursion" in note or "update" in note])
 
 
 def test_generators_that_are_left_at_the_end_of_a_script_say_nothing() -> None:
-    """Python ends them when it has taken its own modules apart."""
+    """Generators and watches that are open at the end of a script print nothing."""
     run = run_alone("""
 import hfmem_widget
 @hfmem_widget.watch("watched", quiet=True)

@@ -56,7 +56,7 @@ def loop() -> Loop:
 
 
 def test_each_part_is_counted_from_the_first_edge_at_which_it_exists(loop: Loop) -> None:
-    """Weights as a training begins, gradients before the optimizer, states after it; freed ones vanish."""
+    """Weights are counted as a training begins, gradients before a step, states after it."""
     loop.edge("train", begins=True)
     assert loop.held == {"weights": loop.size}
     loop.backward()
@@ -70,7 +70,7 @@ def test_each_part_is_counted_from_the_first_edge_at_which_it_exists(loop: Loop)
 
 
 def test_gradients_that_stay_are_still_counted(loop: Loop) -> None:
-    """With accumulation, those of the earlier batch exist when the next begins."""
+    """With accumulation, an earlier batch's gradients count as the next batch begins."""
     loop.edge("train", begins=True)
     loop.step()
     loop.backward()
@@ -138,7 +138,7 @@ def test_a_model_that_is_gone_holds_nothing(loop: Loop) -> None:
 
 
 def test_without_a_model_no_series_appear() -> None:
-    """Nor any part."""
+    """A watch without a model has no series of parts."""
     source = TensorSource()
 
     Attribution(source, Subjects(dict)).at_edge("cell", begins=True)
@@ -165,7 +165,7 @@ def trained() -> tuple[Any, Any]:
 
 
 def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
-    """Of an optimizer that steps on a thread that is alive, no other looks at a gradient: it may be freed."""
+    """While the thread of an optimizer lives, no other reads its gradients, which it may free."""
     model, optimizer = trained()
     attribution = Attribution(subjects=Subjects(dict))
     attribution.optimizer_steps(optimizer)
@@ -189,7 +189,7 @@ def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
 def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An optimizer for every step, or one for each parameter, has all tensors counted a few times only."""
+    """New optimizers at every step have all tensors counted a few times only."""
     now, times = [0.0], [0]
 
     def slow_count(*_: Any) -> Any:
@@ -210,7 +210,7 @@ def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
 
 
 def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop) -> None:
-    """The edge of a cell counts them; a step that begins then finds them there, and later gone."""
+    """Gradients that a cell's edge has counted are known as there, and later as gone, to a step."""
     loop.backward()
     loop.edge("cell", begins=True)
     loop.edge("step", begins=True)
@@ -230,7 +230,7 @@ def told(attribution: Attribution) -> dict[str, float]:
 
 
 def test_a_bucket_is_gradients_while_there_are_any_and_a_buffer_when_there_are_none() -> None:
-    """The reducer keeps it when the gradients, which are views of it, are dropped."""
+    """A bucket is a buffer of DDP's once the gradients, which were views of it, are dropped."""
     ddp = FakeDdp(str(WEIGHTS), is_view=True)
     attribution = Attribution(subjects=Subjects(dict))
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
@@ -249,7 +249,7 @@ def test_a_bucket_is_gradients_while_there_are_any_and_a_buffer_when_there_are_n
 
 
 def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
-    """The model that a Trainer has wrapped does not know it, but torch knows whose forward pass runs."""
+    """DDP around a model is found by torch's active forward pass, since the model does not know it."""
     ddp = FakeDdp()
     attribution = Attribution(subjects=Subjects(dict))
     attribution.follow(ddp.module)

@@ -61,7 +61,7 @@ def test_a_batch_is_counted_however_it_is_handed_over(
 
 
 def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> None:
-    """What torch.compile returns takes ``*args`` alone."""
+    """The arguments of a compiled model, which takes ``*args``, have the names of the model's own."""
     model = torch.compile(torch.nn.Linear(2, 3), backend="eager")
     see_batch(model, (torch.zeros(4, 2),), {}, {"samples": 4.0}, is_training=True)
     seen = seen_batch(model, is_training=True)
@@ -87,7 +87,7 @@ def test_a_mask_on_the_host_tells_the_tokens_without_padding(mask: Any, expected
 
 @pytest.mark.usefixtures("timeout")
 def test_an_exception_of_a_signal_handler_is_not_lost() -> None:
-    """It comes at any instant, also while a batch is read, and is for the user's code."""
+    """An exception of a signal handler passes, also while a batch is read."""
 
     class Interrupted:
         @property

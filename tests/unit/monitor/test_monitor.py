@@ -36,7 +36,7 @@ def test_the_poller_runs_while_a_span_of_any_session_is_open(bench: Bench) -> No
 
 
 def test_a_preferred_interval_is_for_watches_without_their_own(bench: Bench) -> None:
-    """For those that run already and for later ones; a watch with its own keeps it."""
+    """A preferred interval is for running and later watches; a watch with its own keeps it."""
     monitor = bench.monitor
     open_one = monitor.begin(WatchOptions())
     monitor.open_span(open_one, "cell")
@@ -152,7 +152,7 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
 def test_at_a_limit_of_the_machine_no_report_of_a_fault_is_requested(
     error: type[Exception], bench: Bench
 ) -> None:
-    """The user's code has reached the limit, too."""
+    """A watch that a MemoryError or RecursionError breaks off does not ask for a report."""
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.break_off(session, error())
 
@@ -208,7 +208,7 @@ def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -
 
 
 def test_a_note_is_only_in_the_first_session(bench: Bench) -> None:
-    """A later session does not repeat it."""
+    """A later session does not repeat a source's note."""
     bench.host.notes.append("No driver.")
     first = bench.monitor.begin(WatchOptions())
     bench.monitor.end(first)
@@ -379,7 +379,7 @@ def test_a_row_older_than_the_newest_series_is_appended() -> None:
 def test_a_sample_that_comes_while_series_are_added_is_no_wider_than_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of another thread: the table of samples would else have rows that do not fit together."""
+    """A sample of another thread has as many values as the session has series at that time."""
     recorder = Recorder()
     watched = Watched(recorder, WatchOptions(), 0.0)
     series = (Series("cpu", "allocated"), Series("cpu", "reserved"))
@@ -445,7 +445,7 @@ def test_many_threads_lose_nothing(bench: Bench) -> None:
 
 
 def test_no_span_is_opened_while_its_session_is_ended(bench: Bench) -> None:
-    """A training on another thread would leave it open, and the poller running, for good."""
+    """A session that ends refuses spans of other threads, so that none stays open."""
     session, _ = bench.watch()
     refused: list[WatchStateError] = []
 

@@ -46,7 +46,7 @@ def seen() -> Iterator[list[int]]:
 
 
 def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
-    """The module is complete by then; waiting does not import it."""
+    """The action runs once, on the complete module, which waiting does not import."""
     assert NAME not in sys.modules
     for _ in range(2):
         importlib.import_module(NAME)
@@ -74,7 +74,7 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
 
 
 def test_ending_removes_it_from_the_import_system() -> None:
-    """Nothing of it is left, and later imports do nothing."""
+    """After the end, the import system is as before, and imports have no effect."""
     before, act = list(sys.meta_path), Mock()
     with awaited(act):
         pass

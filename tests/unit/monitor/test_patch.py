@@ -95,7 +95,7 @@ def test_name_signature_and_docstring_stay(owner: type[Owner]) -> None:
 
 
 def test_restoring_puts_the_original_back(owner: type[Owner]) -> None:
-    """The very same function, and once more does nothing."""
+    """Restoring puts the very same function back, and once more does nothing."""
     original = owner.work
     surround(owner, "work", lambda _owner: pytest.fail("not called"))
     restore(owner, "work")
@@ -105,7 +105,7 @@ def test_restoring_puts_the_original_back(owner: type[Owner]) -> None:
 
 
 def test_a_missing_method_is_left_out(owner: type[Owner]) -> None:
-    """Another release may lack it."""
+    """A method that this release lacks is left out."""
     surround(owner, "play", lambda _owner: pytest.fail("not called"))
 
     assert not hasattr(owner, "play")
@@ -163,7 +163,7 @@ somebody_elses.of_nobody = Kinds.of_nobody  # type: ignore[attr-defined]  # a mo
 def test_what_is_no_method_is_surrounded_and_restored(
     owner: Any, name: str, whole_call: bool, results: object, calls: object
 ) -> None:
-    """The context gets the class on which it is called, or all arguments on request."""
+    """The context of a class method gets the class; on request it gets all arguments of a call."""
     seen: list[object] = []
     original = vars(owner)[name]
 
@@ -213,7 +213,7 @@ def test_a_call_is_followed_once(
 
 
 def test_ours_that_somebody_puts_back_does_nothing(owner: type[Owner]) -> None:
-    """It stays until the next watch, which uses it and takes it off."""
+    """A wrapper of ours that is put back does nothing until the next watch, which uses it and removes it."""
     calls: list[object] = []
     original = owner.work
     surround(owner, "work", _entered(calls))
@@ -290,7 +290,7 @@ def test_a_surrounded_function_is_called_by_the_user(name: str) -> None:
 @pytest.mark.usefixtures("surrounded")
 @pytest.mark.parametrize("name", PLACES)
 def test_an_error_has_the_users_frames_alone(name: str) -> None:
-    """Its traceback is that of a call without us."""
+    """The traceback of an error has no frame of ours."""
     with pytest.raises(ValueError) as raised:  # noqa: PT011  (without a text)
         getattr(PLACES[name][1], name)(fails=True)
 
@@ -301,7 +301,7 @@ def test_an_error_has_the_users_frames_alone(name: str) -> None:
 @pytest.mark.usefixtures("surrounded")
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
-    """Else it would put the time of the user's functions down to others."""
+    """A profiler gets as many returns as calls, so that it assigns the user's time to the right functions."""
     heard: Counter[tuple[str, str]] = Counter()
 
     def hear(frame: FrameType, event: str, _argument: object) -> None:

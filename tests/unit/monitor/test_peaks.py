@@ -86,7 +86,7 @@ def test_a_look_returns_only_windows_with_changed_peaks(gpu: Gpu) -> None:
 
 
 def test_a_reset_by_the_user_that_was_not_seen_whole_makes_a_bound(gpu: Gpu) -> None:
-    """Where the counters could not be read before it, or an interrupt came right after it."""
+    """A reset makes a bound where the counters could not be read before it, or an interrupt came after."""
     unread, interrupted = gpu.ledger.open(), gpu.ledger.open()
     read, reset = gpu.stats, gpu.reset_peak
 
@@ -131,7 +131,7 @@ def test_a_reset_of_a_missing_device_changes_no_peak(gpu: Gpu) -> None:
 
 
 def test_two_threads_that_install_at_once_spoil_no_peak(gpu: Gpu) -> None:
-    """The one that comes second finds it done, though it was not when it looked."""
+    """The second of two threads that install at once changes no peak."""
     gpu.alloc(MIB)
     windows: list[Window] = []
 
@@ -147,7 +147,7 @@ def test_two_threads_that_install_at_once_spoil_no_peak(gpu: Gpu) -> None:
 
 
 def test_a_window_that_closes_before_anything_was_wrapped_is_a_bound(gpu: Gpu) -> None:
-    """Such as where torch was imported within it, and the user has reset the peaks."""
+    """A window in which torch was imported, and the user has reset the peaks, is a bound."""
     gpu.initialized, gpu.supported = False, lambda: False  # type: ignore[method-assign]
     window = gpu.ledger.open()
     del gpu.supported
@@ -307,7 +307,7 @@ def stats_with_private_pool(peak: int) -> Stats:
 
 
 def test_peaks_outside_of_families_are_remembered_too() -> None:
-    """Private pools come and go, and single statistics stand beside the families."""
+    """Peaks of private pools, which come and go, and of single statistics are remembered."""
     shadow: Shadow = {}
     remember(shadow, FakeAllocator().stats(0))
     remembered = stats_with_private_pool(7 * MIB)

@@ -74,7 +74,7 @@ def test_a_claim_can_become_slower() -> None:
 
 
 def test_an_action_aside_runs_once() -> None:
-    """On a thread of its own, which then ends."""
+    """An action aside runs on a thread of its own, which then ends."""
     done: list[str] = []
     poller = Poller(lambda _ticker: None, Ticker)
     poller.aside(lambda: done.append(threading.current_thread().name), wait=True)
@@ -98,7 +98,7 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
 
 
 def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
-    """A watch with an interval of its own, within another: its first tick comes at once."""
+    """An inner claim has its own interval and ticks at once; after it the interval is as before."""
     ticked = threading.Event()
     poller, made = with_tickers(ticked.set)
     poller.claim("outer", 3600.0)
@@ -113,7 +113,7 @@ def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
 
 @pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
 def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
-    """When a faster claim ends; but it is never faster than the remaining claims."""
+    """A slow ticker stays slow when a faster claim ends, but is never faster than the claims left."""
     poller, made = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
@@ -222,7 +222,7 @@ def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
 
 
 def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
-    """Who asks learns which, and never of an error in it."""
+    """The caller learns whether an action was done in time, and gets no error of it."""
     release, where = threading.Event(), []
 
     assert done_within(LONG, lambda: where.append(threading.get_ident()))
@@ -284,7 +284,7 @@ def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
 
 
 def test_where_steps_share_spans_ticks_are_rarest() -> None:
-    """Few edges come of them; not where peaks are those of ticks."""
+    """Where steps share spans on a GPU, ticks are rarest; peaks of the host need the usual pace."""
     paces = {}
     for has_gpu in (True, False):
         training = Training(has_gpu=has_gpu)
@@ -296,7 +296,7 @@ def test_where_steps_share_spans_ticks_are_rarest() -> None:
 
 
 def test_the_usual_pace_comes_back_with_longer_steps() -> None:
-    """Such as an evaluation, after which it is rarer again."""
+    """The usual pace comes back with longer steps, such as an evaluation's."""
     training = Training()
     training.pass_ticks(20, steps=3)
     training.pass_ticks(2, steps=0)
@@ -305,7 +305,7 @@ def test_the_usual_pace_comes_back_with_longer_steps() -> None:
 
 
 def test_ticks_that_cost_too_much_stay_rare() -> None:
-    """Though 0.4 s, to which they have backed off, is a pace of short steps, too; and few notes say so."""
+    """Ticks that have backed off to 0.4 s stay rare, and two notes say so."""
     training = Training()
     training.bench.host.meanwhile = lambda: training.bench.cpu.advance(0.06)
     training.pass_ticks(60, steps=0)
@@ -315,7 +315,7 @@ def test_ticks_that_cost_too_much_stay_rare() -> None:
 
 
 def test_a_nested_watch_leaves_the_pace_as_it_was() -> None:
-    """With an interval of its own, which no pace is."""
+    """A nested watch with its own interval leaves the outer pace as it was."""
     training = Training()
     for interval in (0.7, 0.01):
         inner = training.monitor.begin(WatchOptions(interval=interval))
@@ -326,7 +326,7 @@ def test_a_nested_watch_leaves_the_pace_as_it_was() -> None:
 
 
 def test_a_moment_with_many_edges_changes_nothing() -> None:
-    """Nor do several of them, with longer steps in between."""
+    """Several short moments with many edges do not change the pace."""
     training = Training()
     for _ in range(5):
         training.pass_ticks(SURE_TICKS - 1, steps=3)
@@ -337,7 +337,7 @@ def test_a_moment_with_many_edges_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("before", "steps"), [(3, 1.5), (1.5, 0.75)])
 def test_somewhat_longer_steps_keep_their_pace(before: float, steps: float) -> None:
-    """It would otherwise alternate if steps are near the threshold."""
+    """Steps near a threshold keep their pace, which would else alternate."""
     training = Training()
     training.pass_ticks(20, before)
     pace = training.pace
@@ -348,7 +348,7 @@ def test_somewhat_longer_steps_keep_their_pace(before: float, steps: float) -> N
 
 @pytest.mark.parametrize("interval", [INTERVAL, 0.05, RARER])
 def test_a_requested_interval_is_kept(interval: float) -> None:
-    """Also if it is the usual one."""
+    """A requested interval is kept, also if it is the usual one."""
     training = Training(interval)
     training.pass_ticks(20, steps=8)
 
@@ -356,7 +356,7 @@ def test_a_requested_interval_is_kept(interval: float) -> None:
 
 
 def test_an_interval_that_is_set_for_all_is_kept() -> None:
-    """By JupyterLab's setting, also if it is that of short steps."""
+    """An interval set in JupyterLab is kept, also if it is that of short steps."""
     training = Training()
     training.monitor.prefer(RARER)
     training.pass_ticks(5, steps=5)
@@ -366,7 +366,7 @@ def test_an_interval_that_is_set_for_all_is_kept() -> None:
 
 
 def test_rarer_ticks_are_not_a_gap() -> None:
-    """The timeline continues without one."""
+    """Rarer ticks make no gap in the timeline."""
     training = Training()
     training.pass_ticks(20, steps=8)
 

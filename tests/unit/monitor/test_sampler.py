@@ -287,7 +287,7 @@ def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
 
 
 def test_where_all_was_freed_an_edge_says_so() -> None:
-    """It does not say what the last tick has read."""
+    """An edge after everything was freed has 0 bytes, not the last tick's reading."""
     run = Run()
     run.alloc(0, 8)
     run.tick()
@@ -324,7 +324,7 @@ class Machine:
 
 @pytest.mark.parametrize("kind", ["forward", "step", "block"])
 def test_a_beginning_reads_the_gpu_in_use_twice_and_an_end_once(kind: SpanKind) -> None:
-    """To open, to turn and to close; a sample of that instant takes no further reading."""
+    """Opening and turning read the counters twice, closing once; a sample of that instant reads none."""
     machine = Machine()
     monitor, session = machine.monitor, machine.session
     edges = (
@@ -337,14 +337,14 @@ def test_a_beginning_reads_the_gpu_in_use_twice_and_an_end_once(kind: SpanKind) 
 
 
 def test_a_tick_reads_each_device_in_use_once_and_resets_none() -> None:
-    """Also where the peaks of open spans are looked at, from the same reading."""
+    """A tick reads each device in use once, for its sample and for the peaks of open spans."""
     machine = Machine()
 
     assert {machine.counted(lambda: machine.bench.pass_time(0.1)) for _ in range(12)} == {(1, 0)}
 
 
 def test_a_device_is_read_as_soon_as_it_is_used() -> None:
-    """One that is first used within a span has its exact peak there."""
+    """A device that is first used within a span has its exact peak there."""
     machine = Machine()
     span = machine.monitor.open_span(machine.session, "step").id
     machine.fake.free(machine.fake.alloc(3 << 20, device=2))

@@ -17,10 +17,6 @@ def model() -> Any:
     return torch.nn.Linear(4, 4)
 
 
-def names_of(found: tuple[list[Any], list[Any]]) -> list[list[str]]:
-    return [[type(one).__name__ for one in kind] for kind in found]
-
-
 def test_variables_are_found() -> None:
     """A model and an optimizer among the notebook's variables are found, each once."""
     one = model()
@@ -31,7 +27,7 @@ def test_variables_are_found() -> None:
 
 
 def test_models_one_level_deep_are_found() -> None:
-    """In a list, a dict, and the fields of an object such as a Trainer."""
+    """Models in a list, a dict, or the fields of an object such as a Trainer are found."""
     three = [model() for _ in range(3)]
     holder = types.SimpleNamespace(model=three[2], _models=[three[0]])
     subjects = Subjects(lambda: {"all": three[:1], "by_name": {"b": three[1]}, "trainer": holder})
@@ -53,7 +49,7 @@ def test_added_again_is_not_new() -> None:
     subjects, one = Subjects(dict), model()
 
     assert (subjects.add(one), subjects.add(one)) == (True, False)
-    assert names_of(subjects.all()) == [["Linear"], []]
+    assert subjects.all() == ([one], [])
 
 
 def test_variables_that_change_meanwhile_do_no_harm() -> None:
@@ -117,7 +113,7 @@ def test_no_code_of_a_variable_is_run() -> None:
 def test_of_a_large_variable_the_first_elements_are_searched(
     make: Callable[[list[Any]], Any], place: int, *, is_found: bool
 ) -> None:
-    """Such as of tokenised texts, in a list or a dict."""
+    """Of a large list or dict, such as tokenised texts, the first 256 elements are searched."""
     one, values = model(), [0] * 100_000
     values[place] = one
 
@@ -125,7 +121,7 @@ def test_of_a_large_variable_the_first_elements_are_searched(
 
 
 def test_the_class_of_models_is_looked_up_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not once for each name: a notebook may have a hundred thousand numbers."""
+    """A search of a thousand variables looks the classes of models up once."""
     asked: list[bool] = []
     kinds = module._kinds
 

@@ -72,7 +72,7 @@ def test_while_a_session_runs_a_series_without_data_is_not_available(
 def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
     session: Session, key: str, says: str
 ) -> None:
-    """A typo would otherwise read as "not available"; a device is not a series."""
+    """A typo, or a device instead of a series, is an error that lists what there is."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
@@ -82,7 +82,7 @@ def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
 
 @pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
 def test_a_typo_is_an_error_while_the_session_runs(session: Session, key: str) -> None:
-    """No device and no series can have such a name."""
+    """A name that no device or series can have is an error."""
     with pytest.raises(OptionError):
         session.latest(key)
 
@@ -113,7 +113,7 @@ def test_a_series_added_while_running_pads_older_samples(
 
 
 def test_a_steps_peak_wins_over_the_samples() -> None:
-    """The recording of a killed run has steps, but not their spans."""
+    """A step's exact peak counts, also in the recording of a killed run, which has no spans."""
     known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
     add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
@@ -152,13 +152,13 @@ def test_to_pandas_has_a_column_for_each_series(recorder: Recorder, session: Ses
 
 
 def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
-    """Only the two extremes that a timeline keeps are allowed."""
+    """Only the highest and the lowest reading of a row can be requested."""
     with pytest.raises(ValueError, match="'high' or 'low'"):
         session.to_pandas(fold="mean")
 
 
 def test_an_unknown_span_is_an_error_that_names_it() -> None:
-    """It may never have existed, or have been dropped."""
+    """A span that never existed, or was dropped, is an error."""
     with pytest.raises(WatchStateError, match="no span 7"):
         recorder_of(1.0).session.span(7)
 
@@ -167,14 +167,14 @@ def test_an_unknown_span_is_an_error_that_names_it() -> None:
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And how to install it."""
+    """Without pandas, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         of.to_pandas()
 
 
 def test_a_frame_has_the_requested_extreme() -> None:
-    """By default the highest, where rows stand for several samples."""
+    """Where rows stand for several samples, a frame has the highest, or on request the lowest."""
     readings = [float(at % 5) for at in range(2 * BLOCK)]
     session = recorder_of(*readings, timeline=Timeline(0, 2)).session
     assert session.to_pandas()[KEY].max() == 4.0
@@ -183,7 +183,7 @@ def test_a_frame_has_the_requested_extreme() -> None:
 
 
 def test_a_session_has_its_chart_as_a_figure() -> None:
-    """The same chart as on its card."""
+    """The figure of a session is the chart on its card."""
     assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
 
 
@@ -199,7 +199,7 @@ def comes_back(call: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("of_the_timeline", [True, False])
 def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
-    """The thread that held it does not exist in the child, and never releases it."""
+    """A forked child reads a session whose lock another thread of the parent held."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
     lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
@@ -212,7 +212,7 @@ def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: 
 
 
 def test_a_live_session_names_imported_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's version and ours are always there, those of others if they are imported."""
+    """A session has the versions of Python, of the package, and of imported libraries."""
     monkeypatch.setitem(sys.modules, "peft", SimpleNamespace(__version__="0.0.99\x1b[31m"))
     monkeypatch.setitem(sys.modules, "trl", None)  # as an import that failed
     session = Session()
@@ -224,7 +224,7 @@ def test_a_live_session_names_imported_libraries(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
-    """Two recordings are the same, wherever they were made."""
+    """A copy keeps the versions of libraries, and equality leaves them out."""
     session = Session("run", software={"torch": "0.0.99"})
 
     assert pickle.loads(pickle.dumps(session)).software == {"torch": "0.0.99"}
@@ -232,7 +232,7 @@ def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
 
 
 def test_the_peak_without_a_key_is_the_gpus() -> None:
-    """The host's if no GPU was used; the number displays itself in GiB or MiB."""
+    """The peak is a GPU's, or the host's where no GPU was used, and displays itself in GiB or MiB."""
     recorder = recorder_of((9e9, 0.0), keys=("cpu", "cuda:0"))
     assert recorder.session.peak() == 9e9
     read(recorder, 1.0, (9e9, 1342177280.0))

@@ -40,7 +40,7 @@ def test_the_rows_of_every_grouping_add_up(by: Any) -> None:
 
 
 def test_a_line_has_its_text_and_a_module_has_none() -> None:
-    """An operator has none either: it is called from many lines."""
+    """A line has its text; a module, which has many lines, has none."""
     assert [stacks().rows(by)[0].source for by in ("line", "module")] == ["y = x @ w", ""]
 
 
@@ -58,14 +58,14 @@ NOTHING = Stacks((), StackRecording("allocator"))
 def test_an_unknown_device_or_grouping_is_an_error_that_lists_the_known(
     of: Stacks, asked: dict[str, Any], said: str
 ) -> None:
-    """Without any device there are no rows by default."""
+    """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
     with pytest.raises(OptionError, match=said):
         of.rows(**asked)
     assert NOTHING.rows() == ()
 
 
 def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
-    """To the byte; the rounding is a row of its own, and is never spread."""
+    """The allocator's peak is the sum of all rows and of its rounding, to the byte."""
     peak = stacks().peaks[0]
     assert peak.exact
     assert peak.bytes + peak.rounding == peak.allocated
@@ -79,14 +79,14 @@ def test_a_data_frame_has_every_place() -> None:
 
 
 def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
-    """A pickle that only its owner can read."""
+    """A saved snapshot is a pickle of the recorded one that only its owner can read."""
     path = stacks().save(tmp_path / "peak.pickle")
     assert pickle.loads(path.read_bytes()) == SNAPSHOT
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
-    """Also one that is a broken link."""
+    """A file or a broken link that exists is not written over."""
     there, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
     there.write_text("mine", encoding="utf-8")
     link.symlink_to(tmp_path / "elsewhere")
@@ -122,10 +122,7 @@ def test_without_a_snapshot_nothing_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-GPU = "cuda:0"
-
-
-def live(size: int, device: str = GPU) -> LivePeak:
+def live(size: int, device: str = "cuda:0") -> LivePeak:
     site = Site("cell [1] line 1", "Net", "aten::op", "forward", size, 1, "y")
     return LivePeak(device, size, size, (site,), time=1.0, entries=1)
 
@@ -135,7 +132,7 @@ def live(size: int, device: str = GPU) -> LivePeak:
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
 def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
-    """In their repr; displayed, they look as they do below the card."""
+    """The repr has the live bytes at the peak; displayed, stacks look as below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
     assert repr(stacks) == f"<Stacks: live at the peak: {told}>"

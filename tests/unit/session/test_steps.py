@@ -81,7 +81,7 @@ def test_steps_added_at_once_fold_like_single_ones(parents: list[int], together:
 
 
 def test_folded_has_the_groups_after_an_instant() -> None:
-    """Only groups that ended later, in about as many rows as requested."""
+    """Groups that ended later are returned, in about as many rows as requested."""
     steps = many([1.0] * 16, 64)
 
     later = steps.folded(100, after=10.5)[:, steps.columns.index("first")]
@@ -146,7 +146,7 @@ def stepped(counts: dict[str, float], *heights: float) -> StepGroup:
     [({}, math.nan), ({"tokens": 8.0}, 8.0), ({"tokens": 8.0, "largest_batch": 4.0}, 4.0)],
 )
 def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: float) -> None:
-    """All of its tokens, if it has one batch."""
+    """A step's worst batch is its largest, or the step's only one."""
     step = stepped(counts)
 
     assert step.devices[GPU].worst_tokens == pytest.approx(worst, nan_ok=True)
@@ -162,7 +162,7 @@ def test_steps_that_cannot_be_merged_are_dropped_from_the_oldest_on() -> None:
 
 
 def test_of_steps_that_cannot_be_merged_the_newest_are_returned() -> None:
-    """As many as were requested."""
+    """Of steps that cannot be merged, the newest are returned, as many as requested."""
     steps = many([1.0] * 6, most=8, parents=[*range(1, 7)])
 
     assert steps.folded(3)[:, 1].tolist() == [4.0, 5.0, 6.0]
@@ -189,7 +189,7 @@ def test_before_the_first_step_none_has_ended() -> None:
 
 @pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (2, 2)])
 def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
-    """As many as fit stay single; the newest is never merged."""
+    """As many steps as fit stay single, and the newest is never merged."""
     steps = many([1.0] * 8, most=8)
     folded = steps.folded(most)
 
@@ -198,7 +198,7 @@ def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> 
 
 
 def test_a_step_of_no_span_has_no_parent() -> None:
-    """Figures that were not counted are unknown."""
+    """A step without an outer span has no parent, and figures that were not counted are NaN."""
     step = stepped({})
 
     assert (step.parent, step.first, step.last, step.start, step.stop) == (0, 3, 3, 0.0, 2.0)
@@ -291,7 +291,7 @@ def test_steps_without_a_number_are_counted() -> None:
 
 
 def test_open_spans_within_a_span_are_known() -> None:
-    """Innermost first, and only those opened in it."""
+    """Open spans within a span are listed, innermost first."""
     made = recorder_of()
     outer = open_at(made, "cell", 0)
     inner = open_at(made, "train", 1)
@@ -312,7 +312,7 @@ def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
 
 
 def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
-    """Blocks with other names count for themselves, wherever they are."""
+    """A block within a block of its name counts its seconds once; blocks of other names count apart."""
     made = recorder_of()
     cell = open_at(made, "cell", 0)
     outer = open_at(made, "block", 0, "load")

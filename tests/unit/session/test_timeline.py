@@ -87,7 +87,7 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
 def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
     start: float, stop: float, times: list[int], gaps: int
 ) -> None:
-    """With the readings of its rows, and gaps at its ends too; the whole does not change."""
+    """A part has the rows of its time and the gaps that touch it, and leaves the whole as it was."""
     timeline = Timeline(2, capacity=64)
     for at in range(10):
         timeline.append(float(at), (float(at), 2.0 * at))
@@ -105,7 +105,7 @@ def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
 @pytest.mark.parametrize("look_every", [1, 7, 1000])
 @pytest.mark.parametrize("samples", [1, 8, 9, 17, 100, 500])
 def test_each_row_stands_for_the_same_number_of_samples(samples: int, look_every: int) -> None:
-    """From its time on; only the last may stand for fewer, however often it was read meanwhile."""
+    """Each row but the last stands for as many samples, however often a timeline was read meanwhile."""
     timeline = Timeline(1, capacity=8)
     heights = [float(at * 37 % 101) for at in range(samples)]
     for at, height in enumerate(heights):
@@ -153,7 +153,7 @@ def highest(rows: list[tuple[float, ...]]) -> list[float]:
 
 @given(actions=ACTIONS, data=st.data())
 def test_any_interleaving_keeps_every_high(actions: list[str], data: Any) -> None:
-    """Nested or overlapping, read or not, with new columns: each opening has the highest value since."""
+    """Each opening has the highest value since, however openings and readings interleave."""
     highs: Highs[int] = Highs()
     truth: dict[int, list[tuple[float, ...]]] = {}
     width = 1

@@ -66,7 +66,7 @@ def with_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("with_children")
 def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
-    """By the name that PyTorch gives them; who is no descendant does not count."""
+    """DataLoader workers are known by PyTorch's name for them; processes of others do not count."""
     loader = [process(tmp_path, pid, os.getpid(), 300, shared=50, name=WORKER) for pid in (11, 12)]
     process(tmp_path, 13, loader[0], 40, name="ffmpeg")
     process(tmp_path, 14, 1, 5000, name=WORKER)
@@ -81,7 +81,7 @@ def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("with_children")
 def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
-    """The label and one note say so."""
+    """Without PSS the figure is the resident set, and the label and one note say so."""
     for pid in (11, 12):
         process(tmp_path, pid, os.getpid(), 1)
         (tmp_path / str(pid) / "smaps_rollup").unlink()
@@ -96,7 +96,7 @@ def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("with_children")
 @pytest.mark.parametrize("broken", ["comm", "smaps_rollup", "all"])
 def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str) -> None:
-    """One that has ended and was not waited for has no memory either; nothing is said of it."""
+    """A child that has ended, waited for or not, has no memory and no note."""
     pid = process(tmp_path, 11, os.getpid(), 40)
     (tmp_path / "11" / "statm").write_text("0 0 0 0 0 0 0")
     for name in ("comm", "smaps_rollup", "statm"):
@@ -111,7 +111,7 @@ def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str)
 def test_without_children_nothing_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel says in one call that there are none."""
+    """Without children no process is read: the kernel says in one call that there are none."""
     monkeypatch.setattr(os, "waitid", Mock(side_effect=ChildProcessError))
     processes = LinuxProcesses(tmp_path / "missing")
 
@@ -121,7 +121,7 @@ def test_without_children_nothing_is_listed(
 
 @linux
 def test_a_fork_shares_what_it_has_not_written() -> None:
-    """Its proportional share is half of what both have, and whoever started it still gets to wait for it."""
+    """A fork has half of the pages that it shares, and whoever forked it can still wait for it."""
     common = bytearray(os.urandom(40 * MB))
     child = os.fork()
     if child == 0:
@@ -156,7 +156,7 @@ def child() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) -> None:
-    """As on macOS and Windows, and a note says so; once it has ended, waited for or not, it has nothing."""
+    """With psutil, as on macOS and Windows, a child has its resident set, with a note, until it has ended."""
     processes = children.PsutilProcesses()
     source = ChildSource(processes)
     read = by_metric(source, 0.0)
@@ -176,7 +176,7 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
 
 
 def test_there_are_no_series_before_there_is_a_child() -> None:
-    """They come with the first one, and stay at nothing once it has ended."""
+    """The series begin with the first child, and are 0 once it has ended."""
     fake = Fake({})
     source = fake.source()
     assert by_metric(source, 0.0) == {}
@@ -189,7 +189,7 @@ def test_there_are_no_series_before_there_is_a_child() -> None:
 
 
 def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None:
-    """Also between two looks for children: a cell right after has no workers of the one before it."""
+    """A child that has ended counts no longer, also between two looks for new children."""
     fake = Fake({7: Held(10.0, name=WORKER), 8: Held(5.0)})
     source = fake.source()
     assert by_metric(source, 1.0)["children"] == 15
@@ -200,7 +200,7 @@ def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None
 
 
 def test_reading_takes_a_hundredth_of_the_time() -> None:
-    """Large processes are read one by one, the more rarely the longer it takes; then again as rarely."""
+    """Large processes are read one by one, the more rarely the longer that takes."""
     fake = Fake({pid: Held(10.0) for pid in range(4)}, seconds=0.1)
     source = fake.source()
     ticks = [tick / 10 for tick in range(2000)]
@@ -216,7 +216,7 @@ def test_reading_takes_a_hundredth_of_the_time() -> None:
 
 
 def test_a_sum_is_not_known_before_all_are_read() -> None:
-    """How many there are is, and a new one is read before those that are due again."""
+    """The sum is NaN until all children are read, of which a new one comes first; their number is known."""
     fake = Fake({1: Held(10.0)}, seconds=0.02)
     source = fake.source()
     source.read(0.0)
@@ -230,7 +230,7 @@ def test_a_sum_is_not_known_before_all_are_read() -> None:
 
 
 def test_so_many_at_most_are_counted() -> None:
-    """The rest is told."""
+    """Of very many children some are counted, and a note says so."""
     fake = Fake({pid: Held(1.0) for pid in range(MOST + 5)})
     source = fake.source()
 

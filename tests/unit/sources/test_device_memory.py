@@ -36,7 +36,7 @@ class Machine:
 
 
 def test_processes_are_asked_again_once_the_use_has_changed() -> None:
-    """While it stays the same, five seconds lie between two looks."""
+    """The processes of a device are listed when its use has changed, else every five seconds."""
     machine = Machine()
     machine.read(0.0)
     asked = machine.smi.asked
@@ -52,7 +52,7 @@ def test_processes_are_asked_again_once_the_use_has_changed() -> None:
 
 @pytest.mark.parametrize("all_visible", [True, False])
 def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
-    """Where the list has the ids of all; in a container it may have others, and no guess is made."""
+    """An unlisted process has 0 bytes; in a container, whose list may have other ids, it has NaN."""
     machine = Machine(ProcessIds(frozenset({os.getpid()}), all_visible))
     machine.smi.listed = {1: GIB}
     told = machine.read(0.0)
@@ -66,7 +66,7 @@ def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
 
 @pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
 def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | Exception) -> None:
-    """As of some cards, or in a virtual machine; nothing is said, since it is an extra."""
+    """Where AMD SMI does not tell how busy a GPU is, memory is still read, without a note."""
     machine = Machine()
     machine.smi.activity = activity
     told = machine.read(0.0)
@@ -77,7 +77,7 @@ def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | E
 
 
 def test_an_allocator_without_counters_leaves_all_but_the_context() -> None:
-    """A pluggable one raises; the driver still says whose memory is in use."""
+    """A pluggable allocator raises; the driver's figures are read, and the context alone is not known."""
     machine = Machine()
 
     fault = RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
@@ -90,7 +90,7 @@ def test_an_allocator_without_counters_leaves_all_but_the_context() -> None:
 
 
 def test_a_fault_in_the_middle_leaves_the_sum() -> None:
-    """Nothing more is asked of AMD SMI then, and a sentence says so once."""
+    """After a fault of AMD SMI only the sum is read, and one note says so."""
     machine = Machine()
     machine.read(0.0)
     machine.smi.fault = RuntimeError("the GPU was reset")
@@ -105,7 +105,7 @@ def test_a_fault_in_the_middle_leaves_the_sum() -> None:
 
 
 def test_without_amd_smi_the_sum_is_all() -> None:
-    """It is no requirement."""
+    """Without AMD SMI the sum of all processes is read alone."""
     machine = Machine()
     del machine.torch.cuda.amdsmi
 

@@ -120,7 +120,7 @@ def touch_and_return(size: int) -> None:
 
 @linux
 def test_a_window_has_its_own_exact_peak() -> None:
-    """Set back, the mark tells the highest resident set since."""
+    """A mark that is set back tells the highest resident set since."""
     touch_and_return(100 * MB)
     before = LinuxMemory().own().resident
     peak = ResidentPeak()
@@ -137,7 +137,7 @@ def test_where_the_mark_stays_the_window_has_no_peak(tmp_path: Path) -> None:
 
 
 def test_the_machine_is_read_once_a_second() -> None:
-    """What costs more is read less often."""
+    """The machine's memory is read once a second."""
     memory = FakeMemory()
     source = of_fake(memory)
     by_metric(source, 0.0)
@@ -148,7 +148,7 @@ def test_the_machine_is_read_once_a_second() -> None:
 
 
 def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
-    """Private memory less what is free, but for what is free and takes no memory at all."""
+    """Private memory is without the free bytes of malloc and Python that take memory."""
     memory = FakeMemory()
     memory.now = Own(0.0, 0.0, 900.0 * MB)
     heap = Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
@@ -162,7 +162,7 @@ def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
 
 
 def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() -> None:
-    """Also until it may be looked again at which pages are there; what was in memory counts as well."""
+    """Bytes from pages that were absent count once, as do bytes from pages that were in memory."""
     memory, heap = FakeMemory(), Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
     memory.now, memory.lacking = Own(0.0, 0.0, 900.0 * MB), 150.0 * MB
     source = of_fake(memory, heap)
@@ -176,7 +176,7 @@ def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() ->
 
 
 def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
-    """Where malloc does not tell, one note says so."""
+    """Without malloc's figures, private memory has its free bytes too, and one note says so."""
     source = of_fake(FakeMemory())
     values = by_metric(source)
     by_metric(source, 5.0)
@@ -187,7 +187,7 @@ def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
 
 
 def test_without_private_memory_the_heap_stands_in() -> None:
-    """Where the kernel does not tell, as gVisor's, it is the heap in use, labelled so, with one note."""
+    """Without RssAnon, as in gVisor, the figure is the heap in use, with its label and one note."""
     memory = FakeMemory()
     memory.now = Own(10.0, 20.0)
     source = of_fake(memory, Mallinfo(uordblks=7))
@@ -200,7 +200,7 @@ def test_without_private_memory_the_heap_stands_in() -> None:
 @linux
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
-    """With a malloc of its own preloaded, mallinfo2 counts a heap nobody uses, and is not believed."""
+    """Where another malloc is preloaded, mallinfo2, which counts a heap that nobody uses, is not read."""
     bump = tmp_path / "bump.c"
     bump.write_text(
         "#include <sys/mman.h>\n#include <string.h>\n#include <stddef.h>\n"
@@ -225,7 +225,7 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
 
 
 def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> None:
-    """Each from when there is any; shared memory without what is resident in this process."""
+    """Page cache, shared and pinned memory and swap have series, some from the first byte on."""
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
     pinned = iter([0.0, 4096.0])
@@ -242,7 +242,7 @@ def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> No
 
 
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
-    """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
+    """A heap with very many free pieces, each of which a reading walks, is read less often, with a note."""
     heap = Mock(return_value=Mallinfo(uordblks=1, ordblks=4 * MANY_FREE_PIECES))
     source = of_fake(FakeMemory(), find_heap=lambda: heap)
     for now in (0.0, 0.1, 0.19, 0.21):
@@ -254,7 +254,7 @@ def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
 
 @linux
 def test_a_forked_child_reads_its_own_process() -> None:
-    """A file of /proc opened by the parent would tell of the parent; the child opens its own."""
+    """A forked child reads its own files of /proc, not those that the parent has opened."""
     file = ProcFile(Path("/proc/self/stat"))
     assert int(file.read().split()[0]) == os.getpid()
     child = os.fork()
@@ -299,7 +299,7 @@ class LibSystem:
 
 @pytest.mark.parametrize("unit", [MB, 1000])
 def test_on_macos_the_footprint_stands_for_private_memory(unit: int) -> None:
-    """With its peak; the resident set, which misses tensors on Apple's GPU, is there besides."""
+    """On macOS the figure is the footprint with its peak; the resident set misses tensors on the GPU."""
     source = HostSource(DarwinMemory(LibSystem(unit)), find_heap=lambda: None)
     values = by_metric(source)
     labels = {series.metric: series.label for series in source.series}
@@ -312,7 +312,7 @@ def test_on_macos_the_footprint_stands_for_private_memory(unit: int) -> None:
 
 @pytest.mark.parametrize(("level", "words"), [(1, ""), (2, "is short"), (4, "is critically short")])
 def test_macos_says_when_memory_is_short(level: int, words: str) -> None:
-    """As a note, once for each level; nothing is said as long as there is enough."""
+    """Each level of memory pressure on macOS has one note; without pressure there is none."""
     library = LibSystem()
     library.level = level
     source = HostSource(DarwinMemory(library), find_heap=lambda: None)
@@ -326,7 +326,7 @@ def test_macos_says_when_memory_is_short(level: int, words: str) -> None:
 
 @linux
 def test_psutil_agrees_with_the_kernel() -> None:
-    """The way for other systems gives the same resident set and machine."""
+    """Psutil gives the same resident set and machine as /proc."""
     ours, psutils = LinuxMemory(), PsutilMemory()
 
     assert psutils.own().resident == pytest.approx(ours.own().resident, rel=0.05)
@@ -337,7 +337,7 @@ def test_psutil_agrees_with_the_kernel() -> None:
 
 
 def test_a_reader_that_raises_is_a_note() -> None:
-    """If the system refuses, as macOS its figures of a process, everything is NaN, and one note says so."""
+    """If the system refuses its figures, every value is NaN, and one note says so."""
     library = LibSystem()
     source = HostSource(DarwinMemory(library), find_heap=lambda: None)
     library.fails = 1
@@ -382,7 +382,7 @@ def test_the_nearest_limit_on_what_may_be_mapped_is_told(
     limits: dict[str, int],
     expected: tuple[float, float, str],
 ) -> None:
-    """With what is mapped, or what is the process' own; without ``/proc`` the limit alone."""
+    """The lower limit counts, with the bytes that count towards it; without ``/proc`` the limit alone."""
     kinds = {getattr(resource, name): limit for name, limit in limits.items()}
     monkeypatch.setattr(
         resource, "getrlimit", lambda kind: (kinds.get(kind, resource.RLIM_INFINITY), -1)
@@ -397,7 +397,7 @@ def test_the_nearest_limit_on_what_may_be_mapped_is_told(
 
 @pytest.mark.parametrize(("is_beside", "looked"), [(False, 1), (True, 0)])
 def test_beside_a_gpu_what_is_slow_is_read_seldom(*, is_beside: bool, looked: int) -> None:
-    """Where private memory is the same, and a look at Python's arenas takes some milliseconds."""
+    """Beside a GPU, Python's arenas are not read again while private memory is the same."""
 
     def slow() -> Arenas:
         time.sleep(0.005)

@@ -41,7 +41,7 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
     ],
 )
 def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told: list[int]) -> None:
-    """All on the model's device; none of another type, on several devices, or told in other words."""
+    """Buckets are on the model's device; of several devices, or of another type, none are told."""
     ddp = FakeDdp(sizes)
     if field:
         setattr(ddp, field, True)
@@ -63,7 +63,7 @@ def table(count: int, *, is_broken: bool = False) -> Any:
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 300])
 def test_a_table_is_counted_without_being_walked(entries: int) -> None:
-    """Its count is in the object itself."""
+    """A table's number of entries is read from the object itself."""
     assert libraries.entries_of_map(ctypes.addressof(table(entries))) == entries
 
 
@@ -71,7 +71,7 @@ def test_a_table_is_counted_without_being_walked(entries: int) -> None:
     "words", [table(0, is_broken=True), table(2, is_broken=True), table(10**6)]
 )
 def test_what_does_not_look_like_a_table_is_not_counted(words: Any) -> None:
-    """An order of fields that is not the expected one is seen."""
+    """Fields in an unexpected order, or an absurd number, are not counted."""
     assert libraries.entries_of_map(ctypes.addressof(words)) == -1
 
 
@@ -92,7 +92,7 @@ def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
 
 
 def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each handle and stream, on the one device of this process; of several nobody knows whose."""
+    """Each handle and stream has one workspace on this process' only device; on several nothing is told."""
     monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 1))
 
     assert libraries.workspaces(fake_torch()) == ("cuda:3", 96 * MIB)
@@ -103,7 +103,7 @@ def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPat
     "torch", [fake_torch(initialised=False), SimpleNamespace(), None, fake_torch()]
 )
 def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
-    """Nothing is loaded or initialised to see that."""
+    """Without CUDA there are no workspaces, and nothing is loaded or initialised."""
     found = libraries.workspaces(torch)
 
     assert found is None or found[1] == 0

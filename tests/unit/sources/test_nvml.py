@@ -36,7 +36,7 @@ def test_nothing_is_opened_before_the_first_reading_nor_after_the_end(proc: Path
 
 @pytest.mark.parametrize("includes_reserve", [True, False])
 def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
-    """Whether the driver counts its reserve as used or not, it is told apart from what is in use."""
+    """The driver's reserve is apart from what is in use, whether or not the driver adds it."""
     watched = Watched([FakeGpu(includes_reserve=includes_reserve)], proc)
     values = watched(0.0)
 
@@ -127,7 +127,7 @@ SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, flo
 
 @pytest.mark.parametrize("name", SHARES)
 def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
-    """The rest is the others', and the context is what it has beyond its allocator; unknown is no zero."""
+    """Others have the rest, and the context is what torch has not reserved; what is unknown is NaN."""
     processes, namespace, ids, share = SHARES[name]
     known = {"nspid": ids} if ids else {}
     proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
@@ -140,7 +140,7 @@ def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str
 
 
 def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:
-    """Such as a pluggable one, which raises: only the context, which takes both, is not known."""
+    """A pluggable allocator raises: the context alone, which needs both figures, is not known."""
     allocator = FakeAllocator()
     allocator.alloc(MIB)
     source = AllocatorSource(allocator)
@@ -217,7 +217,7 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
 
 
 def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
-    """Beside one that this process uses; as long as it uses none, all are read each time."""
+    """A GPU that only others use is read once a second, once this process uses another."""
     gpus = two_cards()
     watched = Watched(gpus, proc, opened=[1])
     of_others, own = [], []
@@ -268,7 +268,7 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
 def test_a_card_lost_from_the_start_keeps_its_number(
     proc: Path, fault: int, uuids: list[str]
 ) -> None:
-    """One that this process may not open, as another job's, is none to CUDA either: the numbers close up."""
+    """A lost card keeps its number; one that this process may not open has none, as with CUDA."""
     cards = [FakeGpu(faults={"HandleByIndex": fault}), FakeGpu(uuid="GPU-b")]
     watched = Watched(cards, proc)
     watched(0.0)

@@ -29,7 +29,7 @@ def add(proc: Path, pid: int, parent: int, *files: str, name: str = "python") ->
 
 
 def test_four_ranks_are_children_and_a_foreign_job_is_not(proc: Path) -> None:
-    """Bytes on each device, and how many processes there are on all of them, each counted once."""
+    """Each device has the bytes of child processes alone, and each child counts once for all devices."""
     ranks = [add(proc, 100 + rank, os.getpid()) for rank in range(4)]
     foreign = add(proc, 999, 1)
     gpus = [
@@ -56,7 +56,7 @@ def test_children_of_children_count(proc: Path, name: str) -> None:
 def test_the_first_process_of_a_container_has_children(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its id is 1, that of the process which elsewhere adopts everybody's."""
+    """A process whose id is 1, as in a container, has the children that it started."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     worker = add(proc, 70, 1)
     entered = add(proc, 80, 0)
@@ -65,7 +65,7 @@ def test_the_first_process_of_a_container_has_children(
 
 
 def test_who_was_a_child_stays_one(proc: Path) -> None:
-    """An agent may end before its ranks, who are then nobody's."""
+    """A rank stays a child when its agent has ended before it."""
     agent = add(proc, 60, os.getpid())
     rank = add(proc, 70, agent)
     descendants = Descendants(proc)
@@ -78,7 +78,7 @@ def test_who_was_a_child_stays_one(proc: Path) -> None:
 
 
 def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) -> None:
-    """What is read while processes come and go need not make sense."""
+    """Nonsense in /proc, read while processes come and go, ends the search."""
     add(proc, 10, 11)
     add(proc, 11, 10)
     (proc / "12").mkdir()
@@ -90,7 +90,7 @@ def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) ->
 def test_a_child_that_ends_while_it_is_looked_at_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever of it is gone by then; the readings of the device go on."""
+    """A child that ends meanwhile is not counted, and the device is still read."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/nvidia-uvm")
     gpu = FakeGpu(processes={"Compute": [(child, GIB)]})
@@ -110,7 +110,7 @@ def test_a_child_that_ends_while_it_is_looked_at_is_none(
 
 
 def test_in_a_container_a_child_is_one_that_has_opened_cuda(tmp_path: Path) -> None:
-    """The driver may list the machine's ids, one of which may by chance be a child's here; files show it."""
+    """In a container, where a listed id may be another process', a child has CUDA's files open."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/null", "/dev/nvidia0", "/dev/nvidiactl")
     gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
@@ -123,7 +123,7 @@ def test_in_a_container_a_child_is_one_that_has_opened_cuda(tmp_path: Path) -> N
 
 
 def test_where_this_process_is_listed_ids_are_its_own(tmp_path: Path) -> None:
-    """Then the driver's ids are those of this namespace."""
+    """Where the driver lists this process, its ids are those of this namespace."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(os.getpid(), GIB), (child, 2 * GIB)]
@@ -133,7 +133,7 @@ def test_where_this_process_is_listed_ids_are_its_own(tmp_path: Path) -> None:
 
 
 def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None:
-    """Not zero: neither how many there are nor what they use."""
+    """Without a list of processes, the number and the bytes of children are NaN."""
     gpu = FakeGpu(faults={"ComputeRunningProcesses": pynvml.NVML_ERROR_NOT_SUPPORTED})
     values = Watched([gpu], proc)(0.0)
 
@@ -143,7 +143,7 @@ def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None
 
 @pytest.mark.parametrize(("foreign", "told"), [(False, 9 * GIB), (True, math.nan)])
 def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) -> None:
-    """On a MIG instance they may be missing: all of it is the children's where nobody else is."""
+    """Children without listed sizes, as on MIG, have all that is in use if nobody else is there, else NaN."""
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]
     values = Watched([FakeGpu(used=9 * GIB, processes={"Compute": listed})], proc)(0.0)
@@ -153,7 +153,7 @@ def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) ->
 
 
 def test_a_lost_device_has_no_children(proc: Path) -> None:
-    """Its last processes are not counted any more."""
+    """The last processes of a lost device count no longer."""
     child = add(proc, 70, os.getpid())
     gpus = [
         FakeGpu(uuid=uuid, processes={"Compute": [(child, GIB)]} if uuid else {})
@@ -277,7 +277,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_the_limit_is_that_of_the_groups(
     machine: Machine, members: list[str], groups: dict[str, dict[str, object]]
 ) -> None:
-    """Of either version of the interface, and of the parents; a path of the host means what is mounted."""
+    """The tightest limit of a group and its parents counts, in either version, as the container mounts it."""
     machine.member(*members)
     for path, files in groups.items():
         machine.group(path, **files)
@@ -289,7 +289,7 @@ def test_the_limit_is_that_of_the_groups(
     "content", ["max", "", "0", "-1", str(2**63 - 4096), str(int(MACHINE)), "nonsense"]
 )
 def test_no_limit_is_none(machine: Machine, content: str) -> None:
-    """What is no number, or no less than the machine has, limits nothing; nor does one without groups."""
+    """A limit that is no number, or no less than the machine has, is none."""
     assert machine.limit() is None
     machine.member("0::/job", "4:memory:/job")
     machine.group("job", memory__max=content)
@@ -314,7 +314,7 @@ USAGE_V1 = {"memory__limit_in_bytes": LIMIT, "memory__usage_in_bytes": 1000}
 def test_what_is_in_use_is_without_page_cache(
     machine: Machine, member: str, path: str, usage: dict[str, object], stat: str
 ) -> None:
-    """It is given back when memory is needed, idle or not; shared memory and swap are not."""
+    """Page cache, which the kernel gives back, is not in use; shared memory and swap are."""
     machine.member(member)
     machine.group(path, memory__stat=stat, **usage)
     found = find_cgroup(machine.proc, machine.mount, MACHINE)
@@ -326,7 +326,7 @@ def test_what_is_in_use_is_without_page_cache(
 
 
 def test_a_group_may_have_less_left_than_its_limit_allows(machine: Machine) -> None:
-    """Where the machine itself is nearly full, no more is free than it has."""
+    """Where the machine is nearly full, a group has no more left than the machine."""
     machine.member("0::/")
     machine.group("", memory__max=600 * 1024, memory__current=200 * 1024)
     sizes = "MemTotal: 1000 kB\nMemFree: 50 kB\nMemAvailable: 100 kB\nShmem: 30 kB\n"

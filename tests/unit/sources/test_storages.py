@@ -99,7 +99,7 @@ KEPT: dict[str, tuple[Callable[[], torch.Tensor], list[tuple[int, str]]]] = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_tensor_keeps_its_storages(name: str) -> None:
-    """Each with its bytes and its type, the first time and every other."""
+    """A tensor has the bytes and the type of each of its storages, at every reading."""
     make, sizes = KEPT[name]
     tensor = make()
 
@@ -108,7 +108,7 @@ def test_a_tensor_keeps_its_storages(name: str) -> None:
 
 
 def test_a_jagged_tensor_keeps_its_rows_and_where_each_begins() -> None:
-    """And no more than a few bytes besides."""
+    """A jagged tensor keeps its rows and the offset of each."""
     assert sizes_of(ragged(torch.jagged))[:2] == [(20, "float32"), (24, "int64")]
 
 
@@ -429,7 +429,7 @@ class NotNow:
     "thing", [None, 3, SimpleNamespace(), SimpleNamespace(state=[1]), NotNow()]
 )
 def test_what_is_no_optimizer_has_no_states(thing: object) -> None:
-    """Nor has one that raises."""
+    """An object that is no optimizer, or that raises, has no states."""
     assert list(states_of(thing)) == []
 
 

@@ -69,7 +69,7 @@ def test_values_are_the_allocators() -> None:
 
 
 def test_what_the_ledger_read_is_what_the_source_would_read() -> None:
-    """Device after device; of another allocator, or where nothing was read, there is nothing."""
+    """Readings of the ledger stand for the source's own; those of another allocator do not."""
     cuda = Cuda(devices=2)
     cuda.fake.free(cuda.fake.alloc(30 * MIB, device=1))
     cuda.fake.alloc(10 * MIB, device=0)
@@ -83,7 +83,7 @@ def test_what_the_ledger_read_is_what_the_source_would_read() -> None:
 
 
 def test_private_pools_are_summed() -> None:
-    """What CUDA graphs keep apart is one figure."""
+    """The private pools of CUDA graphs are one figure."""
     pools = {(0, index): {"all": {"current": index * MIB, "peak": 9 * MIB}} for index in (1, 2)}
     stats = FakeAllocator().stats(0) | {"reserved_bytes_by_private_pools": pools}
 
@@ -188,7 +188,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
 def test_a_limit_that_was_met_is_no_fault_of_torch(
     monkeypatch: pytest.MonkeyPatch, error: Exception, is_said: bool
 ) -> None:
-    """There is nothing to update: the next reading is right, and no note is left of it."""
+    """A limit of the machine leaves no note, and the next reading is right; a fault of torch is noted."""
     cuda = Cuda()
     known = cuda.source.read(0.0)
     with monkeypatch.context() as patch:
@@ -278,7 +278,7 @@ def test_calls_for_another_accelerator_are_left_alone() -> None:
 
 
 def test_uninstalling_puts_the_originals_back() -> None:
-    """However often it was installed before, and again and again."""
+    """Uninstalling restores the original entry points, however often they were wrapped."""
     cuda = Cuda()
     originals = entry_points(cuda.torch)
     for times in (1, 2):
@@ -319,7 +319,7 @@ def test_installing_over_somebody_elses_wrapper_does_not_recurse() -> None:
 
 
 def test_a_device_is_opened_by_its_first_memory() -> None:
-    """Whatever its number, and it stays so."""
+    """A device counts as opened from its first allocation on, whatever its number."""
     cuda = Cuda(devices=3)
     told = [list(cuda.allocator.opened())]
     for device in (2, 0):
@@ -331,7 +331,7 @@ def test_a_device_is_opened_by_its_first_memory() -> None:
 
 @pytest.mark.parametrize("fault", [AttributeError, RuntimeError])
 def test_where_nobody_tells_all_devices_are_opened(fault: type[Exception]) -> None:
-    """By an old torch, or a driver that does not answer."""
+    """Where torch or the driver does not tell, all devices count as opened."""
     cuda = Cuda(devices=3)
     cuda.torch._C._cuda_hasPrimaryContext = Mock(side_effect=fault)
 

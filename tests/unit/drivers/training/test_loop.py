@@ -39,7 +39,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
-    """With no word from the user; its losses are bit for bit those of the bare loop."""
+    """A loop has steps and phases without a word from the user, and its losses are those of the bare loop."""
     bare = loop()
     with hfmem_widget.watch(quiet=True) as session:
         watched = loop()
@@ -49,7 +49,7 @@ def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> Non
 
 
 def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
-    """A notebook makes model and optimizer in one cell and trains in the next."""
+    """A loop over a model from before the watch has its first step, too."""
     model = model_of(8, 8, 1)
     optimizer = adam(model)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
@@ -84,7 +84,7 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
 
 
 def test_an_error_in_a_step_is_the_steps() -> None:
-    """The step that fails says how, and has its number."""
+    """A step that fails has its number and the error as its outcome."""
     model = model_of(8, 1)
     optimizer = adam(model)
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:  # noqa: PT012
@@ -154,7 +154,7 @@ def grouped(
 
 
 def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a group only the first batch would be seen, and that is not what all of its steps took."""
+    """A group has no number of samples, since only its first batch would be seen."""
     session = grouped(monkeypatch, 1e9, 1e9)
 
     samples = [group.samples for group in session.steps if group.last > group.first]
@@ -163,7 +163,7 @@ def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_group_counts_the_steps_of_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a loop on another thread does meanwhile."""
+    """A group does not count the steps of another thread's loop."""
     session = grouped(monkeypatch, 1e9, 1e9, lambda: on_threads(cleared_last))
 
     assert session.steps.count == 20
@@ -173,7 +173,7 @@ def test_a_group_counts_the_steps_of_its_own_thread(monkeypatch: pytest.MonkeyPa
 def test_very_short_steps_are_told_in_groups(
     monkeypatch: pytest.MonkeyPatch, least: float, most: float
 ) -> None:
-    """Every step is still counted, also those of a group that is open at the end; each group has a peak."""
+    """Every short step counts, also in a group that is open at the end, and each group has a peak."""
     session = grouped(monkeypatch, least, most)
 
     assert session.steps.count == [group.last for group in session.steps][-1] == 20

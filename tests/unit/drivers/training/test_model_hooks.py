@@ -85,7 +85,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> None:
-    """However it is made, nothing in it says that it was watched; the model itself still has them."""
+    """A copy has no hook of ours, however it is made, and the model keeps its hooks."""
     with_hooks = [hooks_of(one) for one in model.modules()]
     made = way(model)
 
@@ -101,7 +101,7 @@ def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
-    """Before ours and after ours, with what torch knows about them; ours still come off."""
+    """A copy has the user's hooks from before and after ours, with torch's entries for them."""
     model = torch.nn.Linear(2, 2)
     model.register_forward_hook(noted, always_call=True)
     hooks = hooked(model)
@@ -113,7 +113,7 @@ def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
 
 
 def test_a_pass_begins_before_what_other_hooks_do() -> None:
-    """FSDP's gathers parameters, which is no part of what was there before the pass."""
+    """Our hook runs before others, such as FSDP's, which gathers parameters."""
     told: list[str] = []
     model = torch.nn.Linear(2, 2)
     model.register_forward_pre_hook(lambda *_: told.append("theirs"), prepend=True)
@@ -137,7 +137,7 @@ def test_a_class_that_copies_itself_gets_hooks_that_do_nothing() -> None:
 
 
 def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
-    """How modules are copied and scripted is the original again."""
+    """Without hooks of ours, torch copies and scripts modules by its own functions again."""
     recursive = torch.jit._recursive
     usual = torch.nn.Module.__getstate__, recursive.create_script_module
     one, other = hooked(torch.nn.Linear(2, 2)), hooked(torch.nn.Linear(2, 2))
@@ -153,7 +153,7 @@ def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.15
 @pytest.mark.parametrize("script", [True, False], ids=["script", "trace"])
 def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
-    """As it would without them, also as a part of another; TorchScript cannot compile what is ours."""
+    """A model with hooks can be scripted and traced, also as a part of another."""
     told: list[str] = []
     model = torch.nn.Linear(2, 2)
     whole = torch.nn.Sequential(model)

@@ -32,14 +32,11 @@ def run(bench: Bench, session: Session) -> TrainingRun:
     return TrainingRun(bench.monitor, session)
 
 
-def one_step(run: TrainingRun, number: int = 1, batches: int = 1) -> None:
+def one_step(run: TrainingRun, number: int = 1) -> None:
     run.step_begins(number)
-    for batch in range(batches):
-        run.forward_begins(SHAPE)
-        run.forward_ended()
-        run.backward_begins()
-        if batch < batches - 1:
-            run.substep_ended()
+    run.forward_begins(SHAPE)
+    run.forward_ended()
+    run.backward_begins()
     run.optimizer_begins()
     run.optimizer_ended()
     run.step_ended()
@@ -56,7 +53,7 @@ def tree(session: Session, of: Span | None = None) -> list[object]:
 
 
 def test_backward_begins_where_forward_ends(run: TrainingRun, session: Session) -> None:
-    """Neighbours share one reading, so nothing lies between them."""
+    """Neighbouring phases share one reading."""
     one_step(run)
     spans = {span.kind: span for span in session.spans}
 
@@ -81,7 +78,7 @@ def test_an_aside_says_how_it_ended(run: TrainingRun, session: Session) -> None:
 def test_an_end_without_a_begin_does_nothing(
     run: TrainingRun, session: Session, event: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Callbacks of other releases may leave an event out."""
+    """An event without its begin, as of another release's callbacks, opens no span and prints nothing."""
     getattr(run, event)()
 
     assert tree(session) == ["cell"]
@@ -89,7 +86,7 @@ def test_an_end_without_a_begin_does_nothing(
 
 
 def test_another_thread_is_not_followed(run: TrainingRun, session: Session) -> None:
-    """Replicas of nn.DataParallel call hooks from threads of their own."""
+    """Hooks on other threads, as of nn.DataParallel's replicas, open no span."""
     run.step_begins(1)
     on_threads(lambda: run.forward_begins(SHAPE))
 
@@ -105,7 +102,7 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
     *,
     goes_on: bool,
 ) -> None:
-    """On a thread or not, and in silence, also where the session goes on: under `%memwatch on`."""
+    """A training that outlives its cell is not followed, and nothing is printed."""
     run.train_begins("train", {})
     run.step_begins(1)
     if goes_on:
@@ -124,7 +121,7 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
 def test_a_run_that_has_ended_leaves_nothing_in_its_session(
     bench: Bench, session: Session, *, trains: bool
 ) -> None:
-    """Neither a training that outlives it, nor an evaluation, of which a session may see thousands."""
+    """A training or an evaluation that has ended is not kept by its session."""
     run = TrainingRun(bench.monitor, session)
     if trains:
         run.train_begins("train", {})
@@ -142,7 +139,7 @@ def test_a_run_that_has_ended_leaves_nothing_in_its_session(
 def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
     run: TrainingRun, bench: Bench, session: Session
 ) -> None:
-    """A callback may train another Trainer, whose tokens are its own."""
+    """A training within a step does not add its tokens to the outer log."""
     run.train_begins("train", {})
     run.step_begins(1)
     run.forward_begins(SHAPE)
@@ -163,7 +160,7 @@ def test_a_timeout_of_the_users_reaches_the_training(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It is raised once what we were doing is done, and a training that goes on is followed as before."""
+    """A timeout is raised once ours is done, and a training that goes on is followed."""
     open_span = bench.monitor.open_span
 
     def timed_out(*args: Any, **kwargs: Any) -> Span:

@@ -100,7 +100,7 @@ def block(size: int = SIZE) -> np.ndarray[Any, Any]:
 
 
 def test_an_array_is_named_with_its_bytes() -> None:
-    """By NumPy's own figures."""
+    """An array's row has its name, bytes, shape and dtype, as NumPy tells them."""
     (row,) = scan({"a": np.zeros((128, 64), np.float32)}).rows
 
     assert (row.path, row.kind, row.device, row.tensors) == ("a", "NumPy", "cpu", 1)
@@ -108,7 +108,7 @@ def test_an_array_is_named_with_its_bytes() -> None:
 
 
 def test_a_view_holds_what_it_is_a_view_of() -> None:
-    """All of it, counted once, however many views there are; also where the array has no name."""
+    """A view holds its whole array, which counts once for all views, also where the array has no name."""
     array = block()
     found = rows(array=array, view=array[5:10], turned=array.reshape(2, -1).T)
 
@@ -118,7 +118,7 @@ def test_a_view_holds_what_it_is_a_view_of() -> None:
 
 
 def test_memory_that_numpy_and_torch_share_is_counted_once() -> None:
-    """Whichever of them has allocated it, and whichever part of it the other sees."""
+    """An array and a tensor over one memory count once, whichever made it and whatever part each sees."""
     array, tensor = block(), torch.zeros(SIZE, dtype=torch.uint8)
 
     assert sizes(array=array, tensor=torch.from_numpy(array)) == {"array": SIZE}
@@ -128,14 +128,14 @@ def test_memory_that_numpy_and_torch_share_is_counted_once() -> None:
 
 
 def test_a_mask_is_an_array_too() -> None:
-    """Subclasses may hold more."""
+    """A masked array counts with its mask."""
     masked = np.ma.MaskedArray(block(), mask=np.zeros(SIZE, bool))
 
     assert sum(sizes(masked=masked).values()) == 2 * SIZE
 
 
 def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
-    """Its pages are the page cache's: it stands apart, and its view with it."""
+    """The pages of a mapped file are the page cache's: the array and its views have a row of their own."""
     np.save(tmp_path / "a.npy", block())
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     found = scan({"view": array[10:]}, {"cpu": 3.0 * SIZE})
@@ -147,7 +147,7 @@ def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_viewed", [False, True], ids=["alone", "with an array in it"])
 def test_a_block_of_shared_memory_has_a_row(*, is_viewed: bool) -> None:
-    """It stands apart, an array in it is the same memory, and once it is closed it holds nothing."""
+    """A block and an array in it are one row apart from the heap; once closed, it holds nothing."""
     block = SharedMemory(create=True, size=SIZE)
     names: dict[str, Any] = {"block": block}
     if is_viewed:
@@ -165,7 +165,7 @@ def test_a_block_of_shared_memory_has_a_row(*, is_viewed: bool) -> None:
 
 
 def test_no_code_of_a_subclass_runs() -> None:
-    """Neither its properties nor what it does when it is made."""
+    """The search calls neither the properties of a subclass nor its `__array_finalize__`."""
 
     class Own(np.ndarray):
         def __array_finalize__(self, other: object) -> None:
@@ -186,7 +186,7 @@ def test_no_code_of_a_subclass_runs() -> None:
 
 
 def test_a_data_frame_is_one_row() -> None:
-    """All its columns and its index; a frame of some of its columns shares them."""
+    """A frame has its columns and its index; a frame of some of its columns shares them."""
     frame = pd.DataFrame({"x": np.zeros(SIZE // 8), "n": np.arange(SIZE // 8)})
     found = rows(frame=frame, some=frame[["x"]], column=frame["n"])
 
@@ -208,7 +208,7 @@ def test_a_data_frame_is_one_row() -> None:
     ids=["categories", "dates", "nullable", "with an index"],
 )
 def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
-    """By what it keeps, which may be an array within an array."""
+    """A column has the bytes that it keeps, which may be an array within an array."""
     found = sizes(column=column)
     own = column.memory_usage(index=not isinstance(column.index, pd.RangeIndex))
 
@@ -217,14 +217,14 @@ def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
 
 
 def test_arrays_in_the_cells_of_a_frame_count() -> None:
-    """Such as embeddings."""
+    """Arrays in the cells of a frame, such as embeddings, count with the frame."""
     frame = pd.DataFrame({"embedding": [block(1000) for _ in range(50)]})
 
     assert sizes(frame=frame)["frame"] == pytest.approx(50 * (1000 + 8), abs=1000)
 
 
 def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
-    """Each once, whatever tables have it; a table that is read from a file in place stands apart."""
+    """A buffer counts once, whatever tables have it; a table that is mapped from a file has its own row."""
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"x": np.zeros(SIZE // 8)})
     with (
@@ -243,7 +243,7 @@ def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
 
 
 def test_polars_tells_its_own_figure() -> None:
-    """As one; nothing within is looked at."""
+    """A frame of polars has the bytes that polars tells, and nothing within it is searched."""
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"x": np.zeros(SIZE // 8)})
     found = rows(frame=frame, column=frame["x"])
@@ -253,7 +253,7 @@ def test_polars_tells_its_own_figure() -> None:
 
 
 def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows is found all the same."""
+    """A table that cannot be read counts nothing, and the other variables are still found."""
     pytest.importorskip("pyarrow")
     broken = SimpleNamespace(Table=type("Table", (), {"__module__": "pyarrow"}))
     monkeypatch.setitem(sys.modules, "pyarrow", broken)
@@ -262,7 +262,7 @@ def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_arrays_and_tensors_in_one_list_have_a_row_each() -> None:
-    """They are of another kind, and the table says of which."""
+    """A list of arrays and tensors has one row of each kind."""
     found = scan({"mixed": [block(), block(), torch.zeros(SIZE)]})
     lines = holders_bundle(found)["text/plain"].splitlines()
 
@@ -293,7 +293,7 @@ def walked(value: Any) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_a_row_with_its_bytes(kind: str) -> None:
-    """Of one name, give or take 3 %."""
+    """One name has one row with the bytes of all its objects, give or take 3 %."""
     make, size = KINDS[kind]
     (row,) = python_rows(kept=make())
     assert row.path == "kept"
@@ -302,7 +302,7 @@ def test_each_kind_has_a_row_with_its_bytes(kind: str) -> None:
 
 @pytest.mark.parametrize("make", NESTED)
 def test_what_is_nested_counts_with_the_name(make: Callable[[], Any]) -> None:
-    """However deep it lies: the bytes are those of a walk over every object, give or take 10 %."""
+    """However deep objects are nested, the bytes are those of a walk over all of them, give or take 10 %."""
     kept = make()
     found = python_rows(kept=kept)
     assert sum(row.bytes for row in found) == pytest.approx(walked(kept), rel=0.1)
@@ -310,7 +310,7 @@ def test_what_is_nested_counts_with_the_name(make: Callable[[], Any]) -> None:
 
 
 def test_what_has_two_names_counts_once() -> None:
-    """The other name is told beside, in a container too."""
+    """An object with two names is one row, which lists the other names, in containers too."""
     texts = [f"{k:0100d}" for k in range(50_000)]
     (row,) = python_rows(texts=texts, same=texts, within={"few": texts}, Out={3: texts}, _=texts)
     assert row.path == "texts"
@@ -319,7 +319,7 @@ def test_what_has_two_names_counts_once() -> None:
 
 
 def test_what_two_containers_share_is_split_between_them() -> None:
-    """All of it counts once, however many refer to it."""
+    """Objects in two containers count once, divided between both."""
     records = [{"text": f"{k:0200d}"} for k in range(20_000)]
     both = python_rows(records=records, newest=records[::-1])
     assert {row.path for row in both} == {"records", "newest"}
@@ -327,12 +327,12 @@ def test_what_two_containers_share_is_split_between_them() -> None:
 
 
 def test_a_name_with_little_has_no_row() -> None:
-    """What is below one MiB is not worth one."""
+    """A name with less than one MiB has no row."""
     assert python_rows(few=floats(1000), text="x" * 100_000) == []
 
 
 def test_a_field_with_much_is_told_by_its_path() -> None:
-    """And the rest of an object by the object's."""
+    """A field with much has a row with its path; the object's row has the rest."""
 
     @dataclasses.dataclass
     class Corpus:
@@ -349,7 +349,7 @@ def test_a_field_with_much_is_told_by_its_path() -> None:
 
 
 def test_objects_in_an_array_count_beside_its_own_bytes() -> None:
-    """As those of a list; the array holds addresses, eight bytes each."""
+    """The objects in an array count as those of a list, beside eight bytes for each address."""
     texts = np.array([f"{k:0100d}" for k in range(30_000)], dtype=object)
     tensors = np.empty(2, object)
     tensors[1] = torch.zeros(SIZE)
@@ -371,7 +371,7 @@ def test_a_million_objects_are_weighed_within_a_quick_search() -> None:
 
 
 def test_the_users_own_random_numbers_stay_theirs() -> None:
-    """A sample is taken by a generator of its own."""
+    """A search draws its samples from a generator of its own."""
     import random
 
     state = random.getstate()
@@ -380,6 +380,6 @@ def test_the_users_own_random_numbers_stay_theirs() -> None:
 
 
 def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
-    """Generators, classes and functions in a list: no figure is made up for them."""
+    """Generators, classes and functions in a list have no bytes."""
     endless = (1 for _ in iter(int, 1))
     assert python_rows(odd=[map(str, ()), Record, floats, sys, endless]) == []

@@ -54,7 +54,7 @@ def names(slots: list[Any]) -> list[str]:
 
 
 def test_who_keeps_nothing_has_no_places(shell: SimpleNamespace) -> None:
-    """A fresh shell, and no shell at all, keep neither errors nor outputs."""
+    """A fresh shell, or no shell at all, keeps neither errors nor outputs."""
     assert errors_kept(shell) == []
     assert outputs_kept(shell) == []
     assert outputs_kept(None) == []
@@ -96,7 +96,7 @@ def test_an_output_is_found_wherever_it_is(shell: SimpleNamespace) -> None:
 
 
 def test_a_users_own_underscore_is_no_output(shell: SimpleNamespace) -> None:
-    """Nor is a variable that looks like a numbered one."""
+    """A user's own `_` is no output, nor is a variable that looks like a numbered one."""
     output(shell, 3, [1])
     shell.user_ns |= {"_": [2], "_99": [3]}
 
@@ -109,7 +109,7 @@ def errors_and_outputs(shell: SimpleNamespace) -> set[str]:
 
 
 def test_a_copy_that_no_variable_tells_of_is_a_root(shell: SimpleNamespace) -> None:
-    """As after ``del _3; Out.clear()``; as long as there is a variable, that is named."""
+    """After ``del _3; Out.clear()`` IPython's copies are roots; before, the variables name the output."""
     output(shell, 3, [1])
     assert errors_and_outputs(shell) == set()
     shell.user_ns["_oh"].clear()
@@ -183,7 +183,7 @@ def test_the_remedy_is_for_the_kind_of_holder(
     ],
 )
 def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
-    """So does the finding of a leak."""
+    """The finding of a leak has the advice for its kind of holder."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
     finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING_BEFORE)
     assert said in finding.advice[0]
