@@ -166,7 +166,7 @@ def test_as_many_graphs_are_compiled_as_without_a_watch(case: Case) -> None:
     assert graphs(shape, named, hfmem_widget.watch(named, quiet=True)) == unwatched
 
 
-def test_steps_are_told_of_a_model_that_is_not_compiled_itself() -> None:
+def test_a_model_that_is_not_compiled_itself_has_steps() -> None:
     """A compiled loss takes no hooks off the model."""
     with hfmem_widget.watch(quiet=True) as session:
         graphs(compiled_loss, library_model(), nullcontext())

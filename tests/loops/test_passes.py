@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -203,7 +204,7 @@ def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
     assert [span.counts["samples"] for span in passes_of(session)] == [2, 2, 2]
 
 
-def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_short_passes_are_counted_and_some_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Very short passes are counted, and the row says how many were measured."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
     monkeypatch.setattr(grouping, "SHARE", 1e-12)
@@ -261,6 +262,19 @@ def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
     kinds = Counter(span.kind for span in session.spans)
 
     assert kinds == {"block": 2, "evaluate": 1, "forward": 1}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_is_copied_and_traced_as_ever() -> None:
+    """Neither a copy nor a traced model, which takes no hooks, has any of ours."""
+    with hfmem_widget.watch(quiet=True):
+        model = Cnn().eval()
+        twin = copy.deepcopy(model)
+        traced = torch.jit.trace(model, images()[0]).eval()
+        same = torch.allclose(*(with_no_gradients(one, images()[0]) for one in (traced, model)))
+
+    assert same
+    assert not twin._forward_hooks
 
 
 def test_models_that_come_and_go_leave_nothing() -> None:

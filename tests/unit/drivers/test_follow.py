@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -195,7 +195,7 @@ def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
 
 
 @pytest.mark.parametrize(("subject", "run"), [(5, ""), ("/a", "/b"), (None, 5), ("a\0b", "")])
-def test_what_it_does_not_take_is_said(subject: Any, run: Any) -> None:
+def test_an_invalid_argument_is_an_error(subject: Any, run: Any) -> None:
     """Anything but a path or a function, and one directory, is an error."""
     with pytest.raises(OptionError):
         follow(subject, run=run)
@@ -368,7 +368,7 @@ def test_how_a_process_ends_is_how_its_rank_ends(
     assert outcome == ("done" if how == "ended" else "raised Caught")
 
 
-def test_a_directory_that_cannot_be_costs_one_sentence(
+def test_an_unusable_directory_costs_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A process that cannot be followed goes on, and prints one line."""
@@ -383,8 +383,7 @@ def test_a_directory_that_cannot_be_costs_one_sentence(
 def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
     """`MemoryCallback` does in a rank what it was asked for."""
     trainer = pytest.importorskip("hfmem_widget.drivers.trainer")
-    arguments: Any = ModuleType("args")
-    arguments.gradient_accumulation_steps = 1
+    arguments = SimpleNamespace(gradient_accumulation_steps=1)
     path = tmp_path / "mine.hfmem.jsonl"
     plain, own = trainer.MemoryCallback(), trainer.MemoryCallback(record=path, quiet=True)
     follow(tmp_path / "run")

@@ -131,7 +131,7 @@ def test_one_file_has_no_shards(files: list[str]) -> None:
     assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
 
 
-def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> None:
+def test_a_load_with_unknown_bytes_tells_none(tmp_path: Path, files: list[str]) -> None:
     """A load with a file whose bytes are unknown has no number of bytes."""
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"")

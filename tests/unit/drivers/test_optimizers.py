@@ -135,22 +135,14 @@ def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
     assert watched == alone
 
 
-def stepped_by_hand() -> tuple[Any, Any]:
-    """Return the same after a step without a backward pass, of gradients that were made otherwise."""
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return model, optimizer
-
-
-def test_what_an_optimizer_told_ends_with_the_cell() -> None:
+def test_activations_end_with_the_cell() -> None:
     """After a cell whose steps only an optimizer told, the next cell has no activations."""
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    weight.grad = torch.ones(4, 4)  # without a backward pass, which would tell of the step
     with spanned(monitor, session, "cell"):
-        stepped_by_hand()
+        torch.optim.SGD([weight], lr=0.1).step()
         monitor.sample(session)
         after_step = session.latest("cpu/unattributed")
     with spanned(monitor, session, "cell"):

@@ -140,7 +140,7 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
         assert card.session.latest("cuda:0/unattributed") == 0.0
 
 
-def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
+def test_steps_without_spans_begin_with_an_optimizers_step(card: Card) -> None:
     """Without spans, what comes after an optimizer's step is an activation of the next."""
     with card.span("cell"):
         card.allocator.alloc(10 * MIB)
@@ -230,7 +230,7 @@ def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> 
     assert not any(value > 0 for value in before_of(card))
 
 
-def test_of_a_single_reading_nothing_was_there_before(card: Card) -> None:
+def test_a_single_reading_has_no_memory_from_before(card: Card) -> None:
     """A single reading has no memory from before."""
     card.allocator.alloc(10 * MIB)
     session = card.monitor.begin(WatchOptions(), is_one_reading=True)

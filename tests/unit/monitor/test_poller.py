@@ -97,7 +97,7 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
     assert poller.join(LONG)
 
 
-def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
+def test_an_inner_claim_leaves_the_interval_as_it_was() -> None:
     """An inner claim has its own interval and ticks at once; after it the interval is as before."""
     ticked = threading.Event()
     poller, made = with_tickers(ticked.set)

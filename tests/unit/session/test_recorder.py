@@ -67,6 +67,16 @@ def test_a_failing_subscriber_is_removed_and_the_others_are_called(recorder: Rec
     assert ["gone" in note for note in recorder.session.notes] == [True]
 
 
+def test_nothing_is_recorded_after_the_end(recorder: Recorder) -> None:
+    """A reading that a poller appends after the end is dropped."""
+    read(recorder, 0.0)
+    recorder.stop(100.0)
+    late = read(recorder, 1.0)
+
+    assert (late.time, recorder.session.last_sample.time) == (1.0, 0.0)
+    assert recorder.session.timeline.samples == 1
+
+
 def test_a_session_that_is_broken_off_keeps_its_data(recorder: Recorder) -> None:
     """Open spans end at the newest sample, with sampled peaks if there are no exact ones."""
     outer = recorder.open_span("cell", "a", read(recorder, 1.0))

@@ -6,8 +6,6 @@ import math
 import pickle
 import platform
 import sys
-import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, StepGroup, Steps
 from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
@@ -190,24 +189,17 @@ def test_a_session_has_its_chart_as_a_figure() -> None:
 PATIENCE = 5.0
 
 
-def comes_back(call: Callable[[], object]) -> bool:
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    return not thread.is_alive()
-
-
 @pytest.mark.parametrize("of_the_timeline", [True, False])
 def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
     """A forked child reads a session whose lock another thread of the parent held."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
     lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
-    assert comes_back(lock.acquire)
+    assert done_within(PATIENCE, lock.acquire)
     recorder.replace_lock()
 
-    assert comes_back(lambda: recorder.append(Sample(5.0, (7.0,))))
-    assert comes_back(lambda: session.peak("cuda:0/allocated"))
+    assert done_within(PATIENCE, lambda: recorder.append(Sample(5.0, (7.0,))))
+    assert done_within(PATIENCE, lambda: session.peak("cuda:0/allocated"))
     assert session.peak("cuda:0/allocated") == 7.0
 
 

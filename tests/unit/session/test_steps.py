@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -328,10 +327,9 @@ def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     }
 
 
-def block(label: str, *, peak: float = 1.0, number: int = 1, kind: Any = "block") -> Span:
+def block(label: str) -> Span:
     sample = Sample(0.0, (0.0,))
-    peaks = {KEY: Peak(peak, "exact")}
-    return Span(number, kind, label, 0.0, sample, stop=2.0, after=sample, peaks=peaks)
+    return Span(1, "block", label, 0.0, sample, stop=2.0, after=sample)
 
 
 def test_a_limited_number_of_block_names_is_kept() -> None:

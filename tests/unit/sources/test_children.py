@@ -65,7 +65,7 @@ def with_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_children")
-def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
+def test_workers_are_counted_apart_from_other_children(tmp_path: Path) -> None:
     """DataLoader workers are known by PyTorch's name for them; processes of others do not count."""
     loader = [process(tmp_path, pid, os.getpid(), 300, shared=50, name=WORKER) for pid in (11, 12)]
     process(tmp_path, 13, loader[0], 40, name="ffmpeg")
@@ -229,7 +229,7 @@ def test_a_sum_is_not_known_before_all_are_read() -> None:
     assert by_metric(source, 2.3)["children"] == 20
 
 
-def test_so_many_at_most_are_counted() -> None:
+def test_the_number_of_counted_children_is_bounded() -> None:
     """Of very many children some are counted, and a note says so."""
     fake = Fake({pid: Held(1.0) for pid in range(MOST + 5)})
     source = fake.source()

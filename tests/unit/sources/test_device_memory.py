@@ -65,7 +65,7 @@ def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
 
 
 @pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
-def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | Exception) -> None:
+def test_without_utilization_memory_is_still_read(activity: str | Exception) -> None:
     """Where AMD SMI does not tell how busy a GPU is, memory is still read, without a note."""
     machine = Machine()
     machine.smi.activity = activity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 import pynvml
@@ -12,7 +12,7 @@ import pytest
 
 from hfmem_widget.session import Series
 from hfmem_widget.sources import Source, open_allocators, open_sources
-from hfmem_widget.sources.children import ChildSource, Held, PsutilProcesses
+from hfmem_widget.sources.children import Held
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
@@ -20,6 +20,7 @@ from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import ROOT
 from tests.fakes.nvml import FakeGpu, FakeNvml
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+from tests.unit.sources.test_children import Fake
 
 Step = Callable[[], None]
 
@@ -69,16 +70,9 @@ def no_gpu() -> tuple[Source, list[Step]]:
 
 def children_that_come_and_go() -> tuple[Source, list[Step]]:
     """Return the source of child processes, of which there is one, then none, then a fault."""
-    held = {7: Held(100.0)}
-
-    class Fake(PsutilProcesses):
-        def pids(self) -> Collection[int]:
-            return held
-
-        def held(self, pid: int) -> Held:
-            return held[pid]
-
-    return ChildSource(Fake()), [held.clear, lambda: held.update({8: None})]  # type: ignore[dict-item]
+    children = Fake({7: Held(100.0)})
+    fault = partial(children.now.update, {8: None})
+    return children.source(), [children.now.clear, fault]
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
     assert run.stdout.strip() == "None"
 
 
-def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> None:
+def test_page_cache_shared_pinned_memory_and_swap_have_series() -> None:
     """Page cache, shared and pinned memory and swap have series, some from the first byte on."""
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
@@ -376,7 +376,7 @@ def set_pages(proc: Path) -> Path:
         ({"RLIMIT_AS": 8 << 30, "RLIMIT_DATA": 1 << 20}, (1 << 20, 9, "ulimit -d")),
     ],
 )
-def test_the_nearest_limit_on_what_may_be_mapped_is_told(
+def test_the_lowest_limit_on_mapped_memory_counts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     limits: dict[str, int],

@@ -158,7 +158,7 @@ def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) ->
     assert not watched.source.notes
 
 
-def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:
+def test_a_context_needs_figures_of_one_instant(proc: Path) -> None:
     """While the allocator takes a segment between two readings, the context stays as it was."""
     gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
     readings = iter([80.0 * MIB, 80.0 * MIB, 80.0 * MIB, 500.0 * MIB])

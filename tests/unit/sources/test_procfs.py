@@ -64,7 +64,7 @@ def test_the_first_process_of_a_container_has_children(
     assert Descendants(proc).among([worker, entered], ids_are_ours=True) == {worker}
 
 
-def test_who_was_a_child_stays_one(proc: Path) -> None:
+def test_a_rank_stays_a_child_after_its_agent_has_ended(proc: Path) -> None:
     """A rank stays a child when its agent has ended before it."""
     agent = add(proc, 60, os.getpid())
     rank = add(proc, 70, agent)
@@ -142,7 +142,9 @@ def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None
 
 
 @pytest.mark.parametrize(("foreign", "told"), [(False, 9 * GIB), (True, math.nan)])
-def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) -> None:
+def test_children_without_listed_sizes_have_all_if_nobody_else_is_there(
+    proc: Path, *, foreign: bool, told: float
+) -> None:
     """Children without listed sizes, as on MIG, have all that is in use if nobody else is there, else NaN."""
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]

@@ -330,7 +330,7 @@ def test_a_device_is_opened_by_its_first_memory() -> None:
 
 
 @pytest.mark.parametrize("fault", [AttributeError, RuntimeError])
-def test_where_nobody_tells_all_devices_are_opened(fault: type[Exception]) -> None:
+def test_where_nothing_tells_all_devices_count_as_opened(fault: type[Exception]) -> None:
     """Where torch or the driver does not tell, all devices count as opened."""
     cuda = Cuda(devices=3)
     cuda.torch._C._cuda_hasPrimaryContext = Mock(side_effect=fault)

@@ -170,7 +170,7 @@ def test_a_group_counts_the_steps_of_its_own_thread(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("least", "most"), [(0.0, 0.0), (0.0, 1e9), (1e9, 1e9)])
-def test_very_short_steps_are_told_in_groups(
+def test_very_short_steps_are_counted_in_groups(
     monkeypatch: pytest.MonkeyPatch, least: float, most: float
 ) -> None:
     """Every short step counts, also in a group that is open at the end, and each group has a peak."""

@@ -331,7 +331,7 @@ def test_a_name_with_little_has_no_row() -> None:
     assert python_rows(few=floats(1000), text="x" * 100_000) == []
 
 
-def test_a_field_with_much_is_told_by_its_path() -> None:
+def test_a_field_with_much_has_a_row_of_its_own() -> None:
     """A field with much has a row with its path; the object's row has the rest."""
 
     @dataclasses.dataclass

@@ -46,7 +46,7 @@ def uncollected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
 
 
-def test_what_waits_for_the_collector_is_told() -> None:
+def test_uncollected_cycles_have_a_row() -> None:
     """Uncollected cycles have a row, which says how to free them, though no name leads to them."""
     unnamed = "objects that no name leads to"
     # What other tests have left in C is nobody's, either.
@@ -109,7 +109,7 @@ def some_library() -> ModuleType:
     return library
 
 
-def test_what_a_library_holds_is_told_with_its_name() -> None:
+def test_what_a_library_holds_has_the_librarys_name() -> None:
     """A library's row has the module's attribute that leads there, of a class too."""
     sys.modules["some_library"] = some_library()
     try:
@@ -139,7 +139,7 @@ def test_pyplots_open_figures_are_one_row() -> None:
     assert row.path in {each.path for each in quick}
 
 
-def test_the_variables_of_a_thread_that_runs_are_told() -> None:
+def test_the_variables_of_a_running_thread_have_rows() -> None:
     """The variables of a running function have its name, be they tensors or Python's own objects."""
     is_there, may_end = threading.Event(), threading.Event()
 

@@ -53,7 +53,7 @@ def names(slots: list[Any]) -> list[str]:
     return [slot.name for slot in slots]
 
 
-def test_who_keeps_nothing_has_no_places(shell: SimpleNamespace) -> None:
+def test_a_fresh_shell_keeps_nothing(shell: SimpleNamespace) -> None:
     """A fresh shell, or no shell at all, keeps neither errors nor outputs."""
     assert errors_kept(shell) == []
     assert outputs_kept(shell) == []
@@ -182,7 +182,7 @@ def test_the_remedy_is_for_the_kind_of_holder(
         ("losses[0..59]", False, "keeps growing"),
     ],
 )
-def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
+def test_a_leak_has_the_advice_for_its_holder(path: str, graphs: bool, said: str) -> None:
     """The finding of a leak has the advice for its kind of holder."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
     finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING_BEFORE)

@@ -30,7 +30,7 @@ def paths(**namespace: Any) -> list[str]:
     return [row.path for row in scan(namespace).rows]
 
 
-def test_a_bound_is_told() -> None:
+def test_a_search_that_ended_early_says_so() -> None:
     """A search that stops at its limit of objects or of time says so, and so does a comparison with it."""
     many = {"many": [[block()] for _ in range(2000)]}
     found, late = scan(many, most_objects=10), scan(many, most_seconds=0.0)
@@ -84,7 +84,7 @@ def test_what_a_backward_pass_freed_is_not_counted() -> None:
     assert after.bytes == 4 + leaf + gradient
 
 
-def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
+def test_the_remainder_is_what_was_allocated_less_the_rows() -> None:
     """Each device's remainder is what was allocated less what was found."""
     found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
     assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
@@ -102,7 +102,7 @@ def test_outputs_are_blamed_after_variables() -> None:
     assert row.also == ("Out[3]", "_")
 
 
-def test_the_notebooks_own_names_are_no_culprits() -> None:
+def test_ipythons_own_names_have_no_row() -> None:
     """IPython's own variables, such as `In`, have no row."""
     assert paths(In=[block()], _ih=[block()], get_ipython=block, __builtins__={"a": block()}) == []
 
@@ -198,7 +198,7 @@ def test_what_a_function_called_locals_for_stays_its_own() -> None:
     assert "batch" in mine[0]
 
 
-def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> None:
+def test_another_thread_may_change_what_is_searched() -> None:
     """A dict that another thread changes meanwhile does not end the search with an error."""
     table: dict[int, Any] = {}
     stop = threading.Event()
@@ -226,7 +226,7 @@ def test_odd_objects_hold_nothing(odd: object) -> None:
     assert paths(odd=odd) == []
 
 
-def test_a_long_way_through_calls_is_told_by_both_of_its_ends() -> None:
+def test_a_long_path_through_calls_has_both_of_its_ends() -> None:
     """A long path has the user's first function and the variable; the calls between are cut."""
 
     def at_depth(left: int) -> object:
@@ -304,7 +304,7 @@ def test_long_keys_that_begin_alike_are_counted_each() -> None:
     assert (row.path, row.tensors) == (f"kept[{names[0][:40]!r}…, … 9 keys]", 9)
 
 
-def test_names_that_stay_are_not_told() -> None:
+def test_names_that_have_not_grown_have_no_row() -> None:
     """A name that holds as much as before has no row, and the table says that none grew."""
     growth = between({"kept": [block(MIB)]}, lambda: None)
 
@@ -312,7 +312,7 @@ def test_names_that_stay_are_not_told() -> None:
     assert "Nothing grew." in growth_bundle(growth)["text/plain"]
 
 
-def test_the_table_says_how_much_came_to_whom() -> None:
+def test_the_table_has_the_growth_of_each_name() -> None:
     """The table has the largest growth first, with what each name has now, and what others freed."""
     namespace: dict[str, Any] = {"kept": [block(MIB)], "gone": block(MIB)}
 
