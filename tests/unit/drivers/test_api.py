@@ -251,13 +251,13 @@ def test_a_watch_within_a_watch_is_a_block_of_the_outer_one() -> None:
 def test_a_watch_outlives_the_one_it_was_begun_in() -> None:
     """Of two watches that overlap, each has its own end."""
     outer, inner = hfmem_widget.watch("outer", quiet=True), hfmem_widget.watch("inner", quiet=True)
-    told, told_inside = outer.start(), inner.start()
+    outer_session, inner_session = outer.start(), inner.start()
     outer.stop()
     inner.stop()
 
-    assert [one.outcome for one in told.spans] == ["done", "done"]
-    assert not told_inside.running
-    assert [one.label for one in told_inside.spans] == ["inner"]
+    assert [one.outcome for one in outer_session.spans] == ["done", "done"]
+    assert not inner_session.running
+    assert [one.label for one in inner_session.spans] == ["inner"]
 
 
 def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

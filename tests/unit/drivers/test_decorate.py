@@ -107,9 +107,9 @@ def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> Non
     assert scope.seen == ["in", "sent", "out", "done"]
 
 
-@pytest.mark.parametrize(("thrown", "told"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
+@pytest.mark.parametrize(("thrown", "ending"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
 def test_what_is_thrown_into_a_generator_reaches_it(
-    scope: Scope, thrown: type[BaseException], told: str
+    scope: Scope, thrown: type[BaseException], ending: str
 ) -> None:
     """An error that is thrown in reaches the generator and ends the scope; closing is no failure."""
 
@@ -125,7 +125,7 @@ def test_what_is_thrown_into_a_generator_reaches_it(
     with pytest.raises(thrown):
         running.throw(thrown())
 
-    assert scope.seen == ["in", "cleaned up", told]
+    assert scope.seen == ["in", "cleaned up", ending]
 
 
 def test_it_is_open_while_an_asynchronous_generator_runs(scope: Scope) -> None:
@@ -153,9 +153,9 @@ def test_it_is_open_while_an_asynchronous_generator_runs(scope: Scope) -> None:
     assert scope.seen == ["in", "sent", "caught", "out"]
 
 
-@pytest.mark.parametrize(("thrown", "told"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
+@pytest.mark.parametrize(("thrown", "ending"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
 def test_an_asynchronous_generator_that_ends_early_cleans_up_first(
-    scope: Scope, thrown: type[BaseException], told: str
+    scope: Scope, thrown: type[BaseException], ending: str
 ) -> None:
     """The generator's cleaning up is within the scope; an error passes, and closing is no failure."""
 
@@ -175,7 +175,7 @@ def test_an_asynchronous_generator_that_ends_early_cleans_up_first(
     with pytest.raises(ValueError) if thrown is ValueError else nullcontext():  # noqa: PT011  (without a text)
         asyncio.run(drive())
 
-    assert scope.seen == ["in", "cleaned up", told]
+    assert scope.seen == ["in", "cleaned up", ending]
 
 
 async def coroutine() -> int:

@@ -98,7 +98,7 @@ def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = 
     return session
 
 
-def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
+def described(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
     """Return what is said of each span but the outermost."""
     return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
 
@@ -109,7 +109,7 @@ def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
 
     shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
     counts = {"shards": 3.0, "bytes": 1200.0}
-    assert told(session) == [("load", "load PreTrainedModel", "done", counts), *shards]
+    assert described(session) == [("load", "load PreTrainedModel", "done", counts), *shards]
     assert {one.parent for one in session.spans[2:]} == {session.spans[1].id}
 
 
@@ -128,7 +128,7 @@ def test_one_file_has_no_shards(files: list[str]) -> None:
     session = loaded(files[:1])
 
     counts = {"shards": 1.0, "bytes": 400.0}
-    assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
+    assert described(session) == [("load", "load PreTrainedModel", "done", counts)]
 
 
 def test_a_load_with_unknown_bytes_tells_none(tmp_path: Path, files: list[str]) -> None:
@@ -145,7 +145,7 @@ def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None
     """A load that reads shards on several threads at once has no spans for them."""
     session = loaded(files, threads=True)
 
-    assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
+    assert [label for _, label, *_ in described(session)] == ["load PreTrainedModel"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
         model.from_pretrained(files)
 
     assert raised.value is error
-    assert [(label, how) for _, label, how, _ in told(session)] == [
+    assert [(label, how) for _, label, how, _ in described(session)] == [
         ("load PreTrainedModel", outcome),
         ("shard 1 of 3", "done"),
         ("shard 2 of 3", outcome),
@@ -179,7 +179,7 @@ def test_one_may_load_another(files: list[str]) -> None:
     session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
     within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
 
-    assert [label for _, label, *_ in told(session)] == [
+    assert [label for _, label, *_ in described(session)] == [
         "load PreTrainedModel",
         *("shard 1 of 2", *within),
         *("shard 2 of 2", *within),
@@ -261,7 +261,7 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("wanted", "placed", "told"),
+    ("wanted", "placed", "completed"),
     [
         pytest.param(
             *("abc", ["b", "c", "a", ""], [[], [(40, False)], [(2, True)], [(400, True)]]),
@@ -278,7 +278,7 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
     ],
 )
 def test_a_file_is_completed_with_the_last_of_its_tensors(
-    tmp_path: Path, wanted: str, placed: list[str], told: list[list[tuple[int, bool]]]
+    tmp_path: Path, wanted: str, placed: list[str], completed: list[list[tuple[int, bool]]]
 ) -> None:
     """A tensor is in the model when the next one goes in, and counts once; a file without any is left out."""
     paths = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
@@ -288,7 +288,7 @@ def test_a_file_is_completed_with_the_last_of_its_tensors(
     for name in wanted:
         shards.collect(name)
 
-    assert [list(shards.place(names)) for names in placed] == told
+    assert [list(shards.place(names)) for names in placed] == completed
     assert shards.wanted == (2 if "c" in wanted else 1)
 
 

@@ -121,16 +121,16 @@ def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
             self.of.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    def told() -> list[str]:
+    def calls_seen() -> list[str]:
         _, optimizer = stepped()
         with Told() as mode:
             optimizer.step()
             optimizer.zero_grad()
         return [one.partition(" at 0x")[0] for one in mode.of]
 
-    alone = told()
+    alone = calls_seen()
     with hfmem_widget.watch(quiet=True):
-        watched = told()
+        watched = calls_seen()
 
     assert watched == alone
 

@@ -225,7 +225,7 @@ def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop)
 WEIGHTS = 64 * 48 * 4
 
 
-def told(attribution: Attribution) -> dict[str, float]:
+def parts_of(attribution: Attribution) -> dict[str, float]:
     return dict(attribution.source.counted.get("cpu", {}))
 
 
@@ -236,16 +236,16 @@ def test_a_bucket_is_gradients_while_there_are_any_and_a_buffer_when_there_are_n
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
     attribution.follow(ddp, optimizer)
     attribution.at_edge("cell", begins=True)
-    assert told(attribution)["libraries"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == WEIGHTS
 
     ddp.module.weight.grad = torch.ones(48, 64)
     attribution.optimizer_steps(optimizer)
-    assert told(attribution)["gradients"] == WEIGHTS
-    assert told(attribution)["libraries"] == 0
+    assert parts_of(attribution)["gradients"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == 0
 
     optimizer.zero_grad()
     attribution.gradients_cleared()
-    assert told(attribution)["libraries"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == WEIGHTS
 
 
 def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
@@ -260,4 +260,4 @@ def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
         torch.nn.parallel.DistributedDataParallel._active_ddp_module = None
     attribution.at_edge("train", begins=False)
 
-    assert told(attribution)["libraries"] == 12288
+    assert parts_of(attribution)["libraries"] == 12288

@@ -305,7 +305,7 @@ def test_a_cache_with_slots_is_not_counted_rather_than_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layers", "told"),
+    ("layers", "expected"),
     [
         ([layer(), layer()], {"token_bytes": 128, "length": 3}),
         (
@@ -316,13 +316,13 @@ def test_a_cache_with_slots_is_not_counted_rather_than_kept() -> None:
     ],
     ids=["growing", "with a window", "of a fixed length"],
 )
-def test_growth_is_read_from_the_layers(layers: list[object], told: dict[str, int]) -> None:
+def test_growth_is_read_from_the_layers(layers: list[object], expected: dict[str, int]) -> None:
     """A cache grows as its layers do; one with a part for an encoder, as the decoder's part."""
     kept = cache(*layers)
     growth = growth_of(kept)
     both = SimpleNamespace(self_attention_cache=kept, cross_attention_cache=cache(layer()))
 
-    assert {name: getattr(growth, name) for name in told} == told
+    assert {name: getattr(growth, name) for name in expected} == expected
     assert growth_of(both) == growth
 
 

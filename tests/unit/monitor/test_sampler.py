@@ -275,8 +275,8 @@ def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
         for gpu in range(GPUS):
             key = f"cuda:{gpu}/allocated"
             for sample, known in ((span.before, truth.before), (span.after, truth.after)):
-                told = run.session.value(sample, key)
-                assert told == known[gpu] or (math.isnan(told) and known[gpu] == 0)
+                reading = run.session.value(sample, key)
+                assert reading == known[gpu] or (math.isnan(reading) and known[gpu] == 0)
             peak = span.peaks.get(key)
             if peak is None:
                 assert truth.highest[gpu] == 0
@@ -299,8 +299,8 @@ def test_where_all_was_freed_an_edge_says_so() -> None:
         run.end()
 
     steps = [span for span in run.session.spans if span.kind == "step"]
-    told = [run.session.value(step.after, "cuda:0/allocated") for step in steps if step.after]
-    assert told == [0.0, 0.0]
+    reading = [run.session.value(step.after, "cuda:0/allocated") for step in steps if step.after]
+    assert reading == [0.0, 0.0]
 
 
 class Machine:

@@ -48,7 +48,7 @@ NOTHING = Stacks((), StackRecording("allocator"))
 
 
 @pytest.mark.parametrize(
-    ("of", "asked", "said"),
+    ("of", "asked", "message"),
     [
         (stacks(), {"device": "cuda:7"}, "cuda:0, cuda:1"),
         (NOTHING, {"device": "cuda:0"}, "recorded: none"),
@@ -56,10 +56,10 @@ NOTHING = Stacks((), StackRecording("allocator"))
     ],
 )
 def test_an_unknown_device_or_grouping_is_an_error_that_lists_the_known(
-    of: Stacks, asked: dict[str, Any], said: str
+    of: Stacks, asked: dict[str, Any], message: str
 ) -> None:
     """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         of.rows(**asked)
     assert NOTHING.rows() == ()
 
@@ -128,12 +128,12 @@ def live(size: int, device: str = "cuda:0") -> LivePeak:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "told"),
+    ("peaks", "shown"),
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
-def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
+def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], shown: str) -> None:
     """The repr has the live bytes at the peak; displayed, stacks look as below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
-    assert repr(stacks) == f"<Stacks: live at the peak: {told}>"
+    assert repr(stacks) == f"<Stacks: live at the peak: {shown}>"
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

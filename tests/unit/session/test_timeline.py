@@ -174,8 +174,8 @@ def test_any_interleaving_keeps_every_high(actions: list[str], data: Any) -> Non
                 assert _padded(highs.close(key)) == _padded(highest(truth.pop(key)))
             else:
                 assert _padded(highs.since(key)) == _padded(highest(truth[key]))
-                told = {each: _padded(own) for each, own in highs.highs_by_key()}
-                assert told == {each: _padded(highest(rows)) for each, rows in truth.items()}
+                known = {each: _padded(own) for each, own in highs.highs_by_key()}
+                assert known == {each: _padded(highest(rows)) for each, rows in truth.items()}
     assert list(highs) == list(truth)
 
 

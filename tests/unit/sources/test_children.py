@@ -195,8 +195,8 @@ def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None
     assert by_metric(source, 1.0)["children"] == 15
     del fake.now[7]
 
-    told = by_metric(source, 1.1)
-    assert (told["children"], told["child_processes"], told["data_workers"]) == (5, 1, 0)
+    values = by_metric(source, 1.1)
+    assert (values["children"], values["child_processes"], values["data_workers"]) == (5, 1, 0)
 
 
 def test_reading_takes_a_hundredth_of_the_time() -> None:

@@ -55,13 +55,13 @@ def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
     """An unlisted process has 0 bytes; in a container, whose list may have other ids, it has NaN."""
     machine = Machine(ProcessIds(frozenset({os.getpid()}), all_visible))
     machine.smi.listed = {1: GIB}
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
     if all_visible:
-        assert (told["process"], told["others"]) == (0, told["device_used"])
+        assert (values["process"], values["others"]) == (0, values["device_used"])
     else:
-        assert math.isnan(told["process"])
-        assert told["device_used"] > 0
+        assert math.isnan(values["process"])
+        assert values["device_used"] > 0
 
 
 @pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
@@ -69,10 +69,10 @@ def test_without_utilization_memory_is_still_read(activity: str | Exception) -> 
     """Where AMD SMI does not tell how busy a GPU is, memory is still read, without a note."""
     machine = Machine()
     machine.smi.activity = activity
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
-    assert told["process"] == 3 * GIB
-    assert math.isnan(told["utilization"])
+    assert values["process"] == 3 * GIB
+    assert math.isnan(values["utilization"])
     assert not machine.source.notes
 
 
@@ -82,10 +82,10 @@ def test_an_allocator_without_counters_leaves_all_but_the_context() -> None:
 
     fault = RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
     machine.memory.stats = Mock(side_effect=fault)  # type: ignore[method-assign]
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
-    assert told["process"] == 3 * GIB
-    assert math.isnan(told["context"])
+    assert values["process"] == 3 * GIB
+    assert math.isnan(values["context"])
     assert not machine.source.notes
 
 
@@ -94,12 +94,12 @@ def test_a_fault_in_the_middle_leaves_the_sum() -> None:
     machine = Machine()
     machine.read(0.0)
     machine.smi.fault = RuntimeError("the GPU was reset")
-    told = machine.read(100.0)
+    values = machine.read(100.0)
     asked = machine.smi.asked
     machine.read(200.0)
 
-    assert told["device_used"] > 0
-    assert math.isnan(told["process"])
+    assert values["device_used"] > 0
+    assert math.isnan(values["process"])
     assert machine.smi.asked == asked
     assert len(machine.source.notes) == 1
 

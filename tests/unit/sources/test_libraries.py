@@ -26,12 +26,12 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         self.is_multi_device_module = False
         self.device = torch.device("cpu")
         self.gradient_as_bucket_view = is_view
-        told = SimpleNamespace(strs_map={"bucket_sizes": sizes})
-        self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: told)
+        data = SimpleNamespace(strs_map={"bucket_sizes": sizes})
+        self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: data)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "field", "told"),
+    ("sizes", "field", "expected"),
     [
         ("8192, 4096", "", [12288]),
         ("1", "", [1]),
@@ -40,14 +40,16 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         ("8192, 4096", "is_multi_device_module", []),
     ],
 )
-def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told: list[int]) -> None:
+def test_a_reducer_tells_how_large_its_buckets_are(
+    sizes: str, field: str, expected: list[int]
+) -> None:
     """Buckets are on the model's device; of several devices, or of another type, none are told."""
     ddp = FakeDdp(sizes)
     if field:
         setattr(ddp, field, True)
 
     found = list(libraries.buckets_of([ddp]))
-    assert found == [("cpu", size, False) for size in told]
+    assert found == [("cpu", size, False) for size in expected]
 
 
 def table(count: int, *, is_broken: bool = False) -> Any:

@@ -134,9 +134,9 @@ def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str
     gpu = FakeGpu(processes=processes)
     values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
-    told = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
+    figures = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
     context = max(share - 80 * MIB, 0.0)
-    assert told == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
+    assert figures == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
 
 
 def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:

@@ -141,16 +141,16 @@ def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None
     assert math.isnan(values["cpu/gpu_children"])
 
 
-@pytest.mark.parametrize(("foreign", "told"), [(False, 9 * GIB), (True, math.nan)])
+@pytest.mark.parametrize(("foreign", "expected"), [(False, 9 * GIB), (True, math.nan)])
 def test_children_without_listed_sizes_have_all_if_nobody_else_is_there(
-    proc: Path, *, foreign: bool, told: float
+    proc: Path, *, foreign: bool, expected: float
 ) -> None:
     """Children without listed sizes, as on MIG, have all that is in use if nobody else is there, else NaN."""
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]
     values = Watched([FakeGpu(used=9 * GIB, processes={"Compute": listed})], proc)(0.0)
 
-    assert values["cuda:0/children"] == pytest.approx(told, nan_ok=True)
+    assert values["cuda:0/children"] == pytest.approx(expected, nan_ok=True)
     assert values["cpu/gpu_children"] == 1
 
 

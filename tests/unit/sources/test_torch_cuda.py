@@ -321,12 +321,12 @@ def test_installing_over_somebody_elses_wrapper_does_not_recurse() -> None:
 def test_a_device_is_opened_by_its_first_memory() -> None:
     """A device counts as opened from its first allocation on, whatever its number."""
     cuda = Cuda(devices=3)
-    told = [list(cuda.allocator.opened())]
+    opened = [list(cuda.allocator.opened())]
     for device in (2, 0):
         cuda.fake.free(cuda.fake.alloc(MIB, device=device))
-        told.append(list(cuda.allocator.opened()))
+        opened.append(list(cuda.allocator.opened()))
 
-    assert told == [[], [2], [0, 2]]
+    assert opened == [[], [2], [0, 2]]
 
 
 @pytest.mark.parametrize("fault", [AttributeError, RuntimeError])

@@ -128,13 +128,13 @@ def test_short_steps_share_spans() -> None:
 def test_what_each_step_of_a_group_takes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run says that it stays below 1 % only where hooks and callbacks in every step allow it."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
-    said = []
+    limited = []
     for seconds in (0.0, 1e-4):
         monkeypatch.setattr(running, "seconds_of_an_event", lambda seconds=seconds: seconds)
-        said.append(trained(2000, 1e-2).ends().polling.limited)
+        limited.append(trained(2000, 1e-2).ends().polling.limited)
 
-    assert "to stay below 1 %" in said[0]
-    assert "measuring takes" in said[1]
+    assert "to stay below 1 %" in limited[0]
+    assert "measuring takes" in limited[1]
 
 
 def test_groups_of_ranks_end_at_the_same_steps() -> None:

@@ -55,10 +55,10 @@ def noted(*_: object) -> None:
     """Stand for a hook of the user's."""
 
 
-def hooked(model: Any, told: list[str] | None = None) -> ModelHooks:
-    told = [] if told is None else told
+def hooked(model: Any, calls: list[str] | None = None) -> ModelHooks:
+    calls = [] if calls is None else calls
     return ModelHooks(
-        model, before=lambda _: told.append("before"), after=lambda _: told.append("after")
+        model, before=lambda _: calls.append("before"), after=lambda _: calls.append("after")
     )
 
 
@@ -114,26 +114,26 @@ def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
 
 def test_a_pass_begins_before_what_other_hooks_do() -> None:
     """Our hook runs before others, such as FSDP's, which gathers parameters."""
-    told: list[str] = []
+    calls: list[str] = []
     model = torch.nn.Linear(2, 2)
-    model.register_forward_pre_hook(lambda *_: told.append("theirs"), prepend=True)
-    hooks = hooked(model, told)
+    model.register_forward_pre_hook(lambda *_: calls.append("theirs"), prepend=True)
+    hooks = hooked(model, calls)
     model(torch.ones(1, 2))
     hooks.remove()
 
-    assert told == ["before", "theirs", "after"]
+    assert calls == ["before", "theirs", "after"]
 
 
 def test_a_class_that_copies_itself_gets_hooks_that_do_nothing() -> None:
     """What goes past pickling cannot be kept from the hooks, but tells us nothing."""
-    told: list[str] = []
+    calls: list[str] = []
     model = Deep(2, 2)
-    hooks = hooked(model, told)
+    hooks = hooked(model, calls)
     made = copy.deepcopy(model)
     made(torch.ones(1, 2))
     hooks.remove()
 
-    assert told == []
+    assert calls == []
 
 
 def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
@@ -154,17 +154,17 @@ def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
 @pytest.mark.parametrize("script", [True, False], ids=["script", "trace"])
 def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
     """A model with hooks can be scripted and traced, also as a part of another."""
-    told: list[str] = []
+    calls: list[str] = []
     model = torch.nn.Linear(2, 2)
     whole = torch.nn.Sequential(model)
-    hooks = hooked(model, told)
+    hooks = hooked(model, calls)
     batch = torch.ones(1, 2)
     for one in (model, whole):
         made = torch.jit.script(one) if script else torch.jit.trace(one, batch)
-        told.clear()
+        calls.clear()
         assert torch.equal(made(batch), model.forward(batch))
-        assert told == []
+        assert calls == []
     model(batch)
     hooks.remove()
 
-    assert told == ["before", "after"]
+    assert calls == ["before", "after"]

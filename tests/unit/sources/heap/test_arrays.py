@@ -153,14 +153,14 @@ def test_a_block_of_shared_memory_has_a_row(*, is_viewed: bool) -> None:
     if is_viewed:
         names["array"] = np.ndarray((SIZE,), np.uint8, block.buf)
     (row,) = scan(names).rows
-    said = holders_bundle(scan({"block": block}))["text/plain"]
+    text = holders_bundle(scan({"block": block}))["text/plain"]
     expected = set(names)
     names.clear()
     block.close()
     block.unlink()
 
     assert ({row.path, *row.also}, row.device, row.bytes) == (expected, MANAGED, SIZE)
-    assert f"shared memory \u00b7 {block.name}" in said
+    assert f"shared memory \u00b7 {block.name}" in text
     assert scan({"block": block}).rows == ()
 
 

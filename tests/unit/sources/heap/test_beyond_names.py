@@ -61,14 +61,14 @@ def test_uncollected_cycles_have_a_row() -> None:
         cycle.itself = cycle
     del cycle
     holders = found()
-    told = [row for row in holders.rows if unnamed in row.path and row.bytes >= MIB]
+    cycles = [row for row in holders.rows if unnamed in row.path and row.bytes >= MIB]
 
-    more = {row.kind: row.bytes - left.get(row.kind, 0) for row in told}
+    more = {row.kind: row.bytes - left.get(row.kind, 0) for row in cycles}
     assert more["tensors"] == pytest.approx(32 * MIB, rel=0.1)
     assert more["NumPy"] == pytest.approx(16 * MIB, rel=0.1)
     assert all(
         "may wait for the garbage collector: %memholders --free garbage" in remedy(row)
-        for row in told
+        for row in cycles
     )
     assert "%memholders --free garbage" in holders_bundle(holders)["text/plain"]
 
@@ -113,10 +113,10 @@ def test_what_a_library_holds_has_the_librarys_name() -> None:
     """A library's row has the module's attribute that leads there, of a class too."""
     sys.modules["some_library"] = some_library()
     try:
-        told = {row.path: row.bytes for row in rows("some_library")}
+        named = {row.path: row.bytes for row in rows("some_library")}
     finally:
         del sys.modules["some_library"]
-    assert told == {
+    assert named == {
         "the library some_library \u2192 some_library.Cache.kept": 4 * MIB,
         "the library some_library \u2192 some_library._bars[0..1]": 16 * MIB,
     }
@@ -153,10 +153,10 @@ def test_the_variables_of_a_running_thread_have_rows() -> None:
     thread = threading.Thread(target=worker)
     thread.start()
     is_there.wait()
-    told = {row.path: row.bytes for row in rows("the running worker()")}
+    named = {row.path: row.bytes for row in rows("the running worker()")}
     may_end.set()
     thread.join()
-    assert told == {
+    assert named == {
         "the running worker() \u2192 chunk[0]": 4 * MIB,
         "the running worker() \u2192 raw": pytest.approx(3 * MIB, abs=64),
     }

@@ -159,9 +159,9 @@ NOTHING_BEFORE = Before(Holders(()))
 """Nothing was held when the watch began."""
 
 
-@pytest.mark.parametrize(("path", "kind", "graphs", "said"), CASES)
+@pytest.mark.parametrize(("path", "kind", "graphs", "advice"), CASES)
 def test_the_remedy_is_for_the_kind_of_holder(
-    path: str, kind: str, graphs: bool, said: str
+    path: str, kind: str, graphs: bool, advice: str
 ) -> None:
     """Errors and outputs are freed by a word, the user's graphs by `.detach()`; the card says the same."""
     kept = holder(path, kind, graphs=graphs)
@@ -169,12 +169,12 @@ def test_the_remedy_is_for_the_kind_of_holder(
         ("weights", "buffers", "gradients", "optimizer"), 0.0))  # fmt: skip
     finding = named(left, Holders((kept,)), Before(), 1)
     assert finding is not None
-    for told in (remedy(kept), " ".join(finding.advice)):
-        assert [one for one in REMEDIES if one in told] == ([said] if said else [])
+    for text in (remedy(kept), " ".join(finding.advice)):
+        assert [one for one in REMEDIES if one in text] == ([advice] if advice else [])
 
 
 @pytest.mark.parametrize(
-    ("path", "graphs", "said"),
+    ("path", "graphs", "advice"),
     [
         ("sys.last_value \u2192 f() \u2192 x[0..59]", True, ERRORS),
         ("Out[0..59]", False, OUTPUTS),
@@ -182,8 +182,8 @@ def test_the_remedy_is_for_the_kind_of_holder(
         ("losses[0..59]", False, "keeps growing"),
     ],
 )
-def test_a_leak_has_the_advice_for_its_holder(path: str, graphs: bool, said: str) -> None:
+def test_a_leak_has_the_advice_for_its_holder(path: str, graphs: bool, advice: str) -> None:
     """The finding of a leak has the advice for its kind of holder."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
     finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING_BEFORE)
-    assert said in finding.advice[0]
+    assert advice in finding.advice[0]
