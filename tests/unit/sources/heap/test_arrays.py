@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import functools
 import gc
 import io
 import sys
@@ -50,6 +51,14 @@ def floats(count: int) -> list[float]:
     return [index + 0.5 for index in range(count)]
 
 
+def cached() -> Any:
+    """Return a function that keeps the 8 MB that it returned."""
+    read = functools.lru_cache(lambda number: bytes(200_000 + number))
+    for number in range(40):
+        read(number)
+    return read
+
+
 KINDS: dict[str, tuple[Callable[[], Any], int]] = {
     "bytes": (lambda: bytes(4 * MIB), 4 * MIB),
     "bytearray": (lambda: bytearray(4 * MIB), 4 * MIB),
@@ -68,6 +77,7 @@ KINDS: dict[str, tuple[Callable[[], Any], int]] = {
     "lists": (lambda: [floats(100) for _ in range(1_000)], 1_000 * (904 + 100 * _FLOAT + 32)),
     "the same text": (lambda: ["x" * 1000] * 500_000, 500_000 * _WORD),
     "a user's list": (lambda: Sized(floats(100_000)), 100_000 * (_WORD + _FLOAT)),
+    "results that functools.lru_cache keeps": (cached, 8_000_000),
     "slots": (lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)),
 }
 """What makes each kind, and its bytes: CPython's allocator rounds every small object up to 16."""
@@ -288,6 +298,8 @@ def walked(value: Any) -> int:
         size = sys.getsizeof(held)
         total += -(-size // 16) * 16 if size <= 512 else size
         waiting += gc.get_referents(held)
+        if isinstance(held, dict):
+            waiting += held  # the collector does not know keys that are texts
     return total
 
 
@@ -383,3 +395,14 @@ def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
     """Generators, classes and functions in a list have no bytes."""
     endless = (1 for _ in iter(int, 1))
     assert python_rows(odd=[map(str, ()), Record, floats, sys, endless]) == []
+
+
+def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:
+    """As arrays have; their number alone would say nothing."""
+    arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    texts = [f"{k:0100d}" for k in range(20_000)]
+    series = pandas.Series(texts, dtype=pandas.ArrowDtype(arrow.large_string()))
+    found = holders_bundle(scan({"series": series, "column": arrow.array(texts)}))["text/plain"]
+
+    assert "biggest 20,000 large_string" in found
+    assert "biggest 20,000 string" in found
