@@ -151,6 +151,8 @@ class Lab:
         self.path = ""
         self.errors: list[str] = []
         self._shots = shots
+        # After a restart or a reload messages to the widget that was there before are still on their way.
+        self._is_new = True
         self._workspace = uuid4().hex[:8]
         page.set_default_timeout(TIMEOUT * 1000)
         page.add_init_script(SCRIPT)
@@ -169,13 +171,6 @@ class Lab:
         if saved:
             self.save()
         self.run_cell(1, wait=False)
-
-    def errors_but_lost(self) -> list[str]:
-        """Return the errors without what is logged of messages to a widget that the page has taken away.
-
-        After a restart or a reload those of the old widget are still on their way.
-        """
-        return [error for error in self.errors if not error.startswith("Comm not found")]
 
     def open_path(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
@@ -206,6 +201,7 @@ class Lab:
     def another_page(self) -> Lab:
         """Open the notebook in a second page, as another tab of the same browser."""
         other = Lab(self.page.context.new_page(), self.server, self._shots)
+        self._is_new = other._is_new = False
         other.open_path(self.path, kernel=False)
         return other
 
@@ -214,6 +210,7 @@ class Lab:
 
         With `forget` the page knows as little as one in a new tab, which has not what this one remembers.
         """
+        self._is_new = False
         if forget:
             self.page.evaluate("() => addEventListener('pagehide', () => sessionStorage.clear())")
         self.page.reload()
@@ -296,6 +293,7 @@ class Lab:
 
     def restart_kernel(self) -> None:
         """Restart the kernel, and wait until it is idle again."""
+        self._is_new = False
         # A page that has not yet heard from the kernel may never hear from the one that follows.
         self.page.evaluate("() => notebook().sessionContext.ready")
         self.wait_for("() => kernel()?.status === 'idle' || kernel()?.status === 'busy'")
@@ -361,5 +359,6 @@ class Lab:
         self._add_error(error.stack or error.message)
 
     def _add_error(self, text: str) -> None:
-        if not any(re.search(pattern, text) for pattern in IGNORED):
+        ignored = IGNORED if self._is_new else (*IGNORED, "^Comm not found")
+        if not any(re.search(pattern, text) for pattern in ignored):
             self.errors.append(text)

@@ -1,12 +1,12 @@
-"""The panel and the notebook share a window: the notebook comes first."""
+"""The panel beside the notebook, which comes first, and what a person has set in JupyterLab."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.browser.lab import Lab, busy
-from tests.browser.panel import Panel
-from tests.browser.test_panel import LOAD
+from tests.browser.lab import THEMES, Lab, busy
+from tests.browser.panel import Panel, wait_for_panel
+from tests.browser.shown import LOAD
 
 NOTEBOOK = 560
 
@@ -55,8 +55,6 @@ def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
         panel.wait_for_cell("fine-tune")
         assert panel.width == pytest.approx(320, abs=2)
         lab.screenshot(f"panel-room-{width}{'-folded' if folded else ''}-clicked")
-    lab.interrupt()
-    assert lab.errors == []
 
 
 @pytest.mark.new_page
@@ -85,8 +83,6 @@ def test_it_says_once_how_to_have_it_stay_closed(lab: Lab) -> None:
     assert not Panel(other).shown
     other.interrupt()
     other.page.close()
-    # A kernel that was restarted from another tab knows no comm of this page: JupyterLab says so.
-    assert lab.errors_but_lost() == []
 
 
 @pytest.mark.new_page
@@ -107,5 +103,73 @@ def test_it_may_lie_at_the_left(lab: Lab) -> None:
 
     assert panel.width == pytest.approx(400, abs=2)
     assert width_of_notebook(lab) >= NOTEBOOK
-    lab.interrupt()
-    assert lab.errors == []
+
+
+# What the server has as the person's own.
+HINT_IS_OFF = """() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answer => answer.json())
+    .then(({ raw }) => raw.includes('"showHint": false'))"""
+
+
+# A page reads its settings when it is loaded.
+@pytest.mark.new_page
+def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
+    """The first has it as soon as its chart is there, later ones at once; a named one is stronger."""
+    lab.server.write_setting("hfmem-widget", "plugin", {"interval": 0.5})
+    told = "print(*(one.polling.interval for one in (first, named, later)))"
+    cells = [busy("-o first"), busy("-o named --interval 0.2"), busy("-o later --no-chart"), told]
+    lab.begin(*cells)
+    panel = wait_for_panel(lab)
+    lab.wait_for(
+        "() => [...document.querySelectorAll('#hfmem-panel [data-hfmem-draws]')]"
+        ".some(it => Number(it.dataset.hfmemRows) > 3)"
+    )
+    rows = panel.rows
+    panel.wait_for_rows(rows + 4)
+    lab.let_end()
+    for cell in (2, 3):
+        lab.run_cell(cell, wait=False)
+        panel.wait_for_rows(3)
+        lab.let_end()
+    lab.run_cell(4)
+
+    assert lab.outputs(4)[0]["text"].split() == ["0.5", "0.2", "0.5"]
+
+
+@pytest.mark.new_page
+def test_a_panel_that_has_shown_nothing_says_how_to_begin(lab: Lab) -> None:
+    """With the toolbar's button, until a first watch is seen: then on no page again."""
+    lab.open(LOAD, "1 + 1")
+    lab.command("hfmem-widget:show")
+    panel = Panel(lab)
+    hint = panel.element.get_by_role("note")
+    hint.wait_for()
+    for theme in THEMES:
+        lab.theme(theme)
+        lab.screenshot(f"panel-hint-{theme}")
+    button = lab.page.locator("jp-button[data-command='hfmem-widget:watch-cell']")
+    lab.cell(1).click()
+    button.click()
+    assert lab.source(1).startswith("%%memwatch\n")
+    assert hint.is_visible()
+    lab.page.evaluate(
+        "() => notebook().content.widgets[1].model.sharedModel.setSource("
+        "'%%memwatch\\nimport time; time.sleep(1)')"
+    )
+    lab.run_all()
+    panel.wait_for_draws()
+    lab.wait_for(HINT_IS_OFF)
+    lab.open("1 + 1")
+    panel.element.get_by_text("at the top of a cell").wait_for()
+
+    assert not hint.is_visible()
+
+
+def test_the_settings_editor_has_them(lab: Lab) -> None:
+    """Each with its title, under Memory."""
+    lab.open("1 + 1")
+    lab.command("settingeditor:open", {"query": "Memory"})
+    lab.page.get_by_text("Seconds between samples").first.wait_for()
+    lab.screenshot("settings-editor")
+
+    for title in ("Open the panel with the first watch", "Show the hint about the toolbar"):
+        assert lab.page.get_by_text(title).first.is_visible()
