@@ -12,7 +12,8 @@ from tests.browser.contrast import below, contrasts
 from tests.browser.jupyter import ROOT, JupyterLab
 from tests.browser.lab import THEMES, Lab, busy, take
 from tests.browser.panel import Panel, wait_for_panel
-from tests.browser.shown import LOAD, wait_for_chart
+from tests.browser.shown import wait_for_chart
+from tests.browser.test_narrow import CARDS
 from tests.browser.test_panel import OVER_BUDGET, run_over_budget
 from tests.scenes import scripted_run
 
@@ -35,55 +36,37 @@ def violations(page: Page, *selectors: str) -> list[str]:
     return found
 
 
-def test_a_live_chart_and_the_panel_beside_it(lab: Lab) -> None:
-    """While a cell runs, beside an ended one that has a finding, in both themes."""
-    run_over_budget(lab)
-    found = {}
+def in_both_themes(lab: Lab, shot: str, *selectors: str, of: Locator | None = None) -> list[str]:
+    """Return what axe-core finds in these elements in either theme, and take their pictures."""
+    found = []
     for theme in THEMES:
         lab.theme(theme)
-        found[theme] = violations(
-            lab.page, ".jp-OutputArea .hfmem-root", "#hfmem-panel", "#hfmem-status"
-        )
-        lab.screenshot(f"accessibility-live-{theme}")
+        lab.screenshot(f"accessibility-{shot}-{theme}", of)
+        found += [f"{theme}: {one}" for one in violations(lab.page, *selectors)]
+    return found
 
-    assert found == {"light": [], "dark": []}
+
+def test_a_live_chart_and_the_panel_beside_it(lab: Lab) -> None:
+    """While a cell runs, beside an ended one that has a finding."""
+    run_over_budget(lab)
+    roots = (".jp-OutputArea .hfmem-root", "#hfmem-panel", "#hfmem-status")
+    assert in_both_themes(lab, "live", *roots) == []
 
 
 def test_a_finished_card(lab: Lab) -> None:
-    """With its still chart, its findings, its tables and the details of several GPUs, in both themes."""
-    lab.open(
-        LOAD,
-        "from IPython.display import display\n"
-        "from tests.scenes import scripted_run\n"
-        "from hfmem_widget.view.card import card_bundle\n"
-        "for name in ['training', 'eight gpus', 'leak']:\n"
-        "    session = scripted_run(name)\n"
-        "    display(card_bundle(session, session.spans[0], with_chart=True), raw=True)\n",
-    )
+    """With its still chart, its findings, its tables and the details of several GPUs."""
+    lab.open(CARDS)
     lab.run_all()
     lab.page.evaluate("document.querySelectorAll('.jp-Cell details').forEach(it => it.open = true)")
-    found = {}
-    for theme in THEMES:
-        lab.theme(theme)
-        found[theme] = violations(lab.page, ".jp-RenderedHTML")
-        lab.screenshot(f"accessibility-card-{theme}", lab.cell(1))
-
-    assert found == {"light": [], "dark": []}
+    assert in_both_themes(lab, "card", ".jp-RenderedHTML", of=lab.cell(0)) == []
 
 
 def test_an_empty_panel(lab: Lab) -> None:
-    """Beside a notebook that watches nothing, in both themes."""
+    """Beside a notebook that watches nothing."""
     lab.open_path(lab.server.write_notebook("empty", "1"), kernel=False)
     lab.command("hfmem-widget:show")
-    panel = Panel(lab)
-    panel.element.wait_for()
-    found = {}
-    for theme in THEMES:
-        lab.theme(theme)
-        lab.screenshot(f"accessibility-empty-{theme}")
-        found[theme] = violations(lab.page, "#hfmem-panel")
-
-    assert found == {"light": [], "dark": []}
+    Panel(lab).element.wait_for()
+    assert in_both_themes(lab, "empty", "#hfmem-panel") == []
 
 
 @pytest.mark.parametrize("run", ["training", "leak"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,53 +19,44 @@ def legend(chart: Locator) -> list[str]:
     return chart.locator(".hfmem-legend-part:visible").all_inner_texts()
 
 
-def areas(chart: Locator) -> int:
-    return chart.locator(".hfmem-plot .fills path.js-fill").count()
+def in_both_themes(lab: Lab, charts: list[Locator], shot: str) -> Iterator[Locator]:
+    """Yield each chart in each theme, and take pictures of them."""
+    for theme in THEMES:
+        lab.theme(theme)
+        yield from charts
+        lab.screenshot(f"{shot}-{theme}")
+
+
+def tip_of(chart: Locator) -> str:
+    """Point at the data of a chart, and return what the pointer is told."""
+    plot, tip = chart.locator(".hfmem-plot"), chart.locator(".hfmem-tip:visible")
+    box = plot.bounding_box()
+    assert box is not None
+    plot.hover(position={"x": 0.6 * box["width"], "y": 0.7 * box["height"]})
+    tip.wait_for()
+    return tip.inner_text()
 
 
 def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(lab: Lab) -> None:
     """Named by the legend and by the bar of capacity, read by the pointer, and one switch hides them."""
     charts = open_charts(lab, SCRIPTED.format("training"))
-    for theme in THEMES:
-        lab.theme(theme)
-        look_at_parts(charts)
-        lab.screenshot(f"anatomy-{theme}")
+    for chart in in_both_themes(lab, charts, "anatomy"):
+        chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
+        names = [name for name in legend(chart) if name in PARTS]
+        assert names == [name for name in PARTS if name in names]
+        assert {"weights", "optimizer", "gradients", "activations"} <= set(names)
+        assert chart.locator(".hfmem-plot .fills path.js-fill").count() >= 6
+        capacity = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
+        for name in ("context", "weights", "optimizer states", "cache", "free"):
+            assert name in capacity
+        tip = tip_of(chart)
+        assert "optimizer" in tip
+        assert "GiB" in tip
     for chart in charts:
         # Its label as a whole would be clicked where the hidden checkbox is, a pixel above the legend.
         chart.locator(".hfmem-legend-part:visible").first.click()
         chart.locator(".hfmem-legend-word:visible").wait_for()
         assert legend(chart) == []
-
-
-def look_at_parts(charts: list[Locator]) -> None:
-    """Check what each chart tells of the parts, and what it tells the pointer."""
-    for chart in charts:
-        chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
-        assert [name for name in legend(chart) if name in PARTS] == [
-            name for name in PARTS if name in legend(chart)
-        ]
-        assert {"weights", "optimizer", "gradients", "activations"} <= set(legend(chart))
-        assert areas(chart) >= 6
-        told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
-        assert [
-            name
-            for name in ("context", "weights", "optimizer states", "cache", "free")
-            if name in told
-        ] == [
-            "context",
-            "weights",
-            "optimizer states",
-            "cache",
-            "free",
-        ]
-        plot = chart.locator(".hfmem-plot")
-        box = plot.bounding_box()
-        assert box is not None
-        plot.hover(position={"x": 0.6 * box["width"], "y": 0.7 * box["height"]})
-        tip = chart.locator(".hfmem-tip:visible")
-        tip.wait_for()
-        assert "optimizer" in tip.inner_text()
-        assert "GiB" in tip.inner_text()
 
 
 GENERATE = """
@@ -161,28 +153,12 @@ def judged_boxes(chart: Locator) -> Any:
 
 def test_a_budget_and_a_trend_lie_over_the_data(lab: Lab) -> None:
     """In the cell and in the panel: a dashed line with its name, and a solid one; the pointer reads both."""
-    charts = open_charts(lab, LEAK)
-    for theme in THEMES:
-        lab.theme(theme)
-        look_at_judgements(charts)
-        lab.screenshot(f"judged-{theme}")
-
-
-def look_at_judgements(charts: list[Locator]) -> None:
-    """Check the lines over the data of each chart, and what the pointer is told of them."""
-    for chart in charts:
-        strokes = chart.evaluate(STROKES % ORANGE)
-        assert "6px, 4px" in strokes
-        assert "solid" in strokes
+    for chart in in_both_themes(lab, open_charts(lab, LEAK), "judged"):
+        assert {"6px, 4px", "solid"} <= set(chart.evaluate(STROKES % ORANGE))
         assert chart.locator(".hfmem-plot .annotation", has_text="budget 6.00 GiB").count() == 1
-        plot = chart.locator(".hfmem-plot")
-        box = plot.bounding_box()
-        assert box is not None
-        plot.hover(position={"x": 0.6 * box["width"], "y": 0.7 * box["height"]})
-        tip = chart.locator(".hfmem-tip:visible")
-        tip.wait_for()
-        assert "a step" in tip.inner_text()
-        assert "budget" in tip.inner_text()
+        tip = tip_of(chart)
+        assert "a step" in tip
+        assert "budget" in tip
 
 
 def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:

@@ -48,6 +48,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     session = scripted_run("leak")
     session.label = HOSTILE
     session.devices = tuple(replace(device, name=HOSTILE) for device in session.devices)
+    session.stacks, session.what_if = stacks_of(training()), EXAMPLE
     return session.report(tmp_path_factory.mktemp("report") / "run.html")
 
 
@@ -107,14 +108,20 @@ def test_paper_has_the_still_chart_on_white(opened: Opened) -> None:
     assert ground == "rgb(255, 255, 255)"
 
 
-def test_without_a_script_the_still_chart_stays(browser: BrowserContext, path: Path) -> None:
-    """So do the figures and tables."""
+def test_without_scripts_the_still_chart_the_figures_and_the_tables_stay(
+    browser: BrowserContext, path: Path
+) -> None:
+    """Nothing invites to click on what does not answer."""
     assert browser.browser is not None
     context = browser.browser.new_context(java_script_enabled=False)
     opened = Opened(context.new_page(), path)
+    lines = opened.page.locator("#lines")
 
     assert (opened.shows("#still svg >> nth=0"), opened.shows("#hfmem-chart")) == (True, False)
     assert "left behind" in opened.page.locator("#summary").inner_text()
+    assert lines.get_by_role("img").count() > 0
+    assert "by source line" in lines.inner_text()
+    assert "Click" not in lines.inner_text()
     context.close()
 
 
@@ -126,12 +133,6 @@ display(stacks_of(training()))
 """
 
 
-def report(folder: Path) -> Path:
-    session = scripted_run("training")
-    session.stacks = stacks_of(training())
-    return session.report(folder / "run.html")
-
-
 def click(page: Page, picture: Locator, across: float, down: float) -> None:
     """Click on a picture, at a share of its width and so many pixels below its top."""
     picture.scroll_into_view_if_needed()
@@ -140,55 +141,43 @@ def click(page: Page, picture: Locator, across: float, down: float) -> None:
     page.mouse.click(box["x"] + across * box["width"], box["y"] + down)
 
 
+def faults(page: Page, part: Locator, selector: str, shot: Path) -> list[str]:
+    """Return what is wrong with a part of a page in light, in dark, and with forced colours."""
+    found = []
+    for name, scheme, forced in (
+        ("light", "light", "none"),
+        ("dark", "dark", "none"),
+        ("contrast", "dark", "active"),
+    ):
+        page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]
+        take(part, shot.with_name(f"{shot.stem}-{name}.png"))
+        found += violations(page, selector) if forced == "none" else []
+    return found + page.evaluate(MISPLACED)
+
+
 @pytest.mark.parametrize("width", [1280, 900, 320])
 def test_a_report_says_what_was_allocated_at_a_moment(
-    browser: BrowserContext, tmp_path: Path, shots: Path, width: int
+    opened: Opened, shots: Path, width: int
 ) -> None:
     """A click on a band marks its row in both tables; the arrow keys go on; in every theme it can be read."""
-    page = browser.new_page()
+    page, part = opened.page, opened.page.locator("#lines")
     page.set_viewport_size({"width": width, "height": 900})
-    page.goto(report(tmp_path).as_uri())
-    part = page.locator("#lines")
+    page.reload()
     said = part.get_by_role("status").first
     said.wait_for()
     before = said.inner_text()
     click(page, part.get_by_role("img").first, 0.62, 120)
     clicked = said.inner_text()
     marked = part.locator("[data-marked] th").all_inner_texts()
-    found = []
-    for scheme, forced in (("light", "none"), ("dark", "none"), ("dark", "active")):
-        page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]
-        name = "contrast" if forced == "active" else scheme
-        take(part, shots / f"moments-{name}-{width}.png")
-        found += violations(page, "#lines") if forced == "none" else []
-    found += page.evaluate(MISPLACED)
+    found = faults(page, part, "#lines", shots / f"moments-{width}")
     part.get_by_label("after").first.focus()
     page.keyboard.press("Home")
-    first = said.inner_text()
-    page.close()
 
     assert found == []
     assert before.startswith("Click the picture or move")
     assert " of it from project/train.py:61" in clicked
     assert [name.split()[1] for name in marked] == ["project/train.py:61"] * 2
-    assert first.startswith("0.000 s after the start: 108.0 MiB allocated")
-
-
-def test_without_scripts_the_picture_and_the_tables_are_all(
-    browser: BrowserContext, tmp_path: Path
-) -> None:
-    """Nothing invites to click on what does not answer."""
-    assert browser.browser is not None
-    context = browser.browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(report(tmp_path).as_uri())
-    told = page.locator("#lines").inner_text()
-    pictures = page.locator("#lines").get_by_role("img").count()
-    context.close()
-
-    assert pictures > 0
-    assert "by source line" in told
-    assert "Click" not in told
+    assert said.inner_text().startswith("0.000 s after the start: 108.0 MiB allocated")
 
 
 def test_a_card_says_what_was_allocated_at_a_moment(lab: Lab) -> None:
@@ -216,44 +205,25 @@ display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
 """
 
 
-def with_sliders(browser: BrowserContext, path: Path, width: int) -> Page:
-    page = browser.new_page()
-    session = scripted_run("training")
-    session.what_if = EXAMPLE
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(session.report(path / "run.html").as_uri())
-    page.locator("#what-if input").first.wait_for()
-    return page
-
-
 @pytest.mark.parametrize("width", [900, 560, 320])
-def test_the_sliders_of_a_report(
-    browser: BrowserContext, tmp_path: Path, shots: Path, width: int
-) -> None:
+def test_the_sliders_of_a_report(opened: Opened, shots: Path, width: int) -> None:
     """They fit, tell by keyboard what another size takes, and are grey beyond what is known."""
-    page = with_sliders(browser, tmp_path, width)
-    part, said = page.locator("#what-if"), page.locator("#what-if [role=status]")
-    found = []
-    for scheme, forced in (("light", "none"), ("dark", "none"), ("dark", "active")):
-        page.emulate_media(color_scheme=scheme, forced_colors=forced)  # type: ignore[arg-type]
-        name = "contrast" if forced == "active" else scheme
-        take(part, shots / f"what-if-{name}-{width}.png")
-        found += violations(page, "#what-if") if forced == "none" else []
-    found += page.evaluate(MISPLACED)
+    page, said = opened.page, opened.page.locator("#what-if [role=status]")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.reload()
+    page.locator("#what-if input").first.wait_for()
+    found = faults(page, page.locator("#what-if"), "#what-if", shots / f"what-if-{width}")
     before = said.inner_text()
     page.get_by_label("rows in a batch").focus()
     page.keyboard.press("ArrowRight")
     more = said.inner_text()
     page.keyboard.press("End")
-    beyond = said.inner_text()
-    page.emulate_media(color_scheme="light", forced_colors="none")
-    take(part, shots / f"what-if-beyond-{width}.png")
-    page.close()
+    take(page.locator("#what-if"), shots / f"what-if-beyond-{width}.png")
 
     assert found == []
     assert before.startswith("Batch 8 \N{MULTIPLICATION SIGN} 128: peak 566.0 MiB")
     assert more.startswith("Batch 9 \N{MULTIPLICATION SIGN} 128: peak 598.0 MiB")
-    assert "not known" in beyond
+    assert "not known" in said.inner_text()
 
 
 def test_the_sliders_of_a_card(lab: Lab) -> None:
