@@ -21,15 +21,7 @@ def program(module: str, *options: str) -> tuple[str, ...]:
 
 
 class Marimo:
-    """A server of marimo on a copy of one notebook.
-
-    Parameters
-    ----------
-    home : Path
-        An empty folder.
-    notebook : str
-        The notebook's code.
-    """
+    """A server of marimo, in an empty folder, on a notebook of this code."""
 
     def __init__(self, home: Path, notebook: str) -> None:
         self.folder = home

@@ -129,27 +129,13 @@ def take(of: Page | Locator, path: Path, **options: Any) -> None:
 
 
 class Lab:
-    """A browser page with JupyterLab and one notebook in it.
-
-    Parameters
-    ----------
-    page : Page
-        An empty page.
-    server : JupyterLab
-    shots : Path
-        Where screenshots go; none are taken where there is no such folder.
-
-    Attributes
-    ----------
-    errors : list of str
-        What the page logged as an error, or threw, and bare JupyterLab does not.
-    """
+    """A browser page with JupyterLab and one notebook in it; pictures are taken where `shots` is a folder."""
 
     def __init__(self, page: Page, server: JupyterLab, shots: Path) -> None:
         self.page = page
         self.server = server
         self.path = ""
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # that the page logged or threw, and bare JupyterLab does not
         self._shots = shots
         # After a restart or a reload messages to the widget that was there before are still on their way.
         self._is_new = True

@@ -10,12 +10,7 @@ DRAWN = "#hfmem-panel [data-hfmem-draws]"
 
 
 class Panel:
-    """The panel at the right of a page.
-
-    Parameters
-    ----------
-    lab : Lab
-    """
+    """The panel at the right of a page."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab

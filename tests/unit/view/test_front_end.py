@@ -77,27 +77,19 @@ def test_what_a_request_does_not_say_tells_what_its_front_end_shows(
     assert draws_widgets(request_, environ) is draws
 
 
-@pytest.mark.parametrize(("variable", "host"), VARIABLES.items())
-def test_a_host_is_known_by_its_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str, host: str
+@pytest.mark.parametrize(("place", "host"), (VARIABLES | MODULES).items())
+def test_a_host_is_known_by_its_environment_or_its_module(
+    monkeypatch: pytest.MonkeyPatch, place: str, host: str
 ) -> None:
-    """Its page is its own: no server brings it the wheel's files."""
-    monkeypatch.setenv(variable, "1")
+    """Its page is its own: no server brings it the wheel's files, and its request is none of a terminal."""
+    if place in MODULES:
+        monkeypatch.setitem(sys.modules, place, ModuleType(place))
+        assert replaces_outputs(CONSOLE, {})
+    else:
+        monkeypatch.setenv(place, "1")
 
     assert host_name() == host
     assert not serves_labextensions()
-
-
-@pytest.mark.parametrize(("module", "host"), MODULES.items())
-def test_a_host_is_known_by_its_module(
-    monkeypatch: pytest.MonkeyPatch, module: str, host: str
-) -> None:
-    """Colab and marimo have theirs loaded, and Colab's request is none of a terminal."""
-    monkeypatch.setitem(sys.modules, module, ModuleType(module))
-
-    assert host_name() == host
-    assert not serves_labextensions()
-    assert replaces_outputs(CONSOLE, {})
 
 
 def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:

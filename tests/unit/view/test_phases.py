@@ -92,8 +92,13 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
     assert "worst: step 37 (1,152 tokens)" in phases_html(session, session.spans[0])
 
 
-def phases_on(measured: int, steps: int) -> list[str]:
-    """Return the notes of the phases of a cell of some steps, of which the first have phases."""
+@pytest.mark.parametrize(
+    ("measured", "steps", "note"), [(26, 100, "on 26 of 100 steps"), (5, 5, ""), (4, 5, "")]
+)
+def test_phases_say_on_how_many_steps_they_were_measured(
+    measured: int, steps: int, note: str
+) -> None:
+    """Their time is not that of all steps; where only the last lacks them, it may have failed."""
     cell = Cell()
     for number in range(steps):
         step = cell.recorder.open_span("step", f"step {number}", cell.session.last_sample)
@@ -102,17 +107,8 @@ def phases_on(measured: int, steps: int) -> list[str]:
             cell.phase("backward", exact(3.0))
         cell.recorder.close_span(step.id, cell.session.last_sample, {})
     rows = phase_rows(cell.session, cell.close())
-    return [row.note for row in rows if row.is_part]
 
-
-def test_phases_say_on_how_many_steps_they_were_measured() -> None:
-    """Their time is not that of all steps."""
-    assert phases_on(26, 100) == ["on 26 of 100 steps"] * 2
-
-
-def test_phases_of_all_steps_say_nothing_of_it() -> None:
-    """Nor where only the last one lacks them, which may have failed."""
-    assert phases_on(5, 5) == phases_on(4, 5) == ["", ""]
+    assert [row.note for row in rows if row.is_part] == [note] * 2
 
 
 def test_of_two_steps_none_is_the_worst() -> None:
@@ -123,13 +119,15 @@ def test_of_two_steps_none_is_the_worst() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [""]
 
 
-def test_a_watched_block_is_no_phase_of_itself() -> None:
-    """The block that is watched has no row in its own table."""
+@pytest.mark.parametrize("kind", ["block", "cell"])
+def test_what_is_watched_is_no_phase_of_itself(kind: SpanKind) -> None:
+    """A block or a cell that is made of no phases has no table."""
     recorder = recorder_of(GIB)
-    block = recorder.open_span("block", "load", recorder.session.last_sample)
-    block = recorder.close_span(block.id, recorder.append(Sample(1.0, (GIB,))), {})
-    assert phase_rows(recorder.session, block) == []
-    assert phases_html(recorder.session, block) == ""
+    span = recorder.open_span(kind, "load", recorder.session.last_sample)
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (GIB,))), {})
+
+    assert phase_rows(recorder.session, span) == []
+    assert phases_html(recorder.session, span) == ""
 
 
 def test_a_peak_that_is_a_lower_bound_says_so() -> None:
@@ -139,21 +137,19 @@ def test_a_peak_that_is_a_lower_bound_says_so() -> None:
     assert "≥\u00a04.00\u00a0GiB" in phases_html(cell.session, cell.close())
 
 
-def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:
-    """With several GPUs a row tells the highest peak and on which GPU it was."""
+@pytest.mark.parametrize("backward", [(6.0, 5.0), (5.0, 6.0)])
+def test_of_several_devices_the_one_that_rose_highest_is_named(
+    backward: tuple[float, float],
+) -> None:
+    """A row tells on which GPU its peak was, and the table names one that is the same in all rows nowhere."""
     cell = Cell(gpus=2)
     cell.phase("forward", exact(2.0), exact(3.0))
-    cell.phase("backward", exact(6.0), exact(5.0))
+    cell.phase("backward", *map(exact, backward))
     span = cell.close()
-    assert [row.device for row in phase_rows(cell.session, span)] == ["cuda:1", "cuda:0"]
-    assert "cuda:1" in phases_html(cell.session, span)
+    devices = [row.device for row in phase_rows(cell.session, span)]
 
-
-def test_a_device_that_is_the_same_in_all_rows_is_not_repeated() -> None:
-    """Where one GPU was highest in all phases, the table does not name it."""
-    cell = Cell(gpus=2)
-    cell.phase("forward", exact(3.0), exact(2.0))
-    assert "cuda:" not in phases_html(cell.session, cell.close())
+    assert devices == ["cuda:1", "cuda:0" if backward[0] > backward[1] else "cuda:1"]
+    assert ("cuda:1" in phases_html(cell.session, span)) is (len({*devices}) == 2)
 
 
 def test_many_rows_are_folded_away() -> None:
@@ -164,12 +160,6 @@ def test_many_rows_are_folded_away() -> None:
     html = phases_html(cell.session, cell.close())
     assert "<details><summary" in html
     assert len(re.findall(r'<th scope="row"', html)) == MOST_IN_SIGHT + 1
-
-
-def test_a_cell_without_phases_has_no_table() -> None:
-    """Where a cell was not made of phases, its card has nothing in their place."""
-    cell = Cell()
-    assert phases_html(cell.session, cell.close()) == ""
 
 
 def test_a_group_of_steps_counts_as_all_of_them() -> None:
@@ -267,8 +257,12 @@ def test_a_line_over_the_tokens_is_told() -> None:
 def test_what_is_no_cost_of_tokens_is_not_told(
     peak: Callable[[int], float], lengths: tuple[int, ...]
 ) -> None:
-    """Where something else counts as well, or too little was seen."""
-    assert text_of(trained(peak, lengths)) == ""
+    """Where something else counts as well, or too little was seen; nor is it drawn."""
+    session = trained(peak, lengths)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+    assert text_of(session) == ""
+    assert "over tokens" not in html
 
 
 @pytest.mark.parametrize("rounds", [1, 20])
@@ -285,11 +279,3 @@ def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
     assert tops[-1] == min(tops)
     assert "512 tokens" in inside
     assert "2,048 tokens" in inside
-
-
-def test_without_a_line_nothing_is_drawn() -> None:
-    """As nothing is said."""
-    session = trained(lambda tokens: GIB + 500 * tokens**2)
-    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-
-    assert "over tokens" not in html

@@ -8,6 +8,7 @@ import struct
 import zlib
 from base64 import b64decode
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,11 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.scene import BAND, Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.line import compact_bundle, line, rank_phrases
-from hfmem_widget.view.ranks import rank_figures, ranks_html, skew_of, strip_html
+from hfmem_widget.view.line import line, rank_phrases
+from hfmem_widget.view.ranks import rank_figures, ranks_html, strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 
+NAN = math.nan
 HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"
 
 
@@ -100,40 +102,26 @@ def test_few_ranks_are_told_without_what_is_between_them(
 
 
 @pytest.mark.parametrize(
-    ("world", "phase", "value", "small"),
+    ("world", "phases", "figure"),
     [
-        (8, PhaseSkew("backward", 4, 5, 6, 3), "+20 %", "rank 3 over the median"),
-        (2, PhaseSkew("backward", 4, 5, 6, 1), "+50 %", "rank 1 over the other"),
-        (8, PhaseSkew("forward", 5.0, 5.0, 5.04, 3), "<1 %", "between ranks"),
+        (8, [("backward", 4, 5, 6, 3)], ("skew in backward", "+20 %", "rank 3 over the median")),
+        (2, [("backward", 4, 5, 6, 1)], ("skew in backward", "+50 %", "rank 1 over the other")),
+        (8, [("forward", 5.0, 5.0, 5.04, 3)], ("skew in forward", "<1 %", "between ranks")),
+        (
+            4,
+            [("forward", 4, 5, 5.5, 1), ("backward", 4, 5, 8, 2), ("optimizer", NAN, NAN, 9, 3)],
+            ("skew in backward", "+60 %", "rank 2 over the median"),
+        ),
+        (2, [], ("skew of the peaks", "+75 %", "rank 3 over the other")),
     ],
 )
-def test_the_skew_is_that_over_the_median(
-    world: int, phase: PhaseSkew, value: str, small: str
+def test_the_skew_is_told_of_the_phase_in_which_it_is_largest(
+    world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
-    """Of two ranks, over the other; below a hundredth nobody is named."""
-    known = ranks(row(3, 7), row(0, 4), world=world, phases=(phase,))
+    """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
+    known = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
 
-    assert rank_figures(known)[-1] == (f"skew in {phase.kind}", value, small)
-
-
-def test_the_skew_is_told_of_the_phase_in_which_it_is_largest() -> None:
-    """A phase whose figures are not known says nothing."""
-    phases = (
-        PhaseSkew("forward", 4, 5, 5.5, 1),
-        PhaseSkew("backward", 4, 5, 8, 2),
-        PhaseSkew("optimizer", float("nan"), float("nan"), 9, 3),
-    )
-    found = skew_of(ranks(row(2, 8), row(0, 4), world=4, phases=phases))
-
-    assert found is not None
-    assert found[:2] == ("backward", 2)
-
-
-def test_without_phases_the_peaks_are_compared() -> None:
-    """As where no step has ended."""
-    known = ranks(row(1, 6), row(0, 4))
-
-    assert rank_figures(known)[-1] == ("skew of the peaks", "+50 %", "rank 1 over the other")
+    assert rank_figures(known)[-1] == figure
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
@@ -176,14 +164,6 @@ def test_a_run_of_ranks_is_no_block() -> None:
     session = shared_overview(EIGHT)
 
     assert ">block" not in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-
-
-def test_a_card_on_one_line_tells_the_worst() -> None:
-    """And how many ranks there are."""
-    session = shared_overview(EIGHT)
-    text = compact_bundle(session, session.spans[0])["text/plain"]
-
-    assert "8 ranks · worst peak 63.5 GiB exact (rank 5, backward)" in text
 
 
 def test_text_of_other_machines_is_escaped() -> None:

@@ -75,19 +75,26 @@ def test_the_table_reads_without_any_markup() -> None:
     )
 
 
-def test_many_cells_are_rows() -> None:
-    """The longer side of a table goes down the page, which scrolls by itself."""
-    runs = {name: [kept("steps", name)] for name in "abcdefgh"}
-    told = text(whole_bundle(of_runs(runs))["text/html"])
-    assert "cell allocated, peak left behind" in told
-
-
 @pytest.mark.parametrize(
-    ("before", "told"), [(0.1 * MIB, "\u22120.07 MiB"), (10 * MIB, "\u22127.00 MiB · \u221270 %")]
+    ("make", "words", "absent"),
+    [
+        (
+            lambda: of_runs({name: [kept("steps", name)] for name in "abcdefgh"}),
+            ("cell allocated, peak left behind",),
+            (),
+        ),
+        (lambda: two("short"), (), ("samples/s", "steps/s", "at the peak")),
+        (lambda: two("cpu"), ("private memory, peak", "resident, peak"), ()),
+    ],
+    ids=["many cells are rows", "no steps and no parts", "the host"],
 )
-def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
-    """0.07 MiB less is 45 % of what no figure speaks of."""
-    assert change_text(difference(0.3 * before, before, NEXT_TO_NOTHING), format_bytes) == told
+def test_a_table_has_the_columns_that_cells_fill(
+    make: Callable[[], Comparison], words: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    """The longer side goes down the page, and memory of a host is private or resident."""
+    shown = text(whole_bundle(make())["text/html"])
+    assert [word for word in words if word not in shown] == []
+    assert [word for word in absent if word in shown] == []
 
 
 def test_plain_text_has_the_same_figures() -> None:
@@ -122,21 +129,6 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     picture = svg(comparison)
     assert peak in text(whole_bundle(comparison)["text/html"].removesuffix(picture))
     assert peak in text(picture)
-
-
-def test_columns_that_nobody_fills_are_not_there() -> None:
-    """Without steps there is no pace; without parts no table of them."""
-    told = text(whole_bundle(two("short"))["text/html"])
-    assert "samples/s" not in told
-    assert "steps/s" not in told
-    assert "at the peak" not in told
-
-
-def test_the_host_has_its_own_words() -> None:
-    """On the CPU memory is what is private and what is resident."""
-    told = text(whole_bundle(two("cpu"))["text/html"])
-    assert "private memory, peak" in told
-    assert "resident, peak" in told
 
 
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
@@ -176,33 +168,48 @@ def test_a_note_is_told_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "baseline", "said"),
+    ("value", "baseline", "text"),
     [
         (8 * MIB, 10 * MIB, "\u22122.00 MiB · \u221220 %"),
         (10.5 * MIB, 10 * MIB, "+0.50 MiB · +5.0 %"),
+        (3 * MIB, 10 * MIB, "\u22127.00 MiB · \u221270 %"),
         (10 * MIB, 10 * MIB, "±0"),
         (10 * MIB + 1, 10 * MIB, "±0"),
         (2 * MIB, 0.0, "+2.00 MiB"),
-        (float("nan"), 1.0, ""),
+        (2 * MIB, -MIB, "+3.00 MiB"),
+        (2 * MIB, 1e-9, "+2.00 MiB"),
+        (0.03 * MIB, 0.1 * MIB, "\u22120.07 MiB"),
+        (NAN, 1.0, ""),
     ],
 )
-def test_a_difference_reads_with_sign_and_percent(value: float, baseline: float, said: str) -> None:
-    """What cannot be seen in three digits is no difference; without a base there is no percent."""
-    assert change_text(difference(value, baseline), format_bytes) == said
+def test_a_difference_has_its_sign_and_a_percentage_where_that_means_something(
+    value: float, baseline: float, text: str
+) -> None:
+    """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
+    assert change_text(difference(value, baseline, NEXT_TO_NOTHING), format_bytes) == text
 
 
-def test_parts_are_told_of_the_cells_that_have_them() -> None:
-    """What was found of one cell alone is not known of the other, which is no difference."""
-    whole = kept("steps", "whole")
-    bare = replace(
-        whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
-    )
-    column = part_columns(of_runs({"whole": [whole], "bare": [bare]}))[0]
-    size = format_bytes(whole.devices[0].at_peak[column.part])
+@pytest.mark.parametrize(
+    ("before", "after", "cells"),
+    [
+        (2 * GIB, 3 * GIB, [("2.00 GiB", "", ""), ("3.00 GiB", "", "+1.00 GiB · +50 %")]),
+        (0.0, 3 * GIB, [("0", "", ""), ("3.00 GiB", "", "+3.00 GiB")]),
+        (2 * MIB, 3 * GIB, [("2.00 MiB", "", ""), ("3.00 GiB", "", "+3.00 GiB")]),
+        (3 * GIB, 0.0, [("3.00 GiB", "", ""), ("0", "", "\u22123.00 GiB")]),
+        (3 * GIB, None, [("3.00 GiB", "", ""), ("n/a", "", "")]),
+        (None, 3 * GIB, [("n/a", "", ""), ("3.00 GiB", "", "")]),
+    ],
+)
+def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_known(
+    before: float | None, after: float | None, cells: list[tuple[str, str, str]]
+) -> None:
+    """In percent of nothing there is no saying, and what is not known of a cell is no difference."""
+    compared = two()
+    known = [{} if size is None else {"weights": size} for size in (before, after)]
+    changed = (replace(one, at_peak=has) for one, has in zip(compared.cells, known, strict=True))
+    (column,) = part_columns(replace(compared, cells=tuple(changed)))
 
-    assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
-    column = part_columns(of_runs({"bare": [bare], "whole": [whole]}))[0]
-    assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]
+    assert [*column.cells] == cells
 
 
 @pytest.mark.parametrize(
@@ -240,26 +247,6 @@ def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, tol
 def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: list[str]) -> None:
     """And at the first, where the next one is more than half of their distance away."""
     assert list(step_ticks(first, last).texts) == texts
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "cell"),
-    [
-        (2 * GIB, 3 * GIB, ("3.00 GiB", "", "+1.00 GiB · +50 %")),
-        (0.0, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
-        (2 * MIB, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
-        (3 * GIB, 0.0, ("0", "", "\u22123.00 GiB")),
-    ],
-)
-def test_a_part_that_one_cell_lacks_is_nothing_there(
-    before: float, after: float, cell: tuple[str, str, str]
-) -> None:
-    """It went, or it came, and in percent of nothing there is no saying."""
-    base, other = two().cells
-    cells = (replace(base, at_peak={"weights": before}), replace(other, at_peak={"weights": after}))
-    (column,) = part_columns(replace(two(), cells=cells))
-
-    assert column.cells[1] == cell
 
 
 Make = Callable[[], Comparison]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -124,11 +125,26 @@ def growing(rig: Rig) -> Callable[[int], None]:
     return grow
 
 
-def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:
-    """In five seconds of changes the map is read and sent five times at most."""
-    rig.run(5.0, growing(rig))
-    assert 4 <= len(rig.screen.replaced) <= 5
-    assert rig.reader.reads == len(rig.screen.replaced)
+@pytest.mark.parametrize(
+    ("seconds", "cost", "changes", "updates"),
+    [(5.0, 0.0, True, (4, 5)), (5.0, 0.0, False, (1, 1)), (9.05, 0.06, True, (3, 3))],
+    ids=["changes", "no change", "slow"],
+)
+def test_it_is_refreshed_where_it_has_changed_at_most_once_a_second(
+    rig: Rig, seconds: float, cost: float, *, changes: bool, updates: tuple[int, int]
+) -> None:
+    """Reading and drawing take two hundredths of the time at most: of 60 ms every three seconds."""
+    read = rig.reader.read
+
+    def costly() -> MemoryMap:
+        rig.cpu.advance(cost)
+        return read()
+
+    rig.reader.read = costly  # type: ignore[method-assign]  # a slower one
+    rig.run(seconds, growing(rig) if changes else lambda _: None)
+    least, most = updates
+    assert least <= len(rig.screen.replaced) <= most
+    assert rig.reader.reads == len(rig.screen.replaced) or not changes
 
 
 def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
@@ -139,25 +155,6 @@ def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
     rig.has_threads = True
     rig.run(2.0, growing(rig))
     assert rig.reader.reads > 0
-
-
-def test_what_has_not_changed_is_not_sent_again(rig: Rig) -> None:
-    """While nothing is reserved or released, the map on the page is left alone."""
-    rig.run(5.0)
-    assert len(rig.screen.replaced) == 1
-
-
-def test_it_takes_two_hundredths_of_the_time_at_most(rig: Rig) -> None:
-    """Where reading and drawing take 60 ms of CPU time, they come every three seconds."""
-    read = rig.reader.read
-
-    def slow() -> MemoryMap:
-        rig.cpu.advance(0.06)
-        return read()
-
-    rig.reader.read = slow  # type: ignore[method-assign]  # a slower one
-    rig.run(9.05, growing(rig))
-    assert len(rig.screen.replaced) == 3
 
 
 def test_a_map_that_takes_long_to_read_is_shown_at_the_end_only(rig: Rig) -> None:
@@ -182,43 +179,38 @@ def test_a_long_run_that_nobody_may_look_at_sends_a_kilobyte_a_second(rig: Rig) 
     assert 60_000 < size < 110_000
 
 
-def test_it_ends_with_the_end_and_the_highest(rig: Rig) -> None:
-    """The last map shows the end, and the moment at which most was reserved."""
+def rises(rig: Rig, tick: int) -> None:
+    size = 900 if 20 <= tick < 35 else 100
+    rig.reserved, rig.reader.found = size * M, map_of(size)
 
-    def rise_and_fall(tick: int) -> None:
-        size = 900 if 20 <= tick < 35 else 100
-        rig.reserved, rig.reader.found = size * M, map_of(size)
 
-    rig.run(5.0, rise_and_fall)
+def rises_late(rig: Rig, tick: int) -> None:
+    size = 900 if 3150 <= tick < 3165 else 100
+    rig.reserved, rig.reader.found = size * M, map_of(900 if size == 900 else 99 - tick % 7)
+
+
+def is_emptied(rig: Rig, tick: int) -> None:
+    rig.reader.found = map_of(100, used=0.9 if tick < 20 else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "change", "end", "highest"),
+    [
+        (5.0, rises, "100.0 MiB reserved", "900.0 MiB reserved"),
+        (320.0, rises_late, "99.0 MiB reserved", "900.0 MiB reserved"),
+        (4.0, is_emptied, "100.0 MiB reserved", "90.0 MiB"),
+    ],
+    ids=["a rise", "a rise while maps are drawn seldom", "as high and emptier"],
+)
+def test_it_ends_with_the_end_and_the_highest(
+    rig: Rig, seconds: float, change: Callable[[Rig, int], None], end: str, highest: str
+) -> None:
+    """The last map shows the end, and the fullest moment at which most was reserved."""
+    rig.run(seconds, partial(change, rig))
     assert rig.end() == {}
-    last = rig.screen.replaced[-1]["text/plain"]
-    assert "cuda:0 at the end \u00b7 100.0 MiB reserved" in last
-    assert "when most was reserved \u00b7 900.0 MiB reserved" in last
-
-
-def test_a_rise_is_read_though_it_is_not_time_to_draw(rig: Rig) -> None:
-    """In a long run maps are drawn seldom; the highest is still among those read."""
-
-    def rise_once(tick: int) -> None:
-        high = 3150 <= tick < 3165
-        rig.reserved, rig.reader.found = (
-            (900 * M, map_of(900)) if high else (100 * M, map_of(99 - tick % 7))
-        )
-
-    rig.run(320.0, rise_once)
-    rig.end()
-    assert "900.0 MiB reserved" in rig.screen.replaced[-1]["text/plain"]
-
-
-def test_of_two_moments_as_high_the_fuller_is_kept(rig: Rig) -> None:
-    """What is reserved stays when tensors are freed."""
-
-    def empty_out(tick: int) -> None:
-        rig.reader.found = map_of(100, used=0.9 if tick < 20 else 0.1)
-
-    rig.run(4.0, empty_out)
-    rig.end()
-    assert "90.0 MiB" in rig.screen.replaced[-1]["text/plain"].split("when most was reserved")[1]
+    at_end, fullest = rig.screen.replaced[-1]["text/plain"].split("when most was reserved")
+    assert f"cuda:0 at the end \u00b7 {end}" in at_end
+    assert highest in fullest
 
 
 def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:

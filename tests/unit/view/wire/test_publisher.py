@@ -24,6 +24,11 @@ class Line(Wire):
     def times(self) -> list[float]:
         return [time for one in self.news for time in one.times]
 
+    def make_steps(self, count: int, *, first: int = 1, duration: float) -> None:
+        """Make steps one after the other, which advances the time."""
+        add_steps(self.recorder, count, first=first, duration=duration)
+        self.clock.now = self.session.last_sample.time
+
     @property
     def steps(self) -> list[Sent]:
         return [one for one in self.sent if "steps" in one.message]
@@ -101,8 +106,7 @@ def test_a_closed_tab_costs_the_server_little(gpus: int, wait: float, *, parts: 
     """
     line = Line(make_recorder(gpus, samples=0, parts=parts))
     for number in range(1, 1200):
-        add_steps(line.recorder, 1, first=number, duration=0.5)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(1, first=number, duration=0.5)
         for tick in range(5):
             line.recorder.append(
                 Sample(line.clock.now + tick / 1000, (1.2345e10,) * len(line.session.series))
@@ -150,8 +154,7 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
     """A page must know the columns; from then on each step travels once."""
     line.run(1.0)
     for number in range(1, 9):
-        add_steps(line.recorder, 1, first=number, duration=0.2)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(1, first=number, duration=0.2)
         line.run(0.1)
     kinds = [one.kind for one in line.steps]
     told = [
@@ -184,8 +187,7 @@ def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
 def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
     """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
     line.run(1.0)
-    add_steps(line.recorder, 300, duration=0.01)
-    line.clock.now = line.session.last_sample.time
+    line.make_steps(300, duration=0.01)
     line.run(0.3)
     add_steps(line.recorder, 2, first=301, duration=0.01)
     line.publisher.finish()
@@ -199,9 +201,7 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
     """100 kB in any second, snapshots included."""
     line = Line(make_recorder(8, samples=0, parts=parts))
     for number in range(0, 1200, 5):
-        line.clock.now = line.session.last_sample.time
-        add_steps(line.recorder, 5, first=number + 1, duration=0.01)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(5, first=number + 1, duration=0.01)
         line.recorder.publish()
     assert_not_flooded(line)
 
