@@ -53,29 +53,6 @@ def widths(html: str) -> list[list[float]]:
     return [[float(one) for one in re.findall(r'width="([\d.]+)%" height', bar)] for bar in bars]
 
 
-LINE = "\u2500"
-
-
-def test_the_table_reads_in_columns_as_plain_text() -> None:
-    """Plain text has the parts, the device's size and the sums in aligned columns."""
-    assert anatomy_bundle([WHOLE], title="fine-tune")["text/plain"] == (
-        "fine-tune\n"
-        "cuda:0 NVIDIA H200 \u00b7 100.0 GiB\n"
-        "part                         at the peak (exact)  of 100.0 GiB\n"
-        "weights                                 2.00 GiB         2.0 %\n"
-        "optimizer states                        4.00 GiB         4.0 %\n"
-        "activations and temporaries             3.00 GiB         3.0 %\n"
-        "allocator cache                         1.00 GiB         1.0 %\n"
-        "CUDA context and libraries             512.0 MiB         0.5 %\n"
-        "other processes                         1.00 GiB         1.0 %\n"
-        "free                                    88.5 GiB          88 %\n"
-        f"{27 * LINE}  {19 * LINE}  {12 * LINE}\n"
-        "allocated                               9.00 GiB         9.0 %\n"
-        "reserved                                10.0 GiB          10 %\n"
-        "this process                            10.5 GiB          10 %"
-    )
-
-
 def test_html_and_plain_text_say_the_same() -> None:
     """But for the bars' own words, and the rule below the parts."""
     bundle = anatomy_bundle([training().anatomy(), training().anatomy("peak")], title="fine-tune")

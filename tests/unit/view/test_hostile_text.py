@@ -66,28 +66,27 @@ ATTRIBUTES = {
 }
 
 
-class Strict(HTMLParser):
-    """Fails at any tag or attribute that a view has no use for, and at any tag left open."""
+Element = tuple[str, dict[str, str | None]]
+"""A tag and its attributes."""
+
+
+class Elements(HTMLParser):
+    """Takes HTML apart; fails at a tag that is left open, and at the end of one that was never opened."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
+        self.elements: list[Element] = []
         self.seen: list[str] = []  # the texts
-        self.within: list[
-            list[tuple[str, dict[str, str | None]]]
-        ] = []  # the elements around each text
-        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.within: list[list[Element]] = []  # the elements around each text
+        self._open: list[Element] = []
         self.feed(html)
         self.close()
         assert not self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
-        assert tag in TAGS | SVG_TAGS
-        assert self.attributes <= ATTRIBUTES
-        self._open.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self._open.append(self.elements[-1])
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -99,6 +98,15 @@ class Strict(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.seen.append(data)
         self.within.append([*self._open])
+
+
+class Strict(Elements):
+    """Fails at any tag or attribute that a view has no use for, and at any comment or declaration."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS | SVG_TAGS
+        assert {name for name, _ in attrs} <= ATTRIBUTES
+        super().handle_starttag(tag, attrs)
 
     def handle_comment(self, data: str) -> None:
         pytest.fail(f"a comment: {data}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -86,8 +85,8 @@ class Stage:
             clock=self.clock,
         )
 
-    def appear(self) -> None:
-        self.view.begin("a")
+    def appear(self, label: str = "a") -> None:
+        self.view.begin(label)
         self.tick(0.5)
         self.asides[0]()
 
@@ -242,35 +241,23 @@ def with_ranks(stage: Stage) -> Session:
 
 
 def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: list[Widget]) -> None:
-    """Their widget stands where that of the process stood, which only started them."""
+    """Their widget is told after the cell's that it has ended: JupyterLab's panel shows what ended last."""
     stage = Stage()
     with_ranks(stage)
-    stage.view.begin("a")
+    stage.appear()
     _, chart = stage.publisher.shown
-    stage.tick(0.5)
-    stage.asides[0]()
     stage.tick(0.5)
     before = len(stage.publisher.order)
     stage.asides[1]()
     stage.tick(0.5)
-
-    assert stage.publisher.order[before:] == [(chart, True)]
-    assert len(widgets) == 2
-
-
-def test_the_ranks_are_told_to_have_ended_after_their_cell(widgets: list[Widget]) -> None:
-    """JupyterLab's panel goes on to show what ended last."""
-    stage = Stage()
-    with_ranks(stage)
-    stage.view.begin("a")
-    for _ in range(2):
-        stage.tick(0.5)
-        stage.asides[-1]()
     closed: list[Widget] = []
     for widget in widgets:
         widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
+    drawn = stage.publisher.order[before:]
     stage.finish()
 
+    assert drawn == [(chart, True)]
+    assert len(widgets) == 2
     assert closed == widgets
 
 
@@ -311,37 +298,36 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "note"),
     [
         (FileNotFoundError("no bundle"), "no bundle"),
         # As of ipykernel 7.0, which knows on one thread alone to which message a comm belongs.
         (LookupError(ContextVar[str]("shell_parent")), "ipykernel 7.1"),
+        # As where anywidget is not installed.
+        (ModuleNotFoundError("anywidget"), "No live chart ("),
     ],
 )
-def test_a_chart_that_cannot_be_made_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+@pytest.mark.parametrize("kind", [CellView, NotebookView])
+def test_a_live_chart_that_cannot_be_made_costs_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[CellView | NotebookView],
+    error: Exception,
+    note: str,
 ) -> None:
-    """Without a live chart the cell goes on, and the still chart is there at the end."""
+    """The cell or the notebook goes on, and the still chart is there at the end."""
     monkeypatch.setattr(live, "Broadcast", Mock(side_effect=error))
     stage = Stage()
-    stage.appear()
-    stage.finish()
+    if kind is CellView:
+        stage.appear()
+        stage.finish()
+    else:
+        view = NotebookView(stage.recorder, screen_of(stage.publisher))
+        view.begin()
+        view.annotate(stage.session.spans[0])
+        view.finish()
 
-    assert [note for note in stage.session.notes if said in note] != []
+    assert [one for one in stage.session.notes if note in one] != []
     assert any(PLOTLY in data for data in stage.publisher.shown.values())
-
-
-def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where anywidget is not installed: a sentence says so, and the still chart is there at the end."""
-    monkeypatch.setitem(sys.modules, "hfmem_widget.view.wire.widget", None)
-    publisher, session = Publisher(), scripted_run("training")
-    view = NotebookView(recorder_of(session), screen_of(publisher))
-    view.begin()
-    view.annotate(session.spans[0])
-    view.finish()
-
-    assert [note for note in session.notes if "No live chart (" in note] != []
-    assert any(PLOTLY in data for data in publisher.shown.values())
 
 
 def test_a_note_stands_on_one_card_of_a_notebook() -> None:
@@ -364,9 +350,7 @@ def test_a_note_stands_on_one_card_of_a_notebook() -> None:
 def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list[Widget]) -> None:
     """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
     stage = Stage()
-    stage.view.begin("<b>a</b>")
-    stage.tick(0.5)
-    stage.asides[0]()
+    stage.appear("<b>a</b>")
     marks = dict(stage.publisher.marks)
     stage.finish()
 

@@ -75,16 +75,19 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     assert all(level < built.top for level in levels)
 
 
-def test_where_it_was_crossed_there_is_a_mark() -> None:
-    """The first crossing has a mark, and later ones do not."""
-    drawn = lines(run(budget(6.0), findings=(crossing(4.25), crossing(9.0))))
-    assert [one["x"] for one in drawn if one["mode"] == "markers"] == [[4.25]]
-
-
-@pytest.mark.parametrize("told", [crossing(99.0), crossing(4.0, "cuda:1"), crossing(math.nan)])
-def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
-    """A crossing at another time, on another device or at no known time is not marked."""
-    assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
+@pytest.mark.parametrize(
+    ("findings", "marks"),
+    [
+        ((crossing(4.25), crossing(9.0)), [[4.25]]),
+        ((crossing(99.0),), []),
+        ((crossing(4.0, "cuda:1"),), []),
+        ((crossing(math.nan),), []),
+    ],
+)
+def test_the_first_crossing_is_marked(findings: tuple[Finding, ...], marks: list[Any]) -> None:
+    """One at another time, on another device or at no known time is not."""
+    drawn = lines(run(budget(6.0), findings=findings))
+    assert [one["x"] for one in drawn if one["mode"] == "markers"] == marks
 
 
 def test_only_the_device_that_is_shown_has_guides() -> None:
@@ -129,15 +132,10 @@ def test_of_several_shortages_only_the_newest_has_a_word() -> None:
 
 
 def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
-    """Of a hundred shortages the last eight are marked."""
-    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).ooms
-    assert [one.time for one in marks] == [0.1 * at for at in range(92, 100)]
-
-
-def test_marks_take_no_room_from_lines() -> None:
-    """However often it ran out, the budget is drawn."""
-    session = run(*(oom(0.1 * at) for at in range(20)), budget(6.0))
-    assert len(scene(session).budgets) == 1
+    """Of a hundred shortages the last eight are marked, which take no room from the budget."""
+    built = scene(run(*(oom(0.1 * at) for at in range(100)), budget(6.0)))
+    assert [one.time for one in built.ooms] == [0.1 * at for at in range(92, 100)]
+    assert len(built.budgets) == 1
 
 
 def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
