@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import unescape
 
 import plotly.graph_objects as go
 import pytest
@@ -16,6 +15,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import NOTHING_FOUND, anatomy_bundle, contents_text, drawn_parts
 from hfmem_widget.view.chart.figure import anatomy_dict
 from tests.data.parted import NAN, training
+from tests.data.texts import seen
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
@@ -43,10 +43,6 @@ def row(name: str, *anatomies: Anatomy) -> list[str]:
     return re.split(r"  +", found)
 
 
-def text(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
-
-
 def widths(html: str) -> list[list[float]]:
     """Return how wide the pieces of each bar are, in percent."""
     bars = re.findall(r'<svg role="img".*?</svg>', html)
@@ -61,7 +57,7 @@ def test_html_and_plain_text_say_the_same() -> None:
     assert len(lines) > 5
     for line in lines:
         if not line.startswith(("\u2500", "At the")):
-            assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
+            assert " ".join(line.split()) in seen(f"<table{table}").replace("\u25a0 ", "")
 
 
 def test_a_bound_is_told_as_one() -> None:
@@ -129,15 +125,15 @@ def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
     full = made(weights=60, free=40)
     assert "free" in drawn_parts([full])
     assert "free" not in drawn_parts([WHOLE])
-    assert "full width: 11.5 GiB of 100.0 GiB" in text(anatomy_bundle([WHOLE])["text/html"])
-    assert "full width" not in text(anatomy_bundle([full])["text/html"])
+    assert "full width: 11.5 GiB of 100.0 GiB" in seen(anatomy_bundle([WHOLE])["text/html"])
+    assert "full width" not in seen(anatomy_bundle([full])["text/html"])
 
 
 def test_the_bar_leaves_out_others_who_would_squeeze_it() -> None:
     """Other processes that use far more than this one are in the table and not in the bar."""
     crowded = made(weights=2, others=50, free=48)
     assert widths(anatomy_bundle([crowded])["text/html"]) == [[100.0]]
-    assert "other processes" in text(anatomy_bundle([crowded])["text/html"])
+    assert "other processes" in seen(anatomy_bundle([crowded])["text/html"])
 
 
 def test_the_bars_pieces_are_named_for_who_points_at_them() -> None:
@@ -233,14 +229,14 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
     """The models' line follows the title, and its text is shown as it was typed."""
     bundle = anatomy_bundle([WHOLE], title="fine-tune", contents="BertModel<T>")
     assert bundle["text/plain"].splitlines()[:2] == ["fine-tune", "BertModel<T>"]
-    assert text(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
+    assert seen(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
 
 
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
     """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
     html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
-    left = text(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
-    assert "full width" in text(html)
+    left = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
+    assert "full width" in seen(html)
     assert "full width" not in left
     assert left.count("at the peak (exact)") == 1
     assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)

@@ -20,6 +20,7 @@ from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import compact_bundle, peak_text, running_bundle
 from tests.data.parted import Script, training
 from tests.data.recorders import cell_of
+from tests.data.texts import seen
 from tests.scenes import scripted_run, shared_run
 from tests.scenes.stage import Stage
 
@@ -29,18 +30,13 @@ def card(name: str, *, with_chart: bool = True) -> str:
     return card_bundle(session, session.spans[0], with_chart=with_chart)["text/html"]
 
 
-def text(html: str) -> str:
-    """Return what is left when a front end drops all markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
     """In a session of several cells, others have nothing to do with it."""
     told = []
     for name in ("training", "short"):
         session = scripted_run(name)
         session.polling.steps, session.polling.steps_with_phases = 100, 40
-        told.append(text(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
+        told.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
 
     assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
     assert "hases on" not in told[1]
@@ -48,16 +44,16 @@ def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
     """A card without its tags still reads as a text, from the sentence down to the device."""
-    assert text(card("training")) == (
+    assert seen(card("training")) == (
         "Peak 6.99 of 140.4 GiB , exact, in step 21. "
         "3.75 GiB stay : optimizer states 2.48, weights 1.24. "
         "fine-tune 11.6 s · cuda:0 NVIDIA H200 ● done "
         "weights 1.24 GiB optimizer states 2.48 GiB "
         "activations and temporaries 3.24 GiB allocator cache 429.5 MiB "
-        "CUDA context and libraries 620.0 MiB driver&#x27;s reserve 615.0 MiB other processes 30.7 MiB "
+        "CUDA context and libraries 620.0 MiB driver's reserve 615.0 MiB other processes 30.7 MiB "
         "■ weights 1.24 GiB ■ optimizer states 2.48 GiB ■ activations and temporaries 3.24 GiB "
         "■ allocator cache 429.5 MiB ■ CUDA context and libraries 620.0 MiB "
-        "■ driver&#x27;s reserve 615.0 MiB in all 8.65 of 140.4 GiB free 131.8 GiB "
+        "■ driver's reserve 615.0 MiB in all 8.65 of 140.4 GiB free 131.8 GiB "
         "steps and phases phase count time highest peak train 1 10.4 s 6.99 GiB exact "
         "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
         "all figures, 1 note allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
@@ -133,7 +129,7 @@ def test_a_card_says_whose_memory_how_it_is_known_and_how_the_cell_ended(
     name: str, words: tuple[str, ...]
 ) -> None:
     """Private memory and machine on the CPU; exact, at least or sampled; done, or what it raised."""
-    assert [one for one in words if one not in text(card(name))] == []
+    assert [one for one in words if one not in seen(card(name))] == []
 
 
 def test_several_devices_are_rows_of_one_table() -> None:
@@ -161,7 +157,7 @@ def test_at_most_three_notes_are_shown() -> None:
     """Of many notes the first three are on the card."""
     session = scripted_run("training")
     session.notes += [f"note {number}" for number in range(5)]
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
     assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
 
 
@@ -180,7 +176,7 @@ def test_a_running_cell_has_one_calm_line() -> None:
     began = datetime(2026, 11, 26, 12, 41, tzinfo=UTC).timestamp()
     bundle = running_bundle("fine-tune", began)
     since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")
-    assert text(bundle["text/html"]) == (
+    assert seen(bundle["text/html"]) == (
         f"● fine-tune · watching since {since}; a card replaces this line when it ends"
     )
     assert bundle["text/plain"] == f'memwatch "fine-tune" running since {since}'
@@ -190,7 +186,7 @@ def test_the_compact_form_has_the_same_facts() -> None:
     """The line of a quick cell says in HTML what it says in plain text."""
     session = scripted_run("training")
     bundle = compact_bundle(session, session.spans[0])
-    assert text(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
+    assert seen(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
         'memwatch "fine-tune" ·', "fine-tune"
     )
 
@@ -251,7 +247,7 @@ def test_sampling_that_went_badly_is_told(polling: dict[str, Any], told: str) ->
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
     assert told in shown
     assert bool(told) is ("ampl" in shown)
@@ -260,7 +256,7 @@ def test_sampling_that_went_badly_is_told(polling: dict[str, Any], told: str) ->
 def test_what_is_not_known_is_left_out() -> None:
     """Without the driver nobody knows what others have, and nothing is said of it."""
     session = training(nvml=False)
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
     assert "nan" not in shown
     assert "in use" not in shown

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip, Session
+from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.rank_records import SILENT_CELL
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import figure_dict
-from hfmem_widget.view.chart.scene import BAND, Scene, build_scene
+from hfmem_widget.view.chart.scene import BAND
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import line, rank_phrases
 from hfmem_widget.view.ranks import rank_figures, ranks_html, strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
+from tests.unit.view.chart.test_guides import scene_of
 
 NAN = math.nan
 HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"
@@ -206,16 +207,10 @@ def test_there_is_no_strip_of_nothing() -> None:
     assert not strip_html(ranks(row(0, 7), strip=strip), 0.0)
 
 
-def scene_of(session: Session) -> Scene:
-    scene = build_scene(session, columns=240)
-    assert scene is not None
-    return scene
-
-
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     """Told apart by colour and dash, and no band."""
-    curves = scene_of(shared_overview(plan)).line_curves
+    curves = scene_of(shared_overview(plan), columns=240).line_curves
 
     ranked = sorted(curves, key=lambda curve: curve.rank)
     assert [curve.name for curve in ranked] == [f"rank {at}" for at in range(plan.world)]
@@ -226,7 +221,7 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
 
 def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
     """The highest on top."""
-    curves = scene_of(shared_overview(MANY)).line_curves
+    curves = scene_of(shared_overview(MANY), columns=240).line_curves
 
     assert [curve.name for curve in curves if curve.is_key] == [BAND, "median", "highest rank"]
     assert [curve.tip for curve in curves if curve.tip] == ["lowest rank", "median", "highest rank"]
@@ -235,7 +230,7 @@ def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
 def test_the_band_lies_between_the_lowest_and_the_highest() -> None:
     """From the one forwards, along the other back."""
     session = shared_overview(MANY)
-    scene = scene_of(session)
+    scene = scene_of(session, columns=240)
     lowest, _, highest = scene.lines
     band = scene.line_curves[0]
 
@@ -247,7 +242,7 @@ def test_a_gap_parts_the_band() -> None:
     """Nothing is drawn where nothing was sampled."""
     session = overview(MANY)
     session.timeline.add_gap(300.2, 340.2)
-    band = scene_of(session).line_curves[0]
+    band = scene_of(session, columns=240).line_curves[0]
 
     assert len(band.runs) == 2
     html = chart_html(session)
@@ -277,12 +272,12 @@ def test_the_capacity_is_that_of_the_smallest_device() -> None:
     """As the device of all ranks has it."""
     session = shared_overview(replace(MANY, total=75 * GIB))
 
-    assert scene_of(session).capacity == 75 * GIB
+    assert scene_of(session, columns=240).capacity == 75 * GIB
 
 
 def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
     """They have tabs in the live chart; here they would stand twice."""
-    scene = scene_of(shared_overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT), columns=240)
 
     assert scene.devices == ("ranks",)
     assert scene.layers == ()
@@ -290,7 +285,7 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
     """Its line ends."""
-    scene = scene_of(shared_overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT), columns=240)
     silent = next(line.points for line in scene.lines if line.metric == "rank3")
 
     assert max(time for time, value in silent if not math.isnan(value)) < 0.88 * scene.duration

@@ -33,6 +33,7 @@ from hfmem_widget.view.line import peak_text
 from tests.data.modules import loaded_by
 from tests.data.parted import NAN
 from tests.data.svg import Drawing
+from tests.data.texts import seen
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_still_svg import PLOT, check_run
 from tests.unit.view.test_hostile_text import CORPUS, Strict
@@ -59,14 +60,9 @@ def two(run: str = "steps", **options: Any) -> Comparison:
     return of_runs(runs, **options)
 
 
-def text(html: str) -> str:
-    """Return what is left when a front end drops all markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
 def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
-    assert text(whole_bundle(two())["text/html"]).startswith(
+    assert seen(whole_bundle(two())["text/html"]).startswith(
         "memcompare cuda:0 NVIDIA H200 compared with base "
         "smaller needs 3.51 GiB less memory at its peak (\u221250 %) than base. "
         "● base baseline · cell [1] ● smaller cell [2] "
@@ -92,7 +88,7 @@ def test_a_table_has_the_columns_that_cells_fill(
     make: Callable[[], Comparison], words: tuple[str, ...], absent: tuple[str, ...]
 ) -> None:
     """The longer side goes down the page, and memory of a host is private or resident."""
-    shown = text(whole_bundle(make())["text/html"])
+    shown = seen(whole_bundle(make())["text/html"])
     assert [word for word in words if word not in shown] == []
     assert [word for word in absent if word in shown] == []
 
@@ -112,10 +108,10 @@ def test_plain_text_has_the_same_figures() -> None:
 def test_repeats_show_their_range() -> None:
     """The median, the range, and how many runs."""
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    told = text(whole_bundle(of_runs({"base": runs}))["text/html"])
+    told = seen(whole_bundle(of_runs({"base": runs}))["text/html"])
 
     assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
-    told = text(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
+    told = seen(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
     assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
 
 
@@ -127,8 +123,8 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
     comparison = of_runs({"a": [kept(run, "a")]})
     picture = svg(comparison)
-    assert peak in text(whole_bundle(comparison)["text/html"].removesuffix(picture))
-    assert peak in text(picture)
+    assert peak in seen(whole_bundle(comparison)["text/html"].removesuffix(picture))
+    assert peak in seen(picture)
 
 
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])

@@ -24,14 +24,13 @@ from hfmem_widget.view.chart.figure import (
 )
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.paint_plotly import unpacked
-from hfmem_widget.view.chart.scene import Scene, build_scene
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes import SCRIPTED_RUNS, shared_run
 from tests.scenes.contrast import contrast
 from tests.scenes.stage import Stage
-from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
+from tests.unit.view.chart.test_guides import budget, crossing, oom, peak_of, run, scene_of, trend
 from tests.unit.view.chart.test_layers import NAMES
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
@@ -107,11 +106,9 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
         (span for span in session.spans if span.kind == "step"),
         key=lambda span: span.peaks["cuda:0/allocated"].value,
     )
-    scene = build_scene(session, cell, columns=300)
-    assert scene is not None
-    assert scene.peak is not None
+    peak = peak_of(scene_of(session, cell, columns=300))
     assert highest.stop is not None
-    assert highest.start <= scene.peak.time <= highest.stop
+    assert highest.start <= peak.time <= highest.stop
 
 
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
@@ -187,19 +184,6 @@ def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
     assert word["showarrow"] is False
 
 
-@pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
-def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
-    """Any other has its own name, and what it took."""
-    recorder = recorder_of()
-    for at, label in enumerate(labels):
-        span = recorder.open_span("block", label, read(recorder, 2.0 * at, GIB))
-        recorder.close_span(span.id, read(recorder, 2.0 * at + 1, GIB), {})
-    bars = lay_lanes(recorder.session, "cuda:0", 0.0, 4.0)
-
-    assert [(bar.label, bar.lines[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
-    assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]
-
-
 Points = list[tuple[float, float]]
 
 UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
@@ -215,9 +199,7 @@ class Shown:
     def __init__(self, session: Session | str) -> None:
         session = shared_run(session) if isinstance(session, str) else session
         figure = figure_dict(session, session.spans[0])
-        built = build_scene(session, session.spans[0], columns=figure_columns(session))
-        assert built is not None
-        self.scene: Scene = built
+        self.scene = scene_of(session, session.spans[0], columns=figure_columns(session))
         self.data: list[dict[str, Any]] = figure["data"]
         self.layout: dict[str, Any] = figure["layout"]
         self.plot = self.layout["height"] - sum(self.layout["margin"][one] for one in "tb")
@@ -382,8 +364,7 @@ def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
 def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
     """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
     chart = Shown(name)
-    peak, (divisor, _) = chart.scene.peak, chart.scene.frame.unit
-    assert peak is not None
+    peak, (divisor, _) = peak_of(chart.scene), chart.scene.frame.unit
     mark = chart.named("peak")
     (label,) = [one for one in chart.layout["annotations"] if one["text"].startswith("<b>peak")]
     share = peak.time / chart.scene.duration

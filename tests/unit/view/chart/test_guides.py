@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Finding, Guide, Recorder, Session
+from hfmem_widget.session import Finding, Guide, Recorder, Session, Span
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
 from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
-from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
+from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, PeakMark, Scene, build_scene
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
 
@@ -43,10 +43,21 @@ def run(*guides: Guide, findings: tuple[Finding, ...] = (), name: str = "trainin
     return session
 
 
-def scene(session: Session) -> Scene:
-    built = build_scene(session, session.spans[0], columns=160)
+def scene_of(session: Session, span: Span | None = None, *, columns: int = 160) -> Scene:
+    """Return the scene of a session that has one."""
+    built = build_scene(session, span, columns=columns)
     assert built is not None
     return built
+
+
+def peak_of(scene: Scene) -> PeakMark:
+    """Return the mark of the peak, which is in the scene."""
+    assert scene.peak is not None
+    return scene.peak
+
+
+def scene(session: Session) -> Scene:
+    return scene_of(session, session.spans[0])
 
 
 def chart(session: Session) -> dict[str, Any]:
@@ -66,10 +77,9 @@ def lines(session: Session) -> list[dict[str, Any]]:
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     """Of a budget near it, and of the capacity above that."""
     built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
-    assert built.peak is not None
     levels = [one.level for one in built.budgets]
     levels += [] if built.capacity is None else [built.capacity]
-    foot, room = built.peak.label_at, LABEL_ROOM * built.top
+    foot, room = peak_of(built).label_at, LABEL_ROOM * built.top
     least = 0.5 * CLEARANCE * built.top
     assert all(not foot - least < level < foot + room - least for level in levels)
     assert all(level < built.top for level in levels)
@@ -147,8 +157,7 @@ def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is
 def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
     """What a sampled peak missed, the allocator told as it ran out."""
     built = scene(run(oom(3.0, gib=20.0)))
-    assert built.peak is not None
-    assert 20 * GIB < built.peak.label_at < built.top
+    assert 20 * GIB < peak_of(built).label_at < built.top
 
 
 @pytest.mark.parametrize(("time", "side"), [(1.0, "left"), (6.0, "center"), (11.0, "right")])

@@ -61,13 +61,17 @@ def test_a_label_is_written_where_enough_of_it_fits(
     assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
 
 
-def blocks(peaks: list[float], *, outcomes: dict[int, str] | None = None) -> Session:
-    """Return a session of blocks of a second each; a peak of NaN is one that nobody knows."""
+def blocks(
+    peaks: list[float], *, outcomes: dict[int, str] | None = None, named: int = 1000
+) -> Session:
+    """Return a session of blocks of a second each; a peak of NaN is one that nobody knows.
+
+    So many of them have a name.
+    """
     recorder = recorder_of()
     for at, peak in enumerate(peaks):
-        span = recorder.open_span(
-            "block", f"block {at}", recorder.append(Sample(float(at), (NAN,)))
-        )
+        label = f"block {at}" if at < named else ""
+        span = recorder.open_span("block", label, recorder.append(Sample(float(at), (NAN,))))
         known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
         after = recorder.append(Sample(at + 1.0, (NAN,)))
         recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
@@ -85,12 +89,17 @@ def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
 
 
 def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
-    """And how long it took."""
-    bars = lay_lanes(blocks([1.0, 2.0], outcomes={1: "failed"}), "cuda:0", 0.0, 2.0)
+    """And how long it took; one without a name says what it is."""
+    bars = lay_lanes(blocks([1.0, 2.0, 3.0], outcomes={1: "failed"}, named=2), "cuda:0", 0.0, 3.0)
 
     assert [one.lines for one in bars] == [
         ("block 0 · 1.0 s", "peak 1.00 MiB exact"),
         ("block 1 · 1.0 s", "peak 2.00 MiB exact", "failed"),
+        ("block · 1.0 s", "peak 3.00 MiB exact"),
+    ]
+    assert [one.label for one in bars] == ["block 0", "block 1", "block"]
+    assert [(one.start, one.stop, one.lane) for one in bars] == [
+        (at, at + 1.0, 0) for at in range(3)
     ]
 
 

@@ -12,13 +12,12 @@ from hfmem_widget.analysis.curve import runs_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_columns, chart_html
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED
-from tests.unit.view.chart.test_guides import budget, oom, run, trend
+from tests.unit.view.chart.test_guides import budget, oom, run, scene_of, trend
 from tests.unit.view.chart.test_layers import session_of
 
 PLOT = 170.0
@@ -31,8 +30,10 @@ FINE = 0.11
 class Shown:
     """A chart, and the scene it was drawn from."""
 
-    def __init__(self, session: Session, scene: Scene) -> None:
-        self.drawing, self.scene = Drawing(chart_html(session, session.spans[0])), scene
+    def __init__(self, session: Session) -> None:
+        span = session.spans[0]
+        self.drawing = Drawing(chart_html(session, span))
+        self.scene = scene_of(session, span, columns=chart_columns(session))
         self.foot = self.drawing.height - 20
         self.frames = self.drawing.frames()
         self.paths = self.frames[-1]
@@ -47,20 +48,14 @@ class Shown:
         return [(self.x(time), self.y(value)) for time, value in points]
 
 
-def scene_of(session: Session) -> Scene:
-    built = build_scene(session, session.spans[0], columns=chart_columns(session))
-    assert built is not None
-    return built
-
-
 @cache
 def drawn_once(name: str) -> Shown:
     """Return the chart of a scripted run, drawn once for all tests, none of which changes it."""
-    return Shown(shared_run(name), scene_of(shared_run(name)))
+    return Shown(shared_run(name))
 
 
 def shown(session: Session | str) -> Shown:
-    return drawn_once(session) if isinstance(session, str) else Shown(session, scene_of(session))
+    return drawn_once(session) if isinstance(session, str) else Shown(session)
 
 
 def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
