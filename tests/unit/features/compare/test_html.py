@@ -36,7 +36,6 @@ from tests.data.svg import Drawing
 from tests.data.texts import seen
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_still_svg import PLOT, check_run
-from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
@@ -145,15 +144,6 @@ def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
         "assert chart_bundle(s, s.spans[0]) and hfmem_widget.compare(s, s)._repr_mimebundle_()"
     )
     assert loaded_by(code) & {"plotly", "pandas", "torch"} == set()
-
-
-@pytest.mark.parametrize("label", CORPUS.values(), ids=CORPUS)
-def test_a_hostile_label_is_text_everywhere(label: str) -> None:
-    """No tag, attribute or control character of a label's gets through."""
-    comparison = of_runs({label: [kept("steps", label)], "b": [kept("steps", "b")]})
-    output = whole_bundle(comparison)
-    Strict(output["text/html"])
-    assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
 
 
 def test_a_note_is_told_to_its_end() -> None:
