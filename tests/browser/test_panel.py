@@ -168,8 +168,8 @@ def test_both_commands_are_in_the_palette(lab: Lab) -> None:
     panel.element.get_by_text("at the top of a cell").wait_for()
 
 
-def test_the_button_is_enough_and_a_short_cell_is_told_at_its_end(lab: Lab) -> None:
-    """A kernel that loaded nothing knows the magic as the cell runs; the panel has what no chart shows."""
+def test_the_button_alone_watches_a_cell_and_the_panel_lists_short_cells(lab: Lab) -> None:
+    """A kernel that loaded nothing knows the magic as the cell runs; a short cell has no chart."""
     fill = "filled = bytearray(40_000_000)"
     lab.open(fill, *(f"%%memwatch --label {label}\n{fill}" for label in ("short", "shorter")))
     lab.page.locator("[data-jp-item-name=memwatch]").get_by_role("button").click()

@@ -156,7 +156,7 @@ def faults(page: Page, part: Locator, selector: str, shot: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [1280, 900, 320])
-def test_a_report_says_what_was_allocated_at_a_moment(
+def test_a_report_shows_allocated_memory_at_a_moment(
     opened: Opened, shots: Path, width: int
 ) -> None:
     """A click on a band marks its row in both tables; the arrow keys go on; in every theme it can be read."""
@@ -180,7 +180,7 @@ def test_a_report_says_what_was_allocated_at_a_moment(
     assert said.inner_text().startswith("0.000 s after the start: 108.0 MiB allocated")
 
 
-def test_a_card_says_what_was_allocated_at_a_moment(lab: Lab) -> None:
+def test_a_card_shows_allocated_memory_at_a_moment(lab: Lab) -> None:
     """JupyterLab runs the script of an output that the kernel has just sent; each picture has its own."""
     lab.open(STACKS_CARD)
     lab.run_cell(0)

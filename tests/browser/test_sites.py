@@ -51,8 +51,8 @@ def test_a_hub_serves_it_below_a_path_and_with_a_policy(
     assert lab.errors == []
 
 
-def test_a_notebook_that_is_not_trusted_shows_what_was_saved(lab: Lab) -> None:
-    """JupyterLab cleans a stranger's HTML; the figures and the chart are all there."""
+def test_a_notebook_that_is_not_trusted_shows_its_saved_outputs(lab: Lab) -> None:
+    """JupyterLab cleans the HTML of an untrusted notebook; the figures and the chart are all there."""
     code = (
         "%%memwatch --label fine-tune\nimport time\nkept = bytearray(50_000_000)\ntime.sleep(1.5)"
     )

@@ -171,7 +171,7 @@ for _ in range(200):
 """
 
 
-def test_workers_and_arrays_are_told(lab: Lab, training: str) -> None:
+def test_the_card_names_workers_and_the_holders_name_arrays(lab: Lab, training: str) -> None:
     """How many workers there were and what they held; which arrays this process has."""
     lab.open(WITH_WORKERS, TRAIN, "%memanatomy", "%memholders", kernel=training)
     lab.run_all()

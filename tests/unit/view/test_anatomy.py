@@ -60,7 +60,7 @@ def test_html_and_plain_text_say_the_same() -> None:
             assert " ".join(line.split()) in seen(f"<table{table}").replace("\u25a0 ", "")
 
 
-def test_a_bound_is_told_as_one() -> None:
+def test_a_peak_that_is_a_lower_bound_is_marked() -> None:
     """Where a peak is only bounded, the heading says "at least" and the allocated bytes have a ≥."""
     bound = replace(WHOLE, certainty="at least")
     assert lines(bound)[1].split("  ")[-2].strip() == "at the peak (at least)"
@@ -129,14 +129,14 @@ def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
     assert "full width" not in seen(anatomy_bundle([full])["text/html"])
 
 
-def test_the_bar_leaves_out_others_who_would_squeeze_it() -> None:
+def test_the_bar_leaves_out_larger_other_processes() -> None:
     """Other processes that use far more than this one are in the table and not in the bar."""
     crowded = made(weights=2, others=50, free=48)
     assert widths(anatomy_bundle([crowded])["text/html"]) == [[100.0]]
     assert "other processes" in seen(anatomy_bundle([crowded])["text/html"])
 
 
-def test_the_bars_pieces_are_named_for_who_points_at_them() -> None:
+def test_the_bars_pieces_have_tooltips() -> None:
     """Each piece of a bar has a tooltip, and the bar a description for screen readers."""
     html = anatomy_bundle([WHOLE])["text/html"]
     assert "<title>weights 2.00 GiB</title>" in html
@@ -221,7 +221,7 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
     ],
 )
 def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:
-    """Classes, parameters, what is trainable and the dtypes are told in one line."""
+    """Classes, parameters, how many are trainable, and the dtypes are on one line."""
     assert contents_text(contents) == told
 
 

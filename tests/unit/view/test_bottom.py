@@ -84,7 +84,7 @@ def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal, clock: FakeCl
     assert len(shown) == 59
 
 
-def test_a_quick_cell_shows_none(terminal: Terminal) -> None:
+def test_a_quick_cell_shows_no_live_line(terminal: Terminal) -> None:
     """Nothing is written in the first half second, nor at the end."""
     line = BottomLine(terminal.number, clock=FakeClock())
     line(SESSION, ())
@@ -131,7 +131,7 @@ def test_another_height_reserves_another_row(terminal: Terminal, clock: FakeCloc
 
 
 @pytest.mark.parametrize(("term", "is_able"), [("xterm-256color", True), ("dumb", False)])
-def test_only_a_terminal_that_can_has_one(
+def test_only_a_capable_terminal_has_a_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, *, is_able: bool
 ) -> None:
     """No file, no pipe, no dumb terminal."""
@@ -141,7 +141,7 @@ def test_only_a_terminal_that_can_has_one(
     assert terminal_of(io.StringIO()) is None
 
 
-def test_a_kernel_and_a_script_have_none(
+def test_a_kernel_and_a_script_have_no_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """IPython in a terminal has one, unless live views are turned off."""

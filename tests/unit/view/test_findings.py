@@ -61,7 +61,7 @@ def test_the_gravest_comes_first() -> None:
 
 
 @pytest.mark.parametrize(("severity", "word"), SEVERITIES)
-def test_how_grave_it_is_is_told_by_a_word_and_a_form_too(severity: str, word: str) -> None:
+def test_a_severity_has_a_word_and_a_form(severity: str, word: str) -> None:
     """Never by the colour alone; a screen reader says the word for the form."""
     html = findings_html([finding(0, severity)])
     assert re.search(rf'<span role="img" aria-label="{word}:"[^>]*>.</span>Number 0', html)
@@ -124,7 +124,7 @@ def test_a_card_names_its_budget_once() -> None:
     assert head.count("budget 6.00 GiB") == 1
 
 
-def test_what_can_be_typed_is_code() -> None:
+def test_commands_in_advice_are_code() -> None:
     """A magic with its option and its word, and an option; other words and what looks like markup are not."""
     advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>; %memholders --all."
     html = findings_html([finding(1, "warn", advice)])

@@ -65,7 +65,7 @@ OF_A_CELL, OF_A_PAGE = {"metadata": {"cellId": "x"}}, {"header": {"username": ""
         pytest.param({}, {}, True, True, id="no request"),
     ],
 )
-def test_what_a_request_does_not_say_tells_what_its_front_end_shows(
+def test_a_request_shows_what_its_front_end_can_do(
     request_: dict[str, Any], environ: dict[str, str], replaces: bool, draws: bool
 ) -> None:
     """A terminal has no cells and can be asked for input: it replaces no outputs.

@@ -139,7 +139,7 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 
 
 @pytest.mark.parametrize(("options", "messages"), [({}, 1), ({"chart": False, "panel": False}, 0)])
-def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
+def test_the_panel_gets_a_cell_too_short_for_a_chart_at_its_end(
     options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, which no widget sends: a saved notebook has nothing of it."""
@@ -166,7 +166,7 @@ def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
         assert data["content"]["spans"] != []
 
 
-def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -> None:
+def test_without_a_chart_the_panel_still_gets_the_cell(widgets: list[Widget]) -> None:
     """The cell shows its card and nothing else; the messages are those of any watch."""
     stage = Stage(chart=False)
     stage.appear()
@@ -187,14 +187,14 @@ def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -
         ({}, "", [True]),
     ],
 )
-def test_what_nobody_wants_is_not_sent(
+def test_nothing_is_sent_without_a_chart_and_a_panel(
     options: dict[str, bool],
     host: str,
     opens: list[bool],
     widgets: list[Widget],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor asked for, without chart and panel; a host that serves no labextension has no panel to listen."""
+    """Nothing is asked for either; a host that serves no labextension has no panel to listen."""
     if host:
         monkeypatch.setenv(host, "1")
     stage = Stage(**options)  # type: ignore[arg-type]  # these are its switches
@@ -241,7 +241,7 @@ def with_ranks(stage: Stage) -> Session:
 
 
 def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: list[Widget]) -> None:
-    """Their widget is told after the cell's that it has ended: JupyterLab's panel shows what ended last."""
+    """Their widget ends after the cell's: JupyterLab's panel shows the run that ended last."""
     stage = Stage()
     with_ranks(stage)
     stage.appear()
@@ -347,7 +347,9 @@ def test_a_note_stands_on_one_card_of_a_notebook() -> None:
     assert "It is fast now." in third
 
 
-def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list[Widget]) -> None:
+def test_outputs_that_will_be_replaced_carry_marks_for_a_reloaded_page(
+    widgets: list[Widget],
+) -> None:
     """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
     stage = Stage()
     stage.appear("<b>a</b>")
@@ -390,21 +392,14 @@ def test_captured_outputs_get_the_card_alone() -> None:
     assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
 
 
-def nothing_done(*, note: str = "") -> Session:
-    """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
-    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
-    session.notes += [note] if note else []
-    return session
-
-
 @pytest.mark.parametrize(("note", "charts"), [("", 0), ("There is no NVIDIA driver.", 1)])
 def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None:
     """A short cell without a change has no chart, and no table of figures; with a note it has both."""
     stage = Stage()
+    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
+    session.notes += [note] if note else []
     stage.view = CellView(
-        recorder_of(session := nothing_done(note=note)),
-        screen_of(stage.publisher),
-        aside=stage.asides.append,
+        recorder_of(session), screen_of(stage.publisher), aside=stage.asides.append
     )
     stage.view.begin("run")
     stage.view.finish(session.spans[0])
@@ -448,8 +443,8 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     assert gone() is None
 
 
-def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_again() -> None:
-    """No option of a watched cell is named."""
+def test_a_lost_card_of_an_opened_run_says_to_run_the_cell_again() -> None:
+    """It names no option of a watched cell."""
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None

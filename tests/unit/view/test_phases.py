@@ -163,7 +163,7 @@ def test_many_rows_are_folded_away() -> None:
 
 
 def test_a_group_of_steps_counts_as_all_of_them() -> None:
-    """Steps that were followed as one group are told by their number, not as one step."""
+    """Steps that were followed as one group count by their number, not as one step."""
     cell = Cell()
     cell.phase("step", exact(2.0), first=1, step=1)
     cell.phase("step", exact(2.0), first=2, step=101)
@@ -171,7 +171,7 @@ def test_a_group_of_steps_counts_as_all_of_them() -> None:
     assert (row.count, row.seconds) == (101, 2.0)
 
 
-def test_steps_in_groups_are_told_as_such() -> None:
+def test_the_table_counts_steps_that_were_measured_in_groups() -> None:
     """The table says how many were measured one by one, and names no step of a group as the worst."""
     cell = Cell()
     for number in (1, 2):
@@ -232,7 +232,7 @@ def text_of(session: Session) -> str:
     return "" if cost is None else cost.text(140.4 * GIB)
 
 
-def test_a_line_over_the_tokens_is_told() -> None:
+def test_the_card_has_the_cost_of_a_token() -> None:
     """With the range that it was seen in, and what twice the longest would need."""
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB)
     said = (
@@ -254,10 +254,10 @@ def test_a_line_over_the_tokens_is_told() -> None:
         pytest.param(lambda tokens: 8 * GIB - tokens * 1024 * KIB, LENGTHS, id="falling"),
     ],
 )
-def test_what_is_no_cost_of_tokens_is_not_told(
+def test_without_a_line_over_the_tokens_there_is_no_cost(
     peak: Callable[[int], float], lengths: tuple[int, ...]
 ) -> None:
-    """Where something else counts as well, or too little was seen; nor is it drawn."""
+    """Something else counts as well, or too little was seen; nothing is drawn either."""
     session = trained(peak, lengths)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 

@@ -63,8 +63,8 @@ def inks(html: str, row: int) -> list[str]:
     return [colours[cell] for cell in rows[row]]
 
 
-def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
-    """With the median and the lowest in the unit of the worst, and who is not heard of."""
+def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
+    """The median and the lowest are in the unit of the worst; missing ranks are counted."""
     session = shared_overview(MANY)
 
     assert line(session, session.spans[0]) == (
@@ -94,10 +94,10 @@ def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
     ],
     ids=["two", "one", "nobody"],
 )
-def test_few_ranks_are_told_without_what_is_between_them(
+def test_the_figures_of_one_or_two_ranks_have_no_median(
     known: Ranks, phrases: list[str], figures: list[str]
 ) -> None:
-    """Two have no median, one is not the worst, and of those that said nothing only their number is told."""
+    """Two have no median, one is not the worst, and ranks that sent nothing are only counted."""
     assert rank_phrases(known) == phrases
     assert [label for label, _, _ in rank_figures(known)] == figures
 
@@ -116,7 +116,7 @@ def test_few_ranks_are_told_without_what_is_between_them(
         (2, [], ("skew of the peaks", "+75 %", "rank 3 over the other")),
     ],
 )
-def test_the_skew_is_told_of_the_phase_in_which_it_is_largest(
+def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
     world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
     """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
@@ -219,22 +219,14 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     assert strokes == list(palette.DEVICES[: plan.world])
 
 
-def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
-    """The highest on top."""
-    curves = scene_of(shared_overview(MANY), columns=240).line_curves
+def test_many_ranks_have_a_band_from_the_lowest_to_the_highest_with_the_median() -> None:
+    """The band goes forwards along the highest and back along the lowest; the highest is on top."""
+    scene = scene_of(shared_overview(MANY), columns=240)
+    curves, (lowest, _, highest) = scene.line_curves, scene.lines
 
     assert [curve.name for curve in curves if curve.is_key] == [BAND, "median", "highest rank"]
     assert [curve.tip for curve in curves if curve.tip] == ["lowest rank", "median", "highest rank"]
-
-
-def test_the_band_lies_between_the_lowest_and_the_highest() -> None:
-    """From the one forwards, along the other back."""
-    session = shared_overview(MANY)
-    scene = scene_of(session, columns=240)
-    lowest, _, highest = scene.lines
-    band = scene.line_curves[0]
-
-    assert band.points == [*highest.points, *reversed(lowest.points)]
+    assert curves[0].points == [*highest.points, *reversed(lowest.points)]
     assert all(low[1] <= high[1] for low, high in zip(lowest.points, highest.points, strict=False))
 
 

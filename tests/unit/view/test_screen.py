@@ -41,7 +41,7 @@ def test_a_line_is_printed_in_the_letters_that_there_are(
 
 
 @pytest.mark.parametrize(("is_kernel", "shown"), [(True, "a → b"), (False, "a -> b")])
-def test_a_shell_in_a_terminal_is_given_what_its_terminal_can_print(
+def test_a_shell_in_a_terminal_gets_letters_that_its_terminal_can_print(
     monkeypatch: pytest.MonkeyPatch, is_kernel: bool, shown: str
 ) -> None:
     """A kernel sends its outputs to a page, whatever its own terminal can print."""
@@ -144,7 +144,7 @@ def test_an_output_is_replaced_in_its_place(cell: Cell, screen: Screen) -> None:
     assert cell.page == ["<b>card</b>", "second"]
 
 
-def test_what_the_users_code_took_away_is_shown_again(cell: Cell, screen: Screen) -> None:
+def test_an_output_that_the_users_code_removed_is_shown_again(cell: Cell, screen: Screen) -> None:
     """As `mo.output.replace` in the cell takes it away."""
     first = screen.show({})
     cell.outputs[:] = [Html("progress")]

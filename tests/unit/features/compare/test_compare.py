@@ -93,7 +93,7 @@ def test_runs_are_a_median_and_a_range(
 
 
 def test_parts_are_those_of_the_run_that_has_the_median() -> None:
-    """Parts of one run, so that they add up to the peak that is told."""
+    """Parts of one run add up to the peak that is shown."""
     runs = [record("a", device(peak, weights=peak)) for peak in (9.0, 7.0, 8.0)]
     assert of_runs({"a": runs}).cells[0].at_peak == {"weights": 8.0}
 
@@ -205,7 +205,7 @@ def test_a_sentence_says_what_a_cell_needs_and_which_part_makes_most_of_it(
 
 
 def test_parts_that_were_there_before_are_no_difference() -> None:
-    """Of the earlier model's weights no percentage is told, but how much of them was there."""
+    """The earlier model's weights have no percentage; the table shows how much of them was there."""
     weights, activations = part_columns(with_an_earlier_model())
 
     assert weights.cells == (("40.0 MiB", "", ""), ("80.0 MiB", "40.0 MiB at the start", ""))
@@ -213,14 +213,14 @@ def test_parts_that_were_there_before_are_no_difference() -> None:
 
 
 @pytest.mark.parametrize("before", [150 * MIB, 151 * MIB, math.nan])
-def test_cells_that_began_alike_need_no_word(before: float) -> None:
-    """A heap moves a little by itself, and of what is not known nothing is said."""
+def test_cells_that_began_alike_have_no_note(before: float) -> None:
+    """A heap moves a little by itself, and an unknown start has no note either."""
     first, second = device(340 * MIB, before=150 * MIB), device(300 * MIB, before=before)
     assert of_runs({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
 
 
-def test_from_an_empty_device_the_peak_is_told_once() -> None:
-    """Above the start is then the same."""
+def test_from_an_empty_device_the_peak_is_one_column() -> None:
+    """The peak above the start would be the same."""
     comparison = of_runs({"a": [record("a", device(8.0 * MIB))]})
     assert figure_columns(comparison)[0].title == "allocated, peak"
 
@@ -248,7 +248,7 @@ def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
     assert comparison.notes == ("Also used: cpu.", "b did not use cuda:0.")
 
 
-def test_a_failed_run_is_told() -> None:
+def test_a_note_counts_failed_runs() -> None:
     """A comparison with a cell that ran out of memory says that it did."""
     failed = replace(record("a", device(8.0)), outcome="raised OutOfMemoryError")
     comparison = of_runs({"a": [record("a", device(8.0)), failed]})

@@ -146,7 +146,7 @@ def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
     assert loaded_by(code) & {"plotly", "pandas", "torch"} == set()
 
 
-def test_a_note_is_told_to_its_end() -> None:
+def test_a_note_is_shown_to_its_end() -> None:
     """However long the label in it is."""
     label = "a long name " * 9
     told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
@@ -358,7 +358,7 @@ def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
         assert f">{peak}</span>" in row
 
 
-def test_what_the_lines_are_is_said() -> None:
+def test_the_picture_names_its_lines() -> None:
     """By step or since the beginning, one run or several."""
     said = {name: shown_of(make).html for name, make in MADE.items()}
 

@@ -221,8 +221,8 @@ def full(segments: int) -> MemoryMap:
         (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_says_what_there_is(found: MemoryMap, lines: list[str]) -> None:
-    """One segment is not told as several, and a heap has none to count."""
+def test_the_heading_has_size_and_number_of_segments(found: MemoryMap, lines: list[str]) -> None:
+    """One segment is singular, and a heap has no segments."""
     assert text_of(found)[: len(lines)] == lines
 
 

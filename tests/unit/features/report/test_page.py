@@ -86,7 +86,7 @@ def test_a_page_is_small_enough_to_send(name: str) -> None:
     assert len(page(session, static=True).encode()) <= LARGEST_STATIC
 
 
-def test_what_does_not_fit_is_folded_and_said() -> None:
+def test_samples_that_do_not_fit_are_folded_and_the_page_says_so() -> None:
     """An hour of eight GPUs, no two readings alike, keeps to the size, and the page says what was folded."""
     text = page(many_devices())
 
@@ -162,7 +162,7 @@ def test_a_hostile_label_does_not_end_the_frame() -> None:
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", data)
 
 
-def test_nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_reveals_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither arguments, variables, paths and names of machine and user, nor the ids of GPUs are on it."""
     monkeypatch.setenv("HFMEM_TOKEN", "a-token-of-somebody")
     monkeypatch.setattr(sys, "argv", ["train.py", "--password=a-password"])
@@ -193,7 +193,7 @@ def test_the_frame_is_that_of_the_wire() -> None:
 
 @pytest.mark.parametrize("name", ["training", "eight gpus", "leak"])
 def test_the_page_of_a_recording_is_that_of_the_session(name: str, tmp_path: Path) -> None:
-    """What is opened is told in the same words and figures as what was watched."""
+    """An opened recording has the same words and figures as the watched session."""
     session = scripted_run(name)
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
 
@@ -229,7 +229,7 @@ def test_the_cells_of_a_cpu_have_its_words() -> None:
     assert "allocated, start" not in text
 
 
-def test_a_cell_of_many_tells_of_its_child_processes() -> None:
+def test_a_cell_of_many_names_its_child_processes() -> None:
     """Below its name, as its card did."""
     text = notebook(2, lambda stage, at: stage.hold_in_children({"cuda:0": 4 * at * GIB}, 0.5, at))
 
@@ -249,7 +249,7 @@ def test_a_cell_of_many_tells_of_its_child_processes() -> None:
     ],
     ids=["nothing", "no samples", "10 ms", "broken off", "running", "no year", "too late"],
 )
-def test_little_is_told_in_words(session: Session, said: str) -> None:
+def test_a_session_without_data_has_a_page_in_words(session: Session, said: str) -> None:
     """A session with nothing to draw gives a page that says so, without a script."""
     document = Document(page(session))
 
@@ -284,8 +284,8 @@ def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
     assert "cuda:0" in Document(page(session)).text
 
 
-def test_a_running_session_is_told_so_far() -> None:
-    """The page of a run that goes on says so, and has its chart."""
+def test_the_page_of_a_running_session_says_that_it_runs() -> None:
+    """It has its chart so far."""
     stage = Stage("train", gpus=1)
     with stage.span("cell", "train"):
         stage.hold({"cuda:0": GIB}, 2.0)

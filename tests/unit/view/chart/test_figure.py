@@ -88,7 +88,7 @@ def test_what_a_cell_leaves_in_a_saved_notebook_is_bounded(session: Session) -> 
 
 
 def test_the_bundle_has_a_form_for_every_front_end() -> None:
-    """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
+    """A chart is Plotly's JSON, an SVG in HTML, and a line of text."""
     session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -171,8 +171,8 @@ def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
     assert [value for value in axis["tickvals"] if top < value <= 1.05 * top] == []
 
 
-def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
-    """Without axes, for whoever asks for one of a cell that was over at once."""
+def test_the_figure_of_a_session_too_short_to_chart_says_so() -> None:
+    """It has no axes."""
     session = shared_run("short")
     drawn = figure_dict(session, session.spans[0])
     (word,) = drawn["layout"]["annotations"]
@@ -234,10 +234,6 @@ class Shown:
         )
 
 
-def value_of(text: str) -> float:
-    return float(text.split(maxsplit=1)[0])
-
-
 def seconds_of(text: str) -> float:
     if ":" in text:
         whole, _, rest = text.partition(":")
@@ -297,13 +293,15 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHARTED)
-def test_ticks_stand_at_what_they_say(name: str) -> None:
-    """Of both axes, which begin at zero and end with the data; times are told to their end."""
+def test_ticks_stand_at_the_values_of_their_labels(name: str) -> None:
+    """Both axes begin at zero and end with the data; times are labelled to their end."""
     chart = Shown(name)
     x, y = chart.layout["xaxis"], chart.layout["yaxis"]
     divisor, unit = chart.scene.frame.unit
 
-    assert [value_of(one) for one in y["ticktext"]] == pytest.approx(y["tickvals"], abs=1e-6)
+    assert [float(one.split()[0]) for one in y["ticktext"]] == pytest.approx(
+        y["tickvals"], abs=1e-6
+    )
     assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
         x["tickvals"], abs=1e-6
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Finding, Guide, Recorder, Session, Span
+from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
-from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
+from hfmem_widget.view.chart.guides import guides_in
 from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, PeakMark, Scene, build_scene
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
@@ -155,7 +155,7 @@ def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is
 
 
 def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
-    """What a sampled peak missed, the allocator told as it ran out."""
+    """The allocator reported as it ran out what a sampled peak missed."""
     built = scene(run(oom(3.0, gib=20.0)))
     assert 20 * GIB < peak_of(built).label_at < built.top
 
@@ -171,32 +171,13 @@ def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None
     assert (word["xanchor"], word["yanchor"]) == (side, "bottom")
 
 
-NAN = math.nan
-
-
-GPU = "cuda:0"
-
-
-def drawn(
-    session: Session, *, highest: float = 5.0, view: tuple[float, float] = (0.0, 10.0)
-) -> list[DrawnGuide]:
-    return list(guides_in(session, GPU, view, highest * GIB))
-
-
-def guided(*guides: object, findings: tuple[Finding, ...] = ()) -> Session:
-    recorder = Recorder("run")
-    session = recorder.session
-    session.guides += guides  # type: ignore[arg-type]
-    session.findings += findings
-    return session
-
-
 @pytest.mark.parametrize(
-    ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (NAN, None)]
+    ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (math.nan, None)]
 )
 def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None) -> None:
     """Its edges among it; counted from where the drawing begins."""
-    (one,) = drawn(guided(budget(8.0), findings=(crossing(time),)), view=(2.0, 9.0))
+    session = run(budget(8.0), findings=(crossing(time),))
+    (guide,) = guides_in(session, "cuda:0", (2.0, 9.0), 5 * GIB)
 
-    assert one.crossed_at == at
-    assert one.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
+    assert guide.crossed_at == at
+    assert guide.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]

@@ -169,8 +169,8 @@ def test_the_worst_step_is_a_bar_of_its_own() -> None:
     assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
 
 
-def test_a_bar_tells_its_batch_and_its_peak() -> None:
-    """What it was given, how high it rose, and what its phases came to."""
+def test_a_bar_has_its_batch_and_its_peak() -> None:
+    """Its tokens, its peak, and the peaks of its phases."""
     (bar,) = laid(steps_of([2.0]))
 
     assert bar.lines == (
@@ -181,7 +181,7 @@ def test_a_bar_tells_its_batch_and_its_peak() -> None:
     )
 
 
-def test_a_bar_of_many_tells_the_worst_of_them() -> None:
+def test_a_bar_of_many_steps_names_the_worst() -> None:
     """By its number, with its tokens and its peak."""
     bars = laid(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
 
@@ -192,7 +192,7 @@ def test_a_bar_of_many_tells_the_worst_of_them() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "said"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
-def test_tokens_that_nobody_counted_are_not_told(tokens: float, said: int) -> None:
+def test_tokens_that_were_not_counted_are_not_shown(tokens: float, said: int) -> None:
     """Neither of one step, nor of the worst of several."""
     session = steps_of([1.0, 2.0], tokens=tokens)
     (one, _), (both,) = laid(session), laid(session, 1)
@@ -201,8 +201,8 @@ def test_tokens_that_nobody_counted_are_not_told(tokens: float, said: int) -> No
     assert sum("token" in line for line in both.lines) == said
 
 
-def test_steps_that_a_device_has_no_part_in_tell_nothing_of_it() -> None:
-    """Their bars are there, with their times."""
+def test_steps_without_memory_on_a_device_have_bars_with_their_times() -> None:
+    """Their bars have no figures of the device."""
     (bar,) = laid(steps_of([math.nan, math.nan]), 1)
 
     assert bar.lines == (f"steps 1{TO}2 · 2.0 s",)
@@ -284,7 +284,7 @@ def test_a_gap_breaks_every_layer() -> None:
 
 
 def test_a_session_that_knows_no_parts_has_no_layers() -> None:
-    """Layers are told for a training with its model, and none where nothing was found."""
+    """A training with its model has layers; a session in which no model was found has none."""
     session = shared_run("two gpus")
     assert layers_of(session) == 0
     assert stack(session) == {}

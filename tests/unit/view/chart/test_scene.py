@@ -41,10 +41,6 @@ EMPTY = Scene(100.0, Device("cuda:0", "", total=80.0), (), None, None, 90.0, 100
 """A hundred seconds wide and as many bytes high."""
 
 
-def with_peak(time: float) -> Scene:
-    return replace(EMPTY, peak=PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0))
-
-
 def marked(*marks: tuple[float, float]) -> Scene:
     """Return a scene in which memory ran out at these seconds and bytes."""
     return replace(
@@ -98,7 +94,8 @@ def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
-    (budget, _) = replace(with_peak(time), guides=(budget_at(50.0),)).words
+    peak = PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0)
+    (budget, _) = replace(EMPTY, peak=peak, guides=(budget_at(50.0),)).words
 
     assert (budget.side == "right") is at_left
 
@@ -116,7 +113,7 @@ def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: 
         (0.0001, "ms"),
     ],
 )
-def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, unit: str) -> None:
+def test_the_time_axis_has_the_largest_unit_of_which_two_fit(duration: float, unit: str) -> None:
     """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
     assert replace(EMPTY, duration=duration).frame.across[1] == unit
 

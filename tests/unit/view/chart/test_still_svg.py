@@ -150,7 +150,7 @@ def test_no_two_lines_look_alike() -> None:
         ("at least", "cuda:0 memory over 11.6 s, peak ≥ 6.99 GiB"),
     ],
 )
-def test_the_picture_is_told_to_who_does_not_see_it(name: str, said: str) -> None:
+def test_the_picture_has_a_label_for_screen_readers(name: str, said: str) -> None:
     """Device, time and peak; and the budgets and shortages in it."""
     assert shown(name).drawing.label == said
     told = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label

@@ -19,10 +19,8 @@ from hfmem_widget.session import (
     Recorder,
     Sample,
     Series,
-    Session,
     Timeline,
 )
-from hfmem_widget.session.steps import Table
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol, widget
 from hfmem_widget.view.wire.protocol import Message, judged
@@ -35,22 +33,12 @@ from tests.scenes.stage import Stage
 PARTS = [*HELD, "unattributed", "context"]
 
 
-def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
-    return make_recorder(gpus, samples, parts=parts).session
-
-
 def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Recorder:
     """Write a session of some GPUs with what is charted of each, and one metric that is not charted."""
     metrics = ("allocated", "reserved", "active", "device_used", *(PARTS if parts else ()))
     rows = [(float(index),) * gpus * len(metrics) for index in range(samples)]
     keys = [f"cuda:{index}" for index in range(gpus)]
     return recorder_of(*rows, keys=keys, metrics=metrics, total=100.0, every=0.1)
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    """Return what writes a session of one GPU, which has been read once."""
-    return make_recorder(samples=1)
 
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
@@ -75,7 +63,7 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
     """However long the run and many the devices, a snapshot's numbers stay within their bound."""
-    session = make_session(gpus, samples=5_000, parts=parts)
+    session = make_recorder(gpus, samples=5_000, parts=parts).session
     message, (time, values) = protocol.snapshot(session, "run", 1)
 
     assert len(time) + len(values) <= protocol.FULL.row_bytes
@@ -105,7 +93,7 @@ def test_an_outline_is_small_and_says_that_it_is_coarse(
 
 def test_news_that_fold_keep_extremes_and_gaps() -> None:
     """Where little may be sent, many samples become few rows, the highest and the lowest among them."""
-    session = make_session(samples=0)
+    session = make_recorder(samples=0).session
     samples: list[tuple[float, tuple[float, ...]]] = [(at / 10, (5.0,) * 4) for at in range(90)]
     samples[7], samples[20] = (0.7, (1.0,) * 4), (2.0, (9.0,) * 4)
     samples.insert(15, (1.45, ()))
@@ -124,7 +112,7 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
 
 def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
     """The higher row of each pair has the high of allocated memory, and no part above its own high."""
-    session = make_session(samples=0, parts=True)
+    session = make_recorder(samples=0, parts=True).session
     steady = {"weights": 4.0, "unattributed": math.nan}
     samples: list[tuple[float, tuple[float, ...]]] = []
     for at in range(400):
@@ -175,19 +163,16 @@ def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float
         recorder.close_span(span.id, recorder.append(Sample(start + duration, values)), peaks)
 
 
-def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> Table:
-    return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
-
-
-def test_a_path_names_six_spans_at_most(recorder: Recorder) -> None:
+def test_a_path_names_six_spans_at_most() -> None:
     """A path deeper than six spans is cut after the sixth."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     for number in range(9):
         recorder.open_span("block", f"block {number}", session.last_sample)
     assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
 
 
-def test_what_is_measured_on_some_steps_only_is_said() -> None:
+def test_the_status_says_what_is_measured_on_some_steps_only() -> None:
     """As a person reads it; where nothing is left out, nothing is sent."""
     session = make_recorder(samples=1).session
     before = protocol.describe_status(session)
@@ -199,8 +184,9 @@ def test_what_is_measured_on_some_steps_only_is_said() -> None:
     )
 
 
-def test_what_is_counted_in_a_span_travels_with_it(recorder: Recorder) -> None:
+def test_the_counts_of_a_span_are_sent_with_it() -> None:
     """A span's counts are sent, and one that is not known as null."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     span = recorder.open_span("train", "train", session.last_sample)
     recorder.count(span.id, {"steps": 100, "epochs": math.nan})
@@ -225,18 +211,20 @@ def test_steps_in_a_message_are_bounded(gpus: int) -> None:
     assert len(json.dumps(rows)) < 1000
 
 
-def test_steps_that_are_folded_keep_the_worst_and_the_sums(recorder: Recorder) -> None:
+def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
     """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     add_steps(recorder, 500)
     message, buffers = protocol.snapshot(session, "run", 1)
-    table, columns = decoded_steps(message, buffers), message["schema"]["step_columns"]
+    columns = message["schema"]["step_columns"]
+    table = np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
     assert table[:, columns.index("tokens")].sum() == 500 * 32
     assert table[:, columns.index("cuda:0/peak")].max() == 1500
     assert table[-1, columns.index("cuda:0/worst")] == 500
 
 
-def test_the_status_says_what_child_processes_did() -> None:
+def test_the_status_has_the_memory_of_child_processes() -> None:
     """While they run and afterwards, until the next cell; nothing where this process used a GPU."""
     stage = Stage("notebook", gpus=1)
     stage.hold_in_children({}, 0.2, 0)
@@ -345,7 +333,7 @@ def test_there_are_never_more_than_a_message_has_room_for() -> None:
 
 
 def test_everything_is_strict_json() -> None:
-    """A budget has no end, and what could not be told is not sent: a browser parses no NaN."""
+    """A budget has no end, and unknown figures are not sent: a browser parses no NaN."""
     run = Run()
     run.session.findings.append(Finding("x", "warn", "x", {"time": math.nan, "device": 7}))
     run.session.guides += [BUDGET, Guide("cuda:0", "trend", "x", 0.0, 1.0, math.nan, 1.0)]
@@ -354,7 +342,7 @@ def test_everything_is_strict_json() -> None:
     assert [one["stop"] for one in told["guides"]] == [None]
 
 
-def test_what_the_data_tell_of_a_cell_comes_once_it_has_ended() -> None:
+def test_a_leak_in_the_data_is_sent_once_its_cell_has_ended() -> None:
     """A finished cell's leak is judged from its data, beside what was found as it ran."""
     session = scripted_run("leak")
     assert [one["kind"] for one in judged(session)["findings"]] == ["budget", "leak"]
@@ -385,8 +373,8 @@ def test_a_warning_comes_with_the_next_message() -> None:
     assert "findings" in run.messages[before]
 
 
-def test_a_warning_that_is_said_anew_takes_the_place_of_the_old_one() -> None:
-    """Such as with the exact peak, once the cell has ended: found in its span, and told once."""
+def test_a_newer_warning_replaces_the_old_one() -> None:
+    """Such as with the exact peak, once the cell has ended."""
     run = Run()
     run.session.findings.append(OVER)
     run.run(2.0)

@@ -14,7 +14,7 @@ from hfmem_widget.view.wire.protocol import describe_ranks, newest
 from hfmem_widget.view.wire.publisher import ENVELOPE
 from tests.data.overviews import EIGHT, MANY, TWO, overview_recorder, shared_overview
 from tests.data.wire import Sent, Wire
-from tests.unit.view.wire.test_protocol import add_steps, make_recorder, make_session
+from tests.unit.view.wire.test_protocol import add_steps, make_recorder
 
 
 class Line(Wire):
@@ -169,11 +169,11 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
 
 
 def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
-    """As series do: new columns are told by a snapshot."""
+    """A snapshot announces new columns, as it does for series."""
     line.run(1.0)
     add_steps(line.recorder, 1)
     line.run(1.0)
-    wider = make_session(gpus=2, samples=0)
+    wider = make_recorder(gpus=2, samples=0).session
     line.recorder.adopt(wider.devices, wider.series)
     line.run(1.0)
     before = len(line.sent)
@@ -259,8 +259,8 @@ def test_news_comes_at_most_once_a_second() -> None:
     assert min(late - early for early, late in pairwise(times)) >= 1.0
 
 
-def test_nothing_is_sent_that_is_not_new() -> None:
-    """Ranks are replaced whole, so that what is the same object is the same."""
+def test_ranks_are_sent_only_when_they_change() -> None:
+    """Ranks are replaced whole, so the same object has no news."""
     page = Page()
     page.run(4.0, 0.25)
 
@@ -329,7 +329,7 @@ def test_figures_that_are_not_known_are_null() -> None:
     assert cells == b""
 
 
-def test_a_page_hears_of_ranks_rarely_while_nobody_looks() -> None:
+def test_ranks_are_sent_rarely_while_no_page_looks() -> None:
     """A server keeps every message for a page that is not connected."""
     page = Page()
     page.follow(420)
