@@ -48,10 +48,7 @@ SLOWEST = "from hfmem_widget.view.wire import publisher\npublisher.PACES = publi
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "nobody was seen"])
 def test_a_reload_in_the_middle_of_a_busy_cell(lab: Lab, *, is_seen: bool) -> None:
-    """New points and the history are back while the kernel is busy, in the same tab and in a new one.
-
-    At the slowest pace, too, at which a page that nobody was seen at is told of a run.
-    """
+    """While the kernel is busy, points and history are back in the same tab and in a new one, at any pace."""
     load = LOAD if is_seen else f"{LOAD}\n{SLOWEST}"
     lab.begin(busy("--label long --interval 0.02"), load=load, saved=True)
     panel = wait_for_panel(lab)
@@ -122,10 +119,7 @@ def test_a_closed_panel_stays_closed(lab: Lab) -> None:
 
 
 def test_no_panel_keeps_it_closed_and_the_status_bar_leads_to_it(lab: Lab) -> None:
-    """`--no-panel` is about opening: the chart goes on, and who clicks on the figures sees the run.
-
-    Nothing stands in the status bar before the first watch.
-    """
+    """The chart goes on, and a click on the figures, which come with the first watch, shows the run."""
     lab.open(LOAD, busy("--label apart --no-panel"))
     lab.run_cell(0)
     panel = Panel(lab)

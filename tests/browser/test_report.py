@@ -21,18 +21,12 @@ HOSTILE = "</script><script>alert(1)</script> \u2028 <img src=x onerror=alert(1)
 
 
 class Opened:
-    """A report in a page of a browser.
-
-    Attributes
-    ----------
-    requests, troubles : list of str
-        What the page asked for, and what it logged, threw, or asked the reader.
-    """
+    """A report in a page of a browser."""
 
     def __init__(self, page: Page, path: Path) -> None:
         self.page = page
         self.requests: list[str] = []
-        self.troubles: list[str] = []
+        self.troubles: list[str] = []  # that the page logged, threw, or asked the reader
         page.on("request", lambda request: self.requests.append(request.url))
         page.on("console", lambda message: self.troubles.append(message.text))
         page.on("pageerror", lambda error: self.troubles.append(str(error)))

@@ -46,10 +46,7 @@ QUICKER = {
 def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
     lab: Lab, training: str, changes: dict[tuple[int, str], str]
 ) -> None:
-    """The chart grows while the Trainer is busy; card and chart stay, also when reopened with no kernel.
-
-    Its training cell and its block are annotated, and nothing is said to leak.
-    """
+    """The chart grows while the Trainer is busy; card and chart stay without a kernel; nothing leaks."""
     lab.open_path(lab.server.copy_notebook(QUICKSTART, changes, kernel=training))
     lab.run_all(wait=False)
     # Running all moves to the last cell, and a chart that is out of sight is not drawn.

@@ -68,11 +68,7 @@ OF_A_CELL, OF_A_PAGE = {"metadata": {"cellId": "x"}}, {"header": {"username": ""
 def test_a_request_shows_what_its_front_end_can_do(
     request_: dict[str, Any], environ: dict[str, str], replaces: bool, draws: bool
 ) -> None:
-    """A terminal has no cells and can be asked for input: it replaces no outputs.
-
-    A program that runs notebooks draws no widget, which would stay in their metadata; Voila, which runs cells
-    in the same way for a page, does.
-    """
+    """A terminal replaces no outputs, and a program that runs notebooks draws no widget, which Voila does."""
     assert replaces_outputs(request_, environ) is replaces
     assert draws_widgets(request_, environ) is draws
 

@@ -241,10 +241,7 @@ def test_an_edited_cell_above_does_not_hide_the_line_that_holds_more(tmp_path: P
 
 
 def test_the_same_script_elsewhere_has_no_changes(base: Session, tmp_path: Path) -> None:
-    """In another folder and with other line numbers, nothing is new or gone.
-
-    On the host the sentence says that it is about the peak of tensors: its memory has another.
-    """
+    """In another folder, with other line numbers; the sentence is about the peak of tensors alone."""
     again = of_script("# Moved.\n" * 5 + SCRIPT, tmp_path / "again")
     for by in ("line", "module"):
         comparison = hfmem_widget.compare(base, again, by=by)

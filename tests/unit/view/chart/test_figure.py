@@ -264,10 +264,7 @@ def test_every_line_has_the_points_of_its_series(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
-    """The edge is drawn, and brought down to zero at a break; pointing at it tells the part's own bytes.
-
-    In the legend the parts stand from the bottom up, before the lines; bars and hatching behind them.
-    """
+    """A layer goes down to zero at a break, and stands in the legend from the bottom up, before the lines."""
     chart = Shown(name)
     for rank, layer in enumerate(chart.scene.layers, start=1):
         drawn = chart.named(layer.name)

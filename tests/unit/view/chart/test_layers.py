@@ -64,10 +64,7 @@ def test_a_label_is_written_where_enough_of_it_fits(
 def blocks(
     peaks: list[float], *, outcomes: dict[int, str] | None = None, named: int = 1000
 ) -> Session:
-    """Return a session of blocks of a second each; a peak of NaN is one that nobody knows.
-
-    So many of them have a name.
-    """
+    """Return a session of blocks of a second each, some named; a peak of NaN is not known."""
     recorder = recorder_of()
     for at, peak in enumerate(peaks):
         label = f"block {at}" if at < named else ""
@@ -237,10 +234,7 @@ def instant(**values: float) -> dict[str, float]:
 def test_layers_stand_on_each_other_up_to_the_allocated_line(
     rows: list[tuple[float, ...]], columns: int, capacity: int
 ) -> None:
-    """At every point of it, whatever is known of the parts, and whether or not the timeline has folded.
-
-    They are there where anything was ever found, and something was allocated; nothing known is nothing drawn.
-    """
+    """Known parts add up to the line at each of its points, folded or not; else nothing is drawn."""
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))
     found = list(stack(session, columns).values())

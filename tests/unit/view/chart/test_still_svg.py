@@ -6,6 +6,7 @@ import math
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from hfmem_widget.analysis.curve import runs_of
@@ -58,11 +59,6 @@ def shown(session: Session | str) -> Shown:
     return drawn_once(session) if isinstance(session, str) else Shown(session)
 
 
-def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
-    """Return whether a point is on a run of straight lines."""
-    return any(off(point, *ends) < within for ends in pairwise([run[0], *run]))
-
-
 def off(point: Point, start: Point, stop: Point) -> float:
     """Return how far a point is from a straight line between two others."""
     wide, high = stop[0] - start[0], stop[1] - start[1]
@@ -74,13 +70,8 @@ def off(point: Point, start: Point, stop: Point) -> float:
 def check_run(wanted: list[Point], drawn: tuple[Point, ...]) -> None:
     """Check that what is drawn has corners at points wanted alone, and goes through all of them."""
     assert [one for one in drawn if min(math.dist(one, each) for each in wanted) > 3 * FINE] == []
-    assert [one for one in wanted if not lies_on(one, drawn, 4 * FINE)] == []
-
-
-def alike(drawn: tuple[Point, ...], wanted: list[Point]) -> bool:
-    return len(drawn) == len(wanted) and all(
-        math.dist(one, other) < 2 * FINE for one, other in zip(drawn, wanted, strict=True)
-    )
+    sides = list(pairwise([drawn[0], *drawn]))
+    assert [one for one in wanted if min(off(one, *ends) for ends in sides) >= 4 * FINE] == []
 
 
 def strokes(shown: Shown) -> list[Path]:
@@ -167,12 +158,12 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     casing = chart.paths[chart.paths.index(line) - 1]
     ends = chart.at([(2.0, GIB), (10.0, 5 * GIB)])
 
-    assert alike(dashed[0].runs[0], [(0.0, level), (1000.0, level)])
-    assert alike(line.runs[0], ends)
+    assert np.allclose(dashed[0].runs[0], [(0.0, level), (1000.0, level)], rtol=0, atol=2 * FINE)
+    assert np.allclose(line.runs[0], ends, rtol=0, atol=2 * FINE)
     assert casing.runs == line.runs
     assert casing.width > line.width
     corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
-    assert alike(band.runs[0], chart.at(corners))
+    assert np.allclose(band.runs[0], chart.at(corners), rtol=0, atol=2 * FINE)
     assert band.closed
 
 

@@ -99,12 +99,9 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick(line: Line) -> None:
 
 @pytest.mark.parametrize(("gpus", "parts", "wait"), [(1, False, 9.5), (8, True, 27.0)])
 def test_a_closed_tab_costs_the_server_little(gpus: int, wait: float, *, parts: bool) -> None:
-    """Two steps a second for an hour stay below 5 MB in jupyter_server, which keeps it all.
-
-    Of the hour ten minutes are gone through, whose second half stands for the rest. And yet an outline
-    comes often enough for who opens a page.
-    """
+    """An hour of two steps a second stays below 5 MB in jupyter_server, with outlines for new pages."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
+    # Ten minutes are simulated, whose second half stands for the rest of the hour.
     for number in range(1, 1200):
         line.make_steps(1, first=number, duration=0.5)
         for tick in range(5):
