@@ -21,7 +21,7 @@ from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import figure_dict
 from hfmem_widget.view.chart.scene import BAND
 from hfmem_widget.view.chart.svg import chart_html
-from hfmem_widget.view.line import line, rank_phrases
+from hfmem_widget.view.line import compact_bundle, line, rank_phrases
 from hfmem_widget.view.ranks import rank_figures, ranks_html, strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
 from tests.unit.view.chart.test_guides import scene_of
@@ -165,6 +165,15 @@ def test_a_run_of_ranks_is_no_block() -> None:
     session = shared_overview(EIGHT)
 
     assert ">block" not in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+
+def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
+    """It leaves out the median, the lowest and the headroom."""
+    session = shared_overview(EIGHT)
+    text = compact_bundle(session, session.spans[0])["text/plain"]
+
+    assert "8 ranks · worst peak 63.5 GiB exact (rank 5, backward)" in text
+    assert "median" not in text
 
 
 def test_text_of_other_machines_is_escaped() -> None:
