@@ -135,7 +135,8 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         if way == WITHIN:
             run.step_begins(number)
         elif way in {OFF, RAW}:
-            # What the quick way out of our patches takes is left in: it is a microsecond or two.
+            # The quick way out of our patches stays in: a CPU machine took 10 µs for a step's first, which
+            # finds cold caches, and 1 µs for one soon after it.
             threads_in_group[threading.get_ident()] = [1]
 
     def on_pre_optimizer_step(self, *args: Any, **more: Any) -> None:
@@ -152,7 +153,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         """Have our hooks on a model do nothing where a step is not watched."""
         for hook in (*model._forward_pre_hooks.values(), *model._forward_hooks.values()):  # noqa: SLF001
             if isinstance(hook, OurHook):
-                hook._rests = lambda: self.way < WITHIN  # noqa: SLF001
+                hook._unless = lambda: self.way < WITHIN  # noqa: SLF001
 
 
 class Forced(Grouping):

@@ -176,7 +176,7 @@ def test_the_card_names_workers_and_the_holders_name_arrays(lab: Lab, training: 
     lab.open(WITH_WORKERS, TRAIN, "%memanatomy", "%memholders", kernel=training)
     lab.run_all()
     lab.wait_for_text(1, "2 DataLoader workers held up to")
-    lab.wait_for_text(2, "2 DataLoader workers (PSS)")
+    lab.wait_for_text(2, "2 DataLoader workers (PSS beyond this process)")
     lab.wait_for_text(2, "page cache")
     lab.wait_for_text(3, "pandas")
     lab.wait_for_text(3, "mapped files")

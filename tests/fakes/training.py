@@ -38,9 +38,8 @@ class Training:
         options = WatchOptions(interval=60.0, phases=self.phases, steps=self.steps)
         self.session: Session = monitor.begin(options)
         monitor.open_span(self.session, "cell")
-        self.run = TrainingRun(
-            monitor, self.session, accumulates=self.accumulates, clock=self.clock
-        )
+        batches = 8 if self.accumulates else 1
+        self.run = TrainingRun(monitor, self.session, batches=batches, clock=self.clock)
         self.run.train_begins("train", {})
         self.backward, self.optimizer = self.run.backward_begins, self.run.optimizer_begins
         self.optimizer_ended, self.step_ended = self.run.optimizer_ended, self.run.step_ended

@@ -45,12 +45,13 @@ def test_every_recording_is_explained_in_the_documented_form(
 def test_a_distributed_run_is_explained_in_the_documented_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With its ranks, the worst of which is in the sentence."""
+    """With its ranks, the worst of which is in the sentence; what memory is for is known of each alone."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"
     found = checked(capsys, "explanation", "explain", *words)
     assert "on rank 3" in found["sentence"]
     assert len(found["ranks"]["table"]) == 4
+    assert found["devices"][0]["parts"] == []
     checked(capsys, "check", "check", *words)
     checked(capsys, "now", "watch", "--once", *words)
 

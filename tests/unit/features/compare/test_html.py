@@ -164,6 +164,7 @@ def test_a_note_is_shown_to_its_end() -> None:
         (2 * MIB, 0.0, "+2.00 MiB"),
         (2 * MIB, -MIB, "+3.00 MiB"),
         (2 * MIB, 1e-9, "+2.00 MiB"),
+        (-3 * MIB, MIB, "\u22124.00 MiB"),
         (0.03 * MIB, 0.1 * MIB, "\u22120.07 MiB"),
         (NAN, 1.0, ""),
     ],

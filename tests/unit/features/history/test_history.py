@@ -99,7 +99,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
         ("cell", "fine-tune", CELL, "fine-tune", "label fine-tune"),
         ("cell", "cell [7]", CELL, "x = model(**batch)", "cell abc"),
         ("cell", "[7] x = model(**batch)", CELL, "x = model(**batch)", "cell abc"),
-        ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell x = model(**batch)"),
+        ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell cell [7]"),
         ("cell", "cell [7]", Cell(7, "", ""), "cell [7]", "cell cell [7]"),
         ("cell", "cell [7]", None, "cell [7]", "label cell [7]"),
         ("cell", "training", CELL, "training", "label training"),
@@ -112,7 +112,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
 def test_what_a_watch_is_called(
     kind: Any, label: str, cell: Cell | None, name: str, identity: str
 ) -> None:
-    """By its label, else by its first line; runs of a label, or else of a cell, have one identity."""
+    """By its label, else by its first line; runs of a label or of a cell with an id have one identity."""
     session = scripted_run("short")
     span = replace(session.spans[0], kind=kind, label=label)
 
