@@ -40,6 +40,7 @@ def tip_of(chart: Locator) -> str:
 def test_a_gpus_parts_stand_on_one_another_in_the_cell_and_in_the_panel(lab: Lab) -> None:
     """Named by the legend and by the bar of capacity, read by the pointer, and one switch hides them."""
     charts = open_charts(lab, SCRIPTED.format("training"))
+    assert len(charts) == 2
     for chart in in_both_themes(lab, charts, "anatomy"):
         chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
         names = [name for name in legend(chart) if name in PARTS]
@@ -113,7 +114,9 @@ session = recorder_of(*[row] * 9, keys=("cpu",), metrics=metrics).session
 
 def test_every_part_that_is_drawn_has_its_name_in_the_legend(lab: Lab) -> None:
     """Also in the narrow panel, and where a training on the CPU has nearly all of them."""
-    for chart in open_charts(lab, EVERY_PART):
+    charts = open_charts(lab, EVERY_PART)
+    assert len(charts) == 2
+    for chart in charts:
         chart.locator(".hfmem-legend-part", has_text="activations").wait_for()
         assert len(legend(chart)) >= 9
         low = "it => it.getBoundingClientRect().bottom"
@@ -153,7 +156,9 @@ def judged_boxes(chart: Locator) -> Any:
 
 def test_a_budget_and_a_trend_lie_over_the_data(lab: Lab) -> None:
     """In the cell and in the panel: a dashed line with its name, and a solid one; the pointer reads both."""
-    for chart in in_both_themes(lab, open_charts(lab, LEAK), "judged"):
+    charts = open_charts(lab, LEAK)
+    assert len(charts) == 2
+    for chart in in_both_themes(lab, charts, "judged"):
         assert {"6px, 4px", "solid"} <= set(chart.evaluate(STROKES % ORANGE))
         assert chart.locator(".hfmem-plot .annotation", has_text="budget 6.00 GiB").count() == 1
         tip = tip_of(chart)

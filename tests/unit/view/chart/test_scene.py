@@ -210,6 +210,7 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
     """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
     session = shared_run(name)
     fine, coarse = (scene_of(session, session.spans[0], columns=at) for at in (360, 60))
+    assert fine.lines
 
     for one, other in zip(fine.lines, coarse.lines, strict=True):
         runs, fewer = runs_of(one.points), runs_of(other.points)
