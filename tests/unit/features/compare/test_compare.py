@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record
+from hfmem_widget.analysis.record import DeviceRecord, Floats, Pace, Record, record_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.compare.api import MOST_CELLS, by_step, by_time, of_runs, steps_a_point
 from hfmem_widget.features.compare.model import FIGURES, Comparison, difference
 from hfmem_widget.features.compare.text import figure_columns, part_columns, verdicts
 from hfmem_widget.session import Certainty, DeviceSteps, Peak, StepGroup, Steps
-from hfmem_widget.text import MIB
+from hfmem_widget.text import GIB, MIB
 from tests.scenes.groups import add_group
+from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
 NAN = math.nan
@@ -261,7 +262,7 @@ def test_steps_align_only_where_all_have_some() -> None:
     both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
 
     assert of_runs({"a": both["a"]}).by == "step"
-    assert of_runs(both).by == of_runs({"a": [record("a", device(8.0, steps=[8]))]}).by == "time"
+    assert of_runs(both).by == "time"
     by_steps = of_runs(both, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
     said = by_steps._repr_mimebundle_()
@@ -413,3 +414,16 @@ def test_steps_stand_in_the_middle_of_those_they_stand_for(width: int, at: list[
 
     assert line.at.tolist() == at
     assert line.high.tolist() == [float(n * width) for n in range(1, len(at) + 1)]
+
+
+def test_a_cell_of_one_step_has_no_pace_and_is_compared_by_time() -> None:
+    """One step makes no line."""
+    stage = Stage("cell", gpus=1)
+    with stage.span("cell", "cell"), stage.span("step", "step 1") as span:
+        stage.recorder.count(span.id, {"step": 1.0})
+        stage.hold({"cuda:0": GIB}, 1.0)
+    session = stage.finish()
+    known = record_of(session, session.spans[0])
+
+    assert known.pace == Pace(1)
+    assert of_runs({"a": [known], "b": [known]}).by == "time"
