@@ -12,7 +12,7 @@ from hfmem_widget.features.stacks.live_at_peak import replay
 from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB
 from tests.data.recorders import KEY, read, recorder_of
-from tests.unit.features.memory_map.test_holes import found_in
+from tests.unit.features.memory_map.test_fragmentation import found_in
 
 NAN = math.nan
 
