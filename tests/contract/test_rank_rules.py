@@ -58,9 +58,7 @@ DRAWN: dict[str, Callable[..., object]] = {
     ("what", "given", "wanted"),
     [(what, row[:-1], row[-1]) for what in DRAWN for row in RULES[what]],
 )
-def test_lines_and_strip_are_those_of_the_live_chart(
-    what: str, given: list[Any], wanted: object
-) -> None:
+def test_lines_and_strip_are_the_live_charts(what: str, given: list[Any], wanted: object) -> None:
     """Which lines there are, how many ranks report, and a strip's colours, scale and height."""
     assert DRAWN[what](*given) == wanted
 

@@ -94,9 +94,7 @@ WRITTEN: dict[str, Callable[..., str]] = {
     ("what", "given", "text"),
     [(what, row[:-1], row[-1]) for what in WRITTEN for row in RULES[what]],
 )
-def test_figures_and_names_read_as_in_the_live_chart(
-    what: str, given: list[Any], text: str
-) -> None:
+def test_texts_read_as_in_the_live_chart(what: str, given: list[Any], text: str) -> None:
     """Sizes, counts, times and shares, how surely a peak is known, a bar of many; nothing of Plotly's own."""
     assert WRITTEN[what](*given) == text
 
@@ -122,7 +120,7 @@ def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts
 
 
 @pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
-def test_bars_have_the_live_charts_colours_and_inks(
+def test_bars_have_the_right_colours(
     kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str
 ) -> None:
     """What is written on a bar has a contrast of at least 4.5."""

@@ -55,9 +55,7 @@ report([error, [move.name for move in session.moves], tried, largest])
         pytest.param(8, 16, 512, 12, id="half the layers"),
     ],
 )
-def test_changes_that_should_fit_do(
-    run_python: Run, gib: int, rows: int, length: int, layers: int
-) -> None:
+def test_listed_changes_fit(run_python: Run, gib: int, rows: int, length: int, layers: int) -> None:
     """Peaks are at most 1 % too low, and off by 5 % at most; the largest batch fits, too."""
     error, listed, tried, largest = run_python(
         TRAINER + TRIED.format(gib=gib, rows=rows, length=length, layers=layers)
@@ -150,7 +148,7 @@ report([error, tried])
         pytest.param(6, 256, "lambda _: {}", id="predictions"),
     ],
 )
-def test_an_evaluation_takes_the_forecast_memory(
+def test_an_evaluations_forecast_is_right(
     run_python: Run, gib: int, rows: int, metrics: str
 ) -> None:
     """Changes that should fit do: the peak is at most 1 % too low, and off by 5 %."""

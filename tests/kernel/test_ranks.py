@@ -103,7 +103,7 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     assert said(kernel, "s.run.running") is False
 
 
-def test_ranks_of_torchrun_are_found_and_kept_in_the_given_directory(
+def test_ranks_of_torchrun_are_in_the_given_directory(
     tmp_path: Path, bare_command: list[str]
 ) -> None:
     """The script does not know of it."""
@@ -124,9 +124,7 @@ def test_ranks_of_torchrun_are_found_and_kept_in_the_given_directory(
     assert any(map(is_card, opened.displays))
 
 
-def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_a_run_of_another_process_is_shown_until_it_ends(kernel: Kernel, tmp_path: Path) -> None:
     """`%memwatch open` of its directory draws it live, whoever started it; its card appears by itself."""
     run = SimulatedRun(Script(world=2), began=time.time() - 20)
     run.write(tmp_path / "run", 20.0, finish=False)

@@ -139,9 +139,7 @@ def test_the_table_of_options_has_each_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("setting", ["static", "off"])
-def test_the_environment_turns_live_views_off(
-    setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_ends_live_views(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`HFMEM_WIDGET=static`, or `off`: a kernel's front end is given only what stays."""
     shell = SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object()))
 

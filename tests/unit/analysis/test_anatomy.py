@@ -143,7 +143,7 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
 @pytest.mark.parametrize(
     ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
-def test_outside_of_steps_what_the_samples_missed_is_not_attributed(
+def test_outside_of_steps_a_missed_peak_is_unknown(
     script: Script, beyond: float, ends: list[str]
 ) -> None:
     """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
@@ -253,7 +253,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         (lambda: Session("nothing"), {}, "no samples yet"),
     ],
 )  # fmt: skip
-def test_what_there_is_not_is_refused_with_what_there_is(
+def test_an_unknown_moment_is_refused(
     make: Callable[[], Session], asked: dict[str, Any], said: str
 ) -> None:
     """The error for an unknown step, moment or device names those that there are."""
@@ -355,7 +355,7 @@ HOLDINGS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(PHASES, HOLDINGS, HOLDINGS, st.integers(1, 30)), min_size=1, max_size=6))
-def test_a_peaks_parts_add_up_to_it(
+def test_parts_add_up_to_the_peak(
     phases: list[tuple[str, dict[str, float], dict[str, float], int]],
 ) -> None:
     """Whatever came and went, unless more was found than was allocated; then a note says so."""

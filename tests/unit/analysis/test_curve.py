@@ -22,7 +22,7 @@ def timeline(values: list[float], capacity: int = 4096) -> Timeline:
 
 
 @given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
-def test_the_lowest_and_highest_reading_are_always_drawn(
+def test_extreme_readings_are_always_drawn(
     values: list[float], columns: int, capacity: int
 ) -> None:
     """Whatever the decimation, and whether or not the timeline has folded."""

@@ -35,9 +35,7 @@ def cell(
         ({"cuda:0": GIB, "cuda:1": GIB}, ["cuda:0", "cuda:1"]),
     ],
 )
-def test_devices_on_which_something_was_allocated_are_shown(
-    read: dict[str, float], shown: list[str]
-) -> None:
+def test_devices_with_allocations_are_shown(read: dict[str, float], shown: list[str]) -> None:
     """The host only where no GPU was used, and none of the GPUs is taken for it."""
     row = tuple(read.values())
     devices = active_devices(*cell_of(row, row, keys=list(read)))
@@ -121,7 +119,7 @@ def test_an_open_span_reads_up_to_now() -> None:
         (cell(0.01, NAN, peak=NAN, before=NAN), False),
     ],
 )
-def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
+def test_a_short_cell_without_changes_did_nothing(
     told: tuple[Session, Span], nothing: bool
 ) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""

@@ -44,7 +44,7 @@ def test_runs_of_an_identity_are_found(history: History) -> None:
     assert [one.number for one in history.runs_of("label base")] == [1, 3]
 
 
-def test_the_oldest_lose_their_curves_where_these_take_too_much(
+def test_the_oldest_records_lose_their_curves(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their figures stay."""

@@ -183,9 +183,7 @@ GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
         ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
     ],
 )
-def test_who_moved_a_device_is_told_as_far_as_it_is_known(
-    own: tuple[float, ...], told: str
-) -> None:
+def test_the_process_behind_a_rise_is_named_if_known(own: tuple[float, ...], told: str) -> None:
     """What any device says of this process decides."""
     devices = tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)
 

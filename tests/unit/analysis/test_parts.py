@@ -49,9 +49,7 @@ def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float
 
 
 @given(READINGS, BYTES, st.booleans())
-def test_no_part_is_negative_nothing_or_not_a_number(
-    values: dict[str, float], total: float, is_host: bool
-) -> None:
+def test_each_part_has_some_bytes(values: dict[str, float], total: float, is_host: bool) -> None:
     """Whatever was read, each part that is told has some bytes."""
     assert all(value > 0 for value in parts(values, total, is_host=is_host).values())
 
@@ -76,9 +74,7 @@ def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host
 
 
 @given(READINGS)
-def test_everything_adds_up_to_the_device_where_the_readings_fit_each_other(
-    values: dict[str, float],
-) -> None:
+def test_parts_of_consistent_readings_add_up_to_the_device(values: dict[str, float]) -> None:
     """As they do at one instant: found ≤ allocated ≤ active ≤ reserved, and the driver knows all of it."""
     for metric, value in values.items():
         values[metric] = 0.0 if math.isnan(value) else value
@@ -168,8 +164,6 @@ def test_a_reading_has_these_parts(name: str) -> None:
     ],
     ids=["nothing", "children", "no children known", "mapped weights"],
 )  # fmt: skip
-def test_a_reading_of_the_host_has_these_parts(
-    values: dict[str, float], told: dict[str, float]
-) -> None:
+def test_a_reading_of_the_host_has_parts(values: dict[str, float], told: dict[str, float]) -> None:
     """Children and shared memory are told from the rest of the machine."""
     assert parts(values, 24.0, is_host=True) == told

@@ -64,7 +64,7 @@ def test_where_nothing_was_found_there_are_no_parts() -> None:
     assert (device.at_peak, device.at_end) == ({}, {})
 
 
-def test_a_failing_anatomy_costs_the_parts_only(
+def test_a_fault_costs_the_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The record is there without them, and a line says why."""

@@ -195,9 +195,7 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
         (("-o", "hfmem_limit_vram=much"), "hfmem_limit_vram*'much'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_before_a_test_is_run(
-    play: Play, args: tuple[str, ...], said: str
-) -> None:
+def test_a_bad_option_is_said_before_any_test(play: Play, args: tuple[str, ...], said: str) -> None:
     """An option that cannot be followed ends pytest with one sentence."""
     result = play("def test_it(): pass", *args)
 
@@ -221,9 +219,7 @@ def test_what_cannot_be_done_is_said_before_a_test_is_run(
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_baseline_is_told(
-    tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, said: str) -> None:
     """One sentence names the file; it is never overwritten."""
     path = tmp_path / "memory.json"
     path.mkdir() if content is None else path.write_bytes(content)
@@ -236,7 +232,7 @@ def test_a_file_that_is_no_baseline_is_told(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "too long"])
-def test_what_would_never_be_read_to_its_end_is_refused(
+def test_an_endless_file_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe is not waited for, a device that never ends is not read, nor a file that no baseline can be."""
@@ -253,9 +249,7 @@ def test_what_would_never_be_read_to_its_end_is_refused(
         read(path)
 
 
-def test_a_file_that_cannot_be_written_fails_the_run(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_file_fails_the_run(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full costs the update, and the exit code says so."""
     monkeypatch.setattr(Baseline, "write", Mock(side_effect=OSError(28, "No space left on device")))
     result = play("def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))", *UPDATE)

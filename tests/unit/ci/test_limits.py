@@ -320,9 +320,7 @@ def test_without_a_gpu_the_heap_counts(
 
 
 @pytest.mark.parametrize("broken", ["begin", "end", "figures"])
-def test_a_fault_of_ours_fails_no_test(
-    play: Play, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_our_fault_fails_no_test(play: Play, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     """The test is run as without us, and the summary says that it was not measured."""
     monkeypatch.setattr(Memory, broken, Mock(side_effect=RuntimeError("a fault of ours")))
     result = play(

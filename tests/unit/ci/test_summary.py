@@ -158,9 +158,7 @@ def test_unused_nothing_of_ours_is_imported(tmp_path: Path) -> None:
     assert "GPU memory" not in done.stdout
 
 
-def test_workers_report_to_one_table_and_one_file(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """With xdist each worker measures, and table, baseline and JUnit's file are written once."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     folder = play.pytester.path

@@ -56,7 +56,7 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 @pytest.mark.parametrize(
     ("run", "outcome"), [("failed", "raised OutOfMemoryError"), ("", "broken off")]
 )
-def test_a_run_that_did_not_finish_is_not_within_a_limit(
+def test_an_unfinished_run_exceeds_any_limit(
     run: str, outcome: str, recorded: Make, hfmem: Hfmem
 ) -> None:
     """Its figures are those of a part, so the exit code is always 1."""
@@ -178,7 +178,7 @@ def test_every_device_is_judged(
     assert [line.split()[0] for is_over, line in judged if is_over] == over
 
 
-def test_a_running_run_is_not_compared(
+def test_a_growing_run_is_refused(
     recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
     """The error says that it still runs."""

@@ -47,7 +47,7 @@ def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
     assert forecast["devices"][0]["available"] == 64 * GIB
 
 
-def test_a_model_that_does_not_fit_has_an_exit_code(
+def test_a_model_that_is_too_large(
     model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
 ) -> None:
     """For scripts."""

@@ -78,9 +78,7 @@ def test_a_wrong_folder_is_an_error(
     assert said in found.err
 
 
-def test_a_missing_package_is_named(
-    tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nbclient_is_named(tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:
     """nbclient, which only this command needs."""
     monkeypatch.setitem(sys.modules, "nbclient", None)
     path = tmp_path / "it.ipynb"

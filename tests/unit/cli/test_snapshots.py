@@ -224,9 +224,7 @@ def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hf
     assert says in err
 
 
-def test_a_snapshot_is_compared_with_a_recording(
-    write: Write, tmp_path: Path, hfmem: Hfmem
-) -> None:
+def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
     """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
     recorded = with_stacks(
         "base",
@@ -259,9 +257,7 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
         hfmem_widget.compare(a, b, by="step")
 
 
-def test_a_missing_subject_of_comparison_is_an_error(
-    write: Write, tmp_path: Path, hfmem: Hfmem
-) -> None:
+def test_a_comparison_needs_a_common_subject(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
     """A history, stacks, or classes."""
     snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
     sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
@@ -302,7 +298,7 @@ def test_an_unreadable_snapshot_is_refused(
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
-def test_commands_for_recordings_name_those_for_snapshots(
+def test_other_commands_refuse_a_snapshot(
     words: tuple[str, ...], write: Write, hfmem: Hfmem
 ) -> None:
     """A snapshot has no samples, and does not grow."""

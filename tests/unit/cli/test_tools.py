@@ -53,9 +53,7 @@ def test_an_agent_may_request_a_forecast() -> None:
     assert "hfmem: " in tools.hfmem_fit("no such model", batch=2, length=16)
 
 
-def test_a_command_that_takes_too_long_is_ended(
-    recorded: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_command_is_ended(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result says so."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
@@ -94,9 +92,7 @@ def test_every_option_of_a_watch_in_it_exists() -> None:
     assert named <= set(options_of(WatchOptions))
 
 
-def test_it_is_written_where_agents_look(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Once: an existing file is not overwritten."""
     folder = tmp_path / "skills"
     place = folder / "hfmem" / "SKILL.md"

@@ -171,7 +171,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_terminal_is_redrawn(
+def test_a_screen_is_redrawn(
     no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each second from the top left; nothing else changes, and NO_COLOR is obeyed."""

@@ -68,7 +68,7 @@ def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_that_ends_without_a_result_ends_its_watch(
+def test_a_cell_without_a_result_ends_its_watch(
     shell: InteractiveShell, magics: MemwatchMagics
 ) -> None:
     """As under ipykernel, if the error of a cell that awaits cannot be shown."""
@@ -86,7 +86,7 @@ def test_a_cell_that_ends_without_a_result_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_without_an_end_event_ends_when_the_next_begins(
+def test_a_cell_without_an_end_event_ends_later(
     shell: InteractiveShell, magics: MemwatchMagics
 ) -> None:
     """An interrupt may keep IPython from sending the event."""
@@ -101,7 +101,7 @@ def test_a_cell_without_an_end_event_ends_when_the_next_begins(
 
 @pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
 @pytest.mark.parametrize("silent", [False, True])
-def test_an_inner_cell_does_not_end_the_outer_ones_watch(
+def test_an_inner_cell_ends_no_other_watch(
     shell: InteractiveShell, inner: str, silent: bool
 ) -> None:
     """Nor does an empty cell, or one without events."""
@@ -126,9 +126,7 @@ def test_a_cell_in_a_task_does_not_end_one_that_awaits(shell: InteractiveShell) 
     assert outcome(shell) == "done"
 
 
-def test_a_first_watch_that_begins_slowly_is_its_own_cells(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_first_watch_ends(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell of another thread begins during its imports."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)

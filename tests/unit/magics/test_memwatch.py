@@ -109,9 +109,7 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
         ("x = 1\n%%memwatch", "%%memwatch must be the first line of its cell"),
     ],
 )
-def test_one_percent_sign_above_code_says_that_nothing_is_watched(
-    told: Told, cell: str, says: str
-) -> None:
+def test_one_percent_sign_above_code_watches_nothing(told: Told, cell: str, says: str) -> None:
     """A watched cell needs two; alone or at the end, one shows whether every cell is watched."""
     assert says in told(cell)
 
@@ -192,7 +190,7 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
 @pytest.mark.parametrize(
     ("before", "found"), [("", int), ("from __future__ import annotations", "int")]
 )
-def test_it_has_the_users_future_imports_and_none_of_ours(
+def test_it_has_only_the_users_future_imports(
     shell: InteractiveShell, before: str, found: object
 ) -> None:
     """Those of earlier cells, as in every cell: annotations are evaluated where the user's are."""
@@ -202,9 +200,7 @@ def test_it_has_the_users_future_imports_and_none_of_ours(
 
 
 @pytest.mark.parametrize(("cell", "value"), [("5", 5), ("5;", None), ("5; # ;", None)])
-def test_a_trailing_semicolon_hides_the_value(
-    shell: InteractiveShell, cell: str, value: int | None
-) -> None:
+def test_a_semicolon_hides_the_value(shell: InteractiveShell, cell: str, value: int | None) -> None:
     """As in a cell."""
     assert run(shell, cell) == value
 

@@ -30,7 +30,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
-def test_a_name_of_the_shells_is_refused(
+def test_a_name_of_ipython_is_refused(
     shell: InteractiveShell, magics: MemwatchMagics, name: str
 ) -> None:
     """Otherwise the kernel, IPython or every magic would break."""
@@ -42,7 +42,7 @@ def test_a_name_of_the_shells_is_refused(
 
 
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
-def test_a_refused_line_leaves_every_cell_watched(
+def test_a_refused_line_ends_no_watch(
     shell: InteractiveShell, magics: MemwatchMagics, line: str
 ) -> None:
     """`%memwatch off` with an option, or `on` for a missing device, ends no session."""
@@ -158,9 +158,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_an_error_in_a_line_is_quoted_as_typed(
-    shell: InteractiveShell, told: Told, line: str
-) -> None:
+def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, line: str) -> None:
     """With a suggestion where possible, and without argparse' own words."""
     said = told(line + ("\nran = True" if line.startswith("%%") else ""))
 
@@ -183,9 +181,7 @@ def test_an_error_in_a_line_is_quoted_as_typed(
         "-qi.5 -l x -o s",
     ],
 )
-def test_options_may_be_written_in_every_way_of_argparse(
-    shell: InteractiveShell, options: str
-) -> None:
+def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, options: str) -> None:
     """Short ones combined, values attached or not, unambiguous prefixes of long ones."""
     shell.run_cell(f"%%memwatch {options}\n1")
 
@@ -234,9 +230,7 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
         ("%memwatch o", ["on", "off"]),
     ],
 )
-def test_completions_match_the_begun_word(
-    shell: InteractiveShell, text: str, words: list[str]
-) -> None:
+def test_completions_match_the_word(shell: InteractiveShell, text: str, words: list[str]) -> None:
     """Options for a cell, and the actions for a line of its own."""
     assert offered(shell, text)[: len(words)] == words
 

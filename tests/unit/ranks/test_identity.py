@@ -66,7 +66,7 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
 @pytest.mark.parametrize(
     ("engine", "attempt", "environ"), KNOWN, ids=[f"{row[0]} {n}" for n, row in enumerate(KNOWN)]
 )
-def test_every_launcher_is_known_by_what_it_sets(
+def test_a_launcher_is_known_by_variables(
     engine: str, attempt: int, environ: Mapping[str, str]
 ) -> None:
     """Rank 5 of 8, the second on its host, whoever has started it."""
@@ -185,9 +185,7 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return heard
 
 
-def test_joining_is_heard_wherever_the_function_was_taken_from(
-    distributed: Any, joins: list[str]
-) -> None:
+def test_joining_is_noticed_through_either_module(distributed: Any, joins: list[str]) -> None:
     """Of torch.distributed and of its own module; once for each call, with its result or error unchanged."""
     surround_all(PLACES)
     surround_all(PLACES)
@@ -235,7 +233,7 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-def test_the_truth_is_that_of_the_group(
+def test_the_group_has_the_rank(
     distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank and world once it is up; before that, and without torch, none."""

@@ -60,9 +60,7 @@ def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
 
 
 @pytest.mark.parametrize(("detail", "cuts"), [(reader_module.DETAIL, 60), (4.0, 20)])
-def test_a_long_recording_may_be_cut_anywhere(
-    detail: float, cuts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At random places: every block whose line ends before the cut is read, also after the last fold."""
     monkeypatch.setattr(reader_module, "DETAIL", detail)
     lines = recorded(scripted_run("training"))
@@ -99,9 +97,7 @@ def test_reading_may_begin_at_every_key_block(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("detail", [reader_module.DETAIL, 4.0], ids=["short", "long"])
-def test_when_a_recording_is_read_makes_no_difference(
-    detail: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_often_makes_no_difference(detail: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read after every line or at once: the same session, although a reader puts off what it can."""
     monkeypatch.setattr(reader_module, "DETAIL", detail)
     session = scripted_run("training")

@@ -45,7 +45,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_where_nothing_can_be_is_one_short_sentence(
+def test_a_bad_path_is_a_short_sentence(
     door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that the system refuses, nobody's home, no path at all, no such folder."""

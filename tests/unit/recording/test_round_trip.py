@@ -145,9 +145,7 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_nothing_is_overwritten(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_kept(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is taken is refused, the file stays, and no half of another is left beside it."""
     if not has_links:
         monkeypatch.setattr("os.link", refuse)

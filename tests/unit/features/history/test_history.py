@@ -109,7 +109,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
         ("block", "training", None, "training", "label training"),
     ],
 )
-def test_what_a_watch_is_called(
+def test_a_watch_has_a_name(
     kind: Any, label: str, cell: Cell | None, name: str, identity: str
 ) -> None:
     """By its label, else by its first line; runs of a label, or else of a cell, have one identity."""

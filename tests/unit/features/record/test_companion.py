@@ -83,9 +83,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_what_is_found_once_the_run_has_ended_is_in_the_file(
-    tmp_path: Path, *, is_reported: bool
-) -> None:
+def test_what_is_found_after_the_run_is_in_the_file(tmp_path: Path, *, is_reported: bool) -> None:
     """Though that takes a while; if no report ever comes the file is complete without."""
     watched = Watched(tmp_path / "run.hfmem.jsonl")
     watched.hold(1)
@@ -249,9 +247,7 @@ def test_a_disk_that_fails_now_and_then_has_it_all(tmp_path: Path) -> None:
     assert disk.is_closed
 
 
-def test_a_disk_that_hangs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hanging_disk_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is the file opened on the user's thread. A sentence says that the recording is not complete."""
     monkeypatch.setattr(companion, "PATIENCE", 0.05)
     disk, opened_by = Disk(), list[int]()
@@ -289,7 +285,7 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
-def test_the_users_code_may_go_to_another_folder(
+def test_the_users_code_may_chdir(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path is that of the folder in which the watch began."""
@@ -305,9 +301,7 @@ def test_the_users_code_may_go_to_another_folder(
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_a_working_folder_that_is_gone_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_working_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the user's code runs; a path from the root is as good as ever."""
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -455,9 +449,7 @@ def test_in_a_large_world_only_folds_are_written(tmp_path: Path, world: int) -> 
     assert not any("lacks" in note for note in opened.notes)
 
 
-def test_what_others_should_know_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finding, a mark that memory ran out, a training that has ended: nothing else wakes the disk."""
     watched = member(tmp_path)
     woken: list[float] = []
@@ -480,7 +472,7 @@ def test_what_others_should_know_is_written_at_once(
     assert len(woken) == 3
 
 
-def test_a_rank_that_cannot_write_says_so_once_for_its_host(
+def test_one_rank_of_a_host_says_why_none_can_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first process of each host, on stderr; its training goes on."""

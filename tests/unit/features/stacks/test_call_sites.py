@@ -85,7 +85,7 @@ def test_the_line_is_the_users_innermost() -> None:
         ((), OUTSIDE, "elsewhere"),
     ],
 )
-def test_the_module_is_the_innermost_that_a_person_knows(
+def test_the_innermost_known_module_is_named(
     frames: tuple[Frame, ...], module: str, kind: str
 ) -> None:
     """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
@@ -211,9 +211,7 @@ x = 4
         (6, "<lambda>", "<lambda>"),
     ],
 )
-def test_a_function_has_its_qualified_name(
-    tmp_path: Path, line: int, name: str, told_as: str
-) -> None:
+def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, told_as: str) -> None:
     """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")

@@ -310,9 +310,7 @@ def test_frames_of_ours_are_removed_from_causes_of_errors() -> None:
     assert [one.filename for one in traceback.extract_tb(came_from.__traceback__)] == [__file__]
 
 
-def test_an_operator_deep_in_recursion_fails_only_by_itself(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_deep_recursion_fails_only_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """A call that leaves no room for our frames is not recorded, and causes no message and no error."""
 
     def at(depth: int) -> float:
