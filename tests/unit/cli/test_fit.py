@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig
 
 from hfmem_widget.features.fit import api
 from hfmem_widget.features.fit.model import Room
@@ -15,15 +14,11 @@ from tests.unit.cli.conftest import Hfmem
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def model(bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a folder with a small configuration; this machine has 64 GiB free."""
     free = Room("cpu", "CPU", 64.0 * GIB, 64.0 * GIB)
     monkeypatch.setattr(api, "rooms", lambda: ([free], ""))
-    config = BertConfig(
-        hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128
-    )
-    config.save_pretrained(tmp_path)
-    return str(tmp_path)
+    return bert
 
 
 def test_it_forecasts_a_model(model: str, hfmem: Hfmem) -> None:

@@ -15,8 +15,7 @@ from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import MINUS
 from tests.data.torch_snapshots import Allocations, training
-from tests.unit.cli.conftest import Hfmem
-from tests.unit.cli.test_json import checked
+from tests.unit.cli.conftest import Checked, Hfmem
 from tests.unit.features.compare.test_by_line import site, with_stacks
 from tests.unit.features.stacks.test_snapshot import old
 
@@ -138,15 +137,18 @@ def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem
     assert out[out.index("The other devices") :].split()[3:6] == ["cuda:0", "28.0", "MiB"]
 
 
-def test_without_a_history_nothing_is_said_of_a_peak(write: Write, hfmem: Hfmem) -> None:
+def test_a_snapshot_without_a_history_has_no_peak(
+    write: Write, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The moment of the snapshot is explained."""
     path = write(run_of(16).snapshot()["segments"])
     explained = hfmem("explain", path).out
     assert "8.00 MiB was allocated on cuda:0 when it was taken" in explained
     assert "peak" not in explained
     assert rows(hfmem("check", path).out)["peaks"] == "cuda:0 n/a"
-    hfmem("report", path, "-o", path.with_suffix(".html"))
-    assert "live at the peak" not in path.with_suffix(".html").read_text("utf-8")
+    monkeypatch.chdir(path.parent)
+    hfmem("report", path.name)
+    assert "live at the peak" not in Path("a.html").read_text("utf-8")
 
 
 def test_an_empty_snapshot_is_valid(write: Write, hfmem: Hfmem) -> None:
@@ -165,17 +167,15 @@ def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
     assert "torch's own code" in out
 
 
-def test_the_data_have_the_documented_form(
-    write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> None:
     """For each command with `--json`, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
-        assert checked(capsys, "check", "check", path, "--json")["damage"] == []
-        found = checked(capsys, "explanation", "explain", path, "--json")
+        assert checked("check", "check", path, "--json")["damage"] == []
+        found = checked("explanation", "explain", path, "--json")
         assert (found["devices"][0]["peak"] is None) == (path == bare)
     words = "compare", whole, write(run_of(32).snapshot(), "c.pickle"), "--json", "--by", "line"
-    assert checked(capsys, "comparison", *words)["cells"][1]["changes"]
+    assert checked("comparison", *words)["cells"][1]["changes"]
 
 
 def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
@@ -198,7 +198,7 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
     for folder in ("base", "head"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
-    out = hfmem("compare", *(tmp_path / each / "peak.pickle" for each in ("base", "head"))).out
+    out = hfmem("compare", *(tmp_path / folder / "peak.pickle" for folder in ("base", "head"))).out
     assert "base: 108.0 MiB is older than" in out
     assert "head: 108.0 MiB is older than" in out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -18,8 +17,7 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.display import resolve
 from hfmem_widget.options import WatchOptions, options_of
-
-Make = Callable[..., Path]
+from tests.unit.cli.conftest import Make
 
 
 def test_they_are_found_by_the_servers_entry_point() -> None:
