@@ -12,12 +12,12 @@ from tests.browser.test_accessibility import violations
 from tests.browser.test_narrow import MISPLACED
 from tests.data.torch_snapshots import training
 from tests.scenes import scripted_run
-from tests.unit.features.stacks.test_chart import stacks_of
+from tests.unit.features.stacks.test_html import stacks_of
 
 CARD = """%load_ext hfmem_widget
 from IPython.display import display
 from tests.data.torch_snapshots import training
-from tests.unit.features.stacks.test_chart import stacks_of
+from tests.unit.features.stacks.test_html import stacks_of
 display(stacks_of(training()))
 """
 

@@ -259,11 +259,8 @@ def training() -> Recording:
         watch.recorder.count(train.id, {"steps": 12, "epochs": 1})
         for number in range(1, 13):
             tokens = 1024 if number == 7 else 256 + 64 * (number % 4)
-            kinds: dict[SpanKind, float] = {
-                "forward": 4000 + 2 * tokens,
-                "backward": 4976 + 2 * tokens,
-                "optimizer": 4800,
-            }
+            kinds: dict[SpanKind, float] = {"forward": 4000 + 2 * tokens}
+            kinds |= {"backward": 4976 + 2 * tokens, "optimizer": 4800}
             second = {"cuda:1/allocated": 100 * number} if number > 8 else {}
             peaks = {kind: {"cuda:0/allocated": peak, **second} for kind, peak in kinds.items()}
             other = (100, 128, 128, 1428) if number > 8 else (0, 0, 0, 1300)
@@ -334,9 +331,8 @@ def ranks() -> Recording:
     devices = [Device("ranks", "16 ranks on 2 nodes", total=4096.0 * MIB)]
     devices.append(Device("rank:9", "rank 9 · node1 · NVIDIA H200", total=4096.0 * MIB))
     of_all = ("allocated", "median", "lowest")
-    watch.recorder.adopt(
-        devices, [*(Series("ranks", metric) for metric in of_all), *series_of(devices[1:])]
-    )
+    own = series_of(devices[1:])
+    watch.recorder.adopt(devices, [*(Series("ranks", metric) for metric in of_all), *own])
     strip = RankStrip(tuple(range(16)))
     watch.tick(0, 0, 0, 0, 0, 0, 0)
     with watch.span("block", "pretrain", {"ranks/allocated": exact(2560)}):

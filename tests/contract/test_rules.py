@@ -114,9 +114,8 @@ def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts
     ticks = value_ticks(top, "GiB", count)
 
     assert ",".join(ticks.texts) == f"{texts} GiB"
-    assert [float(text.split()[0].replace(",", "")) for text in ticks.texts] == pytest.approx(
-        ticks.values
-    )
+    figures = [float(text.split()[0].replace(",", "")) for text in ticks.texts]
+    assert figures == pytest.approx(ticks.values)
 
 
 @pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
@@ -134,9 +133,8 @@ def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
     """Whatever it is of and wherever it lies."""
     listed = {colour for *_, colour, _ in RULES["bars"]}
 
-    assert {
-        palette.bar(kind, lane, worst=worst) for lane in range(9) for worst in (False, True)
-    } <= listed
+    lanes = range(9)
+    assert {palette.bar(kind, at, worst=worst) for at in lanes for worst in (False, True)} <= listed
 
 
 @pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))
@@ -160,9 +158,8 @@ def test_steps_merge_as_in_the_live_chart(case: dict[str, Any]) -> None:
     most = merged(rows[:-1], np.array([0])) if len(rows) > 1 else rows[:0]
 
     np.testing.assert_array_equal(merged(rows, np.array([0])), expected)
-    np.testing.assert_array_equal(
-        merged(np.concatenate([most, rows[-1:]]), np.array([0])), expected
-    )
+    rows = np.concatenate([most, rows[-1:]])
+    np.testing.assert_array_equal(merged(rows, np.array([0])), expected)
 
 
 @pytest.mark.parametrize("case", RULES["step_folds"], ids=lambda case: str(case["name"]))
@@ -227,9 +224,8 @@ def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
         Span(number, kind, f"span {number}", start, sample, stop, sample, parent=parent)
         for number, parent, kind, start, stop in case["spans"]
     )
-    session = Session(
-        "run", devices=[Device(GPU, "GPU")], series=[Series(GPU, "allocated")], spans=spans
-    )
+    series = [Series(GPU, "allocated")]
+    session = Session("run", devices=[Device(GPU, "GPU")], series=series, spans=spans)
     bars = lay_lanes(session, GPU, 0.0, 100.0)
 
     assert {one.label.removeprefix("span "): one.lane for one in bars} == case["lanes"]

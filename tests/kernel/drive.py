@@ -141,14 +141,8 @@ class Kernel:
     ) -> Running:
         """Send a cell as a page or a terminal does, to a subshell if wanted, and return at once."""
         first = len(self.published)
-        content = {
-            "code": code,
-            "silent": silent,
-            "store_history": not silent,
-            "user_expressions": {},
-            "stop_on_error": True,
-            "allow_stdin": as_terminal,
-        }
+        content = {"code": code, "silent": silent, "store_history": not silent}
+        content |= {"user_expressions": {}, "stop_on_error": True, "allow_stdin": as_terminal}
         of_page = {} if as_terminal else {"trusted": True}
         message = self._client.session.msg("execute_request", content, metadata=of_page)
         if subshell:
@@ -272,8 +266,5 @@ class Kernel:
 
     @staticmethod
     def _is_state(message: Message, running: Running, state: str) -> bool:
-        return (
-            message.kind == "status"
-            and message.parent == running.request
-            and message.content["execution_state"] == state
-        )
+        is_own = message.kind == "status" and message.parent == running.request
+        return is_own and message.content["execution_state"] == state

@@ -44,11 +44,8 @@ def loaded(shared_kernel: Kernel) -> Kernel:
 
 def places(result: Result) -> int:
     """Return the number of our outputs in a cell, shown or empty."""
-    return sum(
-        one.kind == "display_data"
-        and str(one.content["transient"].get("display_id", "")).startswith("hfmem-")
-        for one in result.displays
-    )
+    shown = [one.content["transient"] for one in result.displays if one.kind == "display_data"]
+    return sum(str(kept.get("display_id", "")).startswith("hfmem-") for kept in shown)
 
 
 @pytest.mark.parametrize("code", NOT_THE_CELL.values(), ids=NOT_THE_CELL.keys())

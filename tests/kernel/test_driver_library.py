@@ -116,11 +116,8 @@ def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     processes.mkdir()
     # Somebody else's job was there before.
     (processes / "3.1.2048").touch()
-    stub = {
-        "LD_LIBRARY_PATH": str(folder),
-        "NVML_STUB_DEVICES": "4",
-        "NVML_STUB_PROCESSES": str(processes),
-    }
+    stub = {"LD_LIBRARY_PATH": str(folder), "NVML_STUB_DEVICES": "4"}
+    stub["NVML_STUB_PROCESSES"] = str(processes)
     with Kernel(env=stub) as kernel:
         assert kernel.run(f"%load_ext hfmem_widget\n{LAUNCH}").status == "ok"
         yield kernel

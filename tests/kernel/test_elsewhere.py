@@ -63,7 +63,7 @@ def test_nbconvert_shows_card_and_chart(executed: nbformat.NotebookNode) -> None
 def test_a_script_prints_one_line() -> None:
     """Outside IPython a watched block ends with its line on standard output, and nothing else."""
     script = (
-        "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)\n"
+        "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(2 * 10**7)\n"
     )
     done = run_alone(script)
 

@@ -31,11 +31,8 @@ def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") ->
     """Run a watched cell and return its card."""
     result = kernel.run(f"%%memwatch --no-chart --no-panel {options}\n{cell}")
     assert result.status == status, printed(result)
-    (bundle,) = [
-        one.content["data"]
-        for one in result.of("update_display_data")
-        if "memwatch" in one.content["data"].get("text/plain", "")
-    ]
+    shown = [one.content["data"] for one in result.of("update_display_data")]
+    (bundle,) = [data for data in shown if "memwatch" in data.get("text/plain", "")]
     return dict(bundle)
 
 
@@ -74,9 +71,8 @@ def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> 
     """With the frame, and the way to free it."""
     cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"
     bundle = card(fresh, cell, status="error")
-    assert re.search(
-        r"is held by the error of cell \[\d+\] . train\(\) . activations", bundle["text/plain"]
-    )
+    path = r"the error of cell \[\d+\] . train\(\) . activations"
+    assert re.search(rf"is held by {path}", bundle["text/plain"])
     words = re.sub(r"<[^>]*>", "", bundle["text/html"])
     assert "%memholders --free errors frees" in words
 
@@ -92,16 +88,9 @@ def test_freed_memory_is_not_left_behind(fresh: Kernel) -> None:
     assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
 
 
-@pytest.fixture
-def ready(reloaded: Kernel) -> Kernel:
-    assert reloaded.run("import torch").status == "ok"
-    return reloaded
-
-
 def shown(result: Result) -> str:
-    return "\n".join(
-        message.content.get("data", {}).get("text/plain", "") for message in result.displays
-    )
+    shown = (message.content.get("data", {}) for message in result.displays)
+    return "\n".join(data.get("text/plain", "") for data in shown)
 
 
 def run_as(kernel: Kernel, cell_id: str, code: str) -> Result:
@@ -113,13 +102,13 @@ def run_as(kernel: Kernel, cell_id: str, code: str) -> Result:
     return kernel.collect(Running(message["header"]["msg_id"], first))
 
 
-def test_since_shows_what_grew(ready: Kernel) -> None:
+def test_since_shows_what_grew(with_torch: Kernel) -> None:
     """The second search is compared with the first; without a first it is an error."""
-    first = ready.run("%memholders --since")
-    ready.run("kept = [torch.zeros(2**20) for _ in range(4)]")
-    ready.run("%memholders")
-    ready.run("kept += [torch.zeros(2**20) for _ in range(6)]")
-    since: dict[str, Any] = ready.run("%memholders --since").displays[0].content["data"]
+    first = with_torch.run("%memholders --since")
+    with_torch.run("kept = [torch.zeros(2**20) for _ in range(4)]")
+    with_torch.run("%memholders")
+    with_torch.run("kept += [torch.zeros(2**20) for _ in range(6)]")
+    since: dict[str, Any] = with_torch.run("%memholders --since").displays[0].content["data"]
 
     assert first.status == "error"
     assert "an earlier %memholders" in first.reply["evalue"]
@@ -128,11 +117,11 @@ def test_since_shows_what_grew(ready: Kernel) -> None:
     )
 
 
-def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(ready: Kernel) -> None:
+def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(with_torch: Kernel) -> None:
     """If the front end sends cell ids, no labels are needed."""
-    ready.run("%memwatch on --min 0 --no-chart --no-panel\ngrows = []")
+    with_torch.run("%memwatch on --min 0 --no-chart --no-panel\ngrows = []")
     text = ""
     for _ in range(5):
-        text = shown(run_as(ready, "one", "grows.append(torch.ones(2**23))"))
+        text = shown(run_as(with_torch, "one", "grows.append(torch.ones(2**23))"))
 
     assert "has run 5 times" in text

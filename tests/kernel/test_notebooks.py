@@ -63,15 +63,12 @@ def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
     assert "cuda:0" in text
     # As the tables are headed today: outputs of an older version would teach what is gone.
-    assert [
-        words
-        for words in (
-            "at the peak (exact)  of 79.6 GiB",
-            "compared with vanilla",
-            "less memory above its start",
-        )
-        if words not in text
-    ] == []
+    tables = (
+        "at the peak (exact)  of 79.6 GiB",
+        "compared with vanilla",
+        "less memory above its start",
+    )
+    assert [words for words in tables if words not in text] == []
     assert "site-packages" not in text
     assert "widgets" not in notebook.metadata
     assert NOTEBOOKS[2].stat().st_size < 2 << 20
@@ -122,12 +119,8 @@ def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[s
     """Two cells fail with their causes; the error's memory is named, freed and measured; the rest fits."""
     notebook = run(NOTEBOOKS[4], torch_command)
     text = said(notebook)
-    errors = [
-        output.ename
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "error"
-    ]
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    errors = [output.ename for output in outputs if output.output_type == "error"]
 
     assert len(errors) == 2
     assert "out of memory \u00b7" in text

@@ -125,12 +125,12 @@ def test_watches_nest(reloaded: Kernel) -> None:
     assert_nothing_left(reloaded)
 
 
-def test_a_syntax_error_never_arms(reloaded: Kernel) -> None:
+def test_a_syntax_error_begins_no_watch(reloaded: Kernel) -> None:
     """A body that does not compile shows its own error and no card."""
     result = reloaded.run("%%memwatch\nx = = 1")
 
     assert result.status == "error"
-    assert [one.content["ename"] for one in result.errors] == ["SyntaxError"]
+    assert [error.content["ename"] for error in result.errors] == ["SyntaxError"]
     assert cards(result) == []
     assert_nothing_left(reloaded)
 

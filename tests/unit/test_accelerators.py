@@ -258,9 +258,8 @@ def test_an_error_about_its_memory_is_told(npu: FakeAllocator) -> None:
 
     (finding,) = [one for one in session.findings if one.kind == "oom"]
     assert finding.evidence["device"] == "npu:0"
-    assert [(one.device, one.last) for one in session.guides if one.kind == "oom"] == [
-        ("npu:0", 6 * MIB)
-    ]
+    marks = [(guide.device, guide.last) for guide in session.guides if guide.kind == "oom"]
+    assert marks == [("npu:0", 6 * MIB)]
 
 
 def test_it_keeps_no_history_and_that_is_no_fault(npu: FakeAllocator) -> None:

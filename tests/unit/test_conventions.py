@@ -19,11 +19,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def each_test(source: str) -> list[Function]:
     body = ast.parse(source).body
     in_classes = (one for node in body if isinstance(node, ast.ClassDef) for one in node.body)
-    return [
-        node
-        for node in (*body, *in_classes)
-        if isinstance(node, Function) and node.name.startswith("test_")
-    ]
+    functions = [node for node in (*body, *in_classes) if isinstance(node, Function)]
+    return [node for node in functions if node.name.startswith("test_")]
 
 
 def without_docstring(file: Path, source: str) -> Iterator[str]:

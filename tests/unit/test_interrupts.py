@@ -212,13 +212,8 @@ def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPa
     signal.signal(signal.SIGUSR1, raises)
     done = []
     with monkeypatch.context() as subinterpreter:
-        subinterpreter.setattr(
-            interrupts,
-            "_handle",
-            Mock(
-                side_effect=ValueError("signal only works in main thread of the main interpreter")
-            ),
-        )
+        message = "signal only works in main thread of the main interpreter"
+        subinterpreter.setattr(interrupts, "_handle", Mock(side_effect=ValueError(message)))
         with interrupts_deferred():
             done.append("the block")
 

@@ -214,11 +214,7 @@ OWNERS |= {"sources/allocator.py"}
 """Where the allocator's entry points are called."""
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
-MAY_DISTURB = {
-    "features/free/api.py",
-    "features/fit/trial.py",
-    "sources/heap/scan.py",
-}
+MAY_DISTURB = {"features/free/api.py", "features/fit/trial.py", "sources/heap/scan.py"}
 """The last disables the collector while it looks for objects that wait for it, and collects nothing."""
 
 

@@ -115,10 +115,8 @@ def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., obj
 
     for name, one in OPTIONS.items():
         assert parameters[name].default == one.default
-        assert (
-            len(re.findall(rf"^{name} : .+\n    {re.escape(one.help[:40])}", doc, re.MULTILINE))
-            == 1
-        )
+        written = rf"^{name} : .+\n    {re.escape(one.help[:40])}"
+        assert len(re.findall(written, doc, re.MULTILINE)) == 1
     assert "**" not in doc
     assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
 

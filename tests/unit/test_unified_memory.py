@@ -54,21 +54,13 @@ class Machine:
         self.folder, self.patch, self.posted = folder, patch, posted
         self.memory = FakeAllocator(initialized=False)
         (pool,) = self.memory.pools
-        pool.name, pool.uuid, pool.total = (
-            posted.name,
-            UUID.removeprefix("GPU-"),
-            posted.torch_total,
-        )
+        pool.name, pool.uuid = posted.name, UUID.removeprefix("GPU-")
+        pool.total = posted.torch_total
         pool.integrated = posted.integrated
         unsupported = {"MemoryInfo": pynvml.NVML_ERROR_NOT_SUPPORTED}
-        self.gpu = FakeGpu(
-            name=posted.name,
-            uuid=UUID,
-            total=posted.nvml_total or 0,
-            used=200 * MIB,
-            reserved=0,
-            faults={} if posted.nvml_total else unsupported,
-        )
+        sizes: dict[str, Any] = {"total": posted.nvml_total or 0, "used": 200 * MIB, "reserved": 0}
+        faults = {} if posted.nvml_total else unsupported
+        self.gpu = FakeGpu(name=posted.name, uuid=UUID, faults=faults, **sizes)
         self.now()
         room.opened_sources.cache_clear()
         for module in (sources, sources.host):

@@ -170,11 +170,8 @@ def test_without_any_span_the_peak_is_the_highest_sample(script: Script) -> None
     for allocated in (GIB, 3 * GIB, 2 * GIB):
         script.read(allocated=allocated, weights=allocated / 2)
     peak = anatomy(script.session, "peak")
-    assert (peak.allocated, peak.certainty, peak.bytes("weights")) == (
-        3 * GIB,
-        "sampled",
-        1.5 * GIB,
-    )
+    assert (peak.allocated, peak.bytes("weights")) == (3 * GIB, 1.5 * GIB)
+    assert peak.certainty == "sampled"
 
 
 def test_a_sample_above_every_span_is_the_peak(script: Script) -> None:
@@ -192,11 +189,8 @@ def test_what_the_allocator_took_up_to_the_peak_is_taken_from_what_was_free() ->
     with script.span("forward", peak=9 * GIB):
         pass
     peak = anatomy(script.session, "peak")
-    assert (peak.reserved, peak.bytes("unexplained"), peak.bytes("free")) == (
-        9 * GIB,
-        3 * GIB,
-        28 * GIB,
-    )
+    assert (peak.reserved, peak.bytes("free")) == (9 * GIB, 28 * GIB)
+    assert peak.bytes("unexplained") == 3 * GIB
 
 
 def test_a_step_has_the_parts_of_its_own_peak() -> None:
@@ -378,10 +372,8 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
     cell = session.spans[0]
     bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}
     session._spans.add(replace(cell, peaks=bound))
-    assert (anatomy(session, "peak").allocated, anatomy(session, "peak").certainty) == (
-        20 * GIB,
-        "at least",
-    )
+    peak = anatomy(session, "peak")
+    assert (peak.allocated, peak.certainty) == (20 * GIB, "at least")
 
 
 def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:

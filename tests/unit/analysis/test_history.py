@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,9 @@ from hfmem_widget.errors import OptionError
 
 def remember(history: History, label: str = "", number: int = 1) -> Record:
     """Let a watched cell end."""
-    record = Record(
-        label=label,
-        title=f"cell [{number}]",
-        identity=f"label {label}" if label else f"cell {number}",
-        number=number,
-        started_at=float(number),
-        duration=1.0,
-    )
+    known: dict[str, Any] = {"number": number, "started_at": float(number), "duration": 1.0}
+    identity = f"label {label}" if label else f"cell {number}"
+    record = Record(label=label, title=f"cell [{number}]", identity=identity, **known)
     history.add(record)
     return record
 

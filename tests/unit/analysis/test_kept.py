@@ -51,9 +51,8 @@ def test_it_counts_from_when_it_stayed() -> None:
 def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
     """As much as the name holds was there, and may have been another's."""
     session = found(cell_of(0, 90, 90, 5, 20, 30), 30)
-    until = session.timeline.time[
-        session.timeline.low[:, session.index(f"{KEY}/allocated")] > 60 * MIB
-    ]
+    allocated = session.timeline.low[:, session.index(f"{KEY}/allocated")]
+    until = session.timeline.time[allocated > 60 * MIB]
 
     assert most_kept(session, until.tolist()) == [0.0] * len(until)
     assert anatomy(session).bytes("kept") == 30 * MIB

@@ -50,10 +50,8 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert "private memory" in others[0]
 
     html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
-    order = [
-        html.index(words)
-        for words in (how_many, who, "<svg", "this process itself", "private memory")
-    ]
+    words = (how_many, who, "<svg", "this process itself", "private memory")
+    order = [html.index(word) for word in words]
     assert order == sorted(order)
     assert ("cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200") in html
     assert how_many.partition(", ")[0] in compact_bundle(session, span)["text/html"]

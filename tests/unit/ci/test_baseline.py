@@ -63,10 +63,8 @@ def test_without(gpu): pass
         "peaks": {HERE: {"test_it.py::test_it[8]": 8 * MIB, "test_it.py::test_it[9]": 9 * MIB}},
     }
     lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
-    assert lines[4:6] == [
-        '   "test_it.py::test_it[8]": 8388608,',
-        '   "test_it.py::test_it[9]": 9437184',
-    ]
+    own = '   "test_it.py::test_it'
+    assert lines[4:6] == [f'{own}[8]": 8388608,', f'{own}[9]": 9437184']
     assert "2 peaks written to" in text
     assert [each.name for each in play.pytester.path.iterdir() if each.name.startswith(".")] == []
 
@@ -108,10 +106,8 @@ def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
         "2 tests in the baseline that no longer exist*: test_it.py::test_gone, test_old.py::test_gone",
     ])  # fmt: skip
     play(source, *UPDATE).assert_outcomes(passed=2)
-    assert sorted(written(play)["peaks"][HERE]) == [
-        "test_it.py::test_lower",
-        "test_it.py::test_new",
-    ]
+    names = ["test_it.py::test_lower", "test_it.py::test_new"]
+    assert sorted(written(play)["peaks"][HERE]) == names
 
 
 @pytest.mark.parametrize("narrowed", [("test_it.py::test_one",), ("-k", "one"), ("--lf",)])

@@ -50,9 +50,8 @@ def test_most(gpu):
     assert rows[0] == ["peak", "left", "reserved", "device", "test"]
     assert rows[1][-4:] == ["test_it.py::test_most", "(did", "not", "pass)"]
     assert rows[1][:7] == ["64.0", "MiB", "+64.0", "MiB", "64.0", "MiB", "cuda:1"]
-    assert [row[-1] for row in rows[2:11]] == [
-        f"test_it.py::test_it[{n}]" for n in range(11, 2, -1)
-    ]
+    names = [f"test_it.py::test_it[{n}]" for n in range(11, 2, -1)]
+    assert [row[-1] for row in rows[2:11]] == names
     assert lines[at + 12] == "… and 2 tests with less"
     assert lines[at + 14].startswith("NVIDIA Fake, torch ")
 
@@ -94,9 +93,8 @@ def test_the_marker_and_the_fixture_are_listed(play: Play) -> None:
     assert "@pytest.mark.limit_vram(peak, left=None, device=" in play.text("", "--markers")
     assert "span()" in play.text("", "--fixtures")
     assert "--hfmem-tolerance=PERCENT" in play.text("", "--help")
-    play("@pytest.mark.limit_vram(1)\ndef test_it(): pass", "--strict-markers").assert_outcomes(
-        passed=1
-    )
+    marked = "@pytest.mark.limit_vram(1)\ndef test_it(): pass"
+    play(marked, "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_the_package_brings_the_plugin() -> None:

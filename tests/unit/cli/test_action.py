@@ -88,12 +88,8 @@ class Pull:
         files = {"GITHUB_STEP_SUMMARY": "summary.md", "CALLS": "calls", "COMMENT_ID": "comment"}
         paths = {name: str(self.folder / file) for name, file in files.items()}
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {
-            **paths,
-            "PATH": path,
-            "RUNNER_TEMP": str(self.folder),
-            "GITHUB_REPOSITORY": "me/mine",
-        }
+        own = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
+        return paths | own
 
 
 @pytest.fixture
@@ -142,9 +138,7 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
     pull.run("tuned", 1.03 * 8 * GIB)
 
     assert pull.play() == 1
-    assert (
-        "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
-    )
+    assert "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than" in pull.report
     assert pull.report.count("within the limit") == 1
     assert pull.report.index("#### `a`\n") < pull.report.index("#### `tuned`\n")
 

@@ -97,9 +97,8 @@ def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
     for words in ((), ("--markdown",)):
         said = hfmem("compare", a, b, "--by", "line", *words)
         assert said.code == FINE
-        assert "6.00 MiB more, allocated in Trainer._prepare_inputs() of" in said.out.replace(
-            "\\", ""
-        )
+        plain = said.out.replace("\\", "")
+        assert "6.00 MiB more, allocated in Trainer._prepare_inputs() of" in plain
         assert "transformers/trainer.py:2001" in said.out
     code, out, _ = hfmem("compare", a, bare, "--by", "module")
     assert code == FINE

@@ -186,9 +186,8 @@ def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
     assert [line for line in run.stdout.splitlines() if line.startswith("code")] == [
         "code 0", "code 1", "code 0", "code 2", "code 0",
     ]  # fmt: skip
-    assert run.stderr.splitlines() == [
-        "hfmem: b.hfmem.jsonl cannot be read: No such file or directory"
-    ]
+    reason = "cannot be read: No such file or directory"
+    assert run.stderr.splitlines() == [f"hfmem: b.hfmem.jsonl {reason}"]
     assert run.stdout.isascii()
     assert run.stdout.splitlines()[-1].startswith("usage: hfmem")
     assert "base" in (tmp_path / "a.html").read_text("utf-8")

@@ -17,7 +17,7 @@ from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import PACE, watch
 from tests.unit.cli.conftest import Hfmem, Make, Said
 
-Pause = Callable[[float], object]
+Pause = Callable[[float], None]
 
 
 class Growing:

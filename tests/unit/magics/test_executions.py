@@ -34,10 +34,8 @@ def assert_later_cells_are_watched(shell: InteractiveShell) -> None:
     shell.run_cell("x = 1")
     shell.run_cell("x = 2")
     later: Session = shell.user_ns["later"]
-    assert [span.label for span in later.spans if span.stop is not None] == [
-        "[1] x = 1",
-        "[1] x = 2",
-    ]
+    labels = [span.label for span in later.spans if span.stop is not None]
+    assert labels == ["[1] x = 1", "[1] x = 2"]
     assert not shared_monitor().poller.alive
 
 

@@ -35,9 +35,8 @@ for _ in range(5):
 
 def test_spans_within_a_cell_are_not_cells(told: Told) -> None:
     """One cell with five steps is one cell."""
-    assert "memwatch is on: 1 cell so far," in told(
-        "%memwatch on --quiet", STEPS, "%memwatch status"
-    )
+    text = told("%memwatch on --quiet", STEPS, "%memwatch status")
+    assert "memwatch is on: 1 cell so far," in text
 
 
 def modes() -> int:
@@ -224,9 +223,8 @@ def test_an_action_is_refused(shell: InteractiveShell) -> None:
 def test_two_first_lines_are_two_watches_of_one_cell(shell: InteractiveShell) -> None:
     """The cell may await, and its last value is shown."""
     shell.run_cell("import asyncio")
-    result = shell.run_cell(
-        "%%memwatch -q -o outer\n%%memwatch -q -o inner\nawait asyncio.sleep(0)\n5"
-    )
+    lines = "%%memwatch -q -o outer\n%%memwatch -q -o inner"
+    result = shell.run_cell(f"{lines}\nawait asyncio.sleep(0)\n5")
 
     assert result.result == 5
     assert [shell.user_ns[name].running for name in ("outer", "inner")] == [False, False]

@@ -96,9 +96,8 @@ def test_the_band_lies_around_the_median() -> None:
     """At every instant the lowest is at most the median, and that at most the highest."""
     session = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session
 
-    low, middle, high = (
-        session.to_pandas()[f"ranks/{name}"] for name in ("lowest", "median", "allocated")
-    )
+    frame = session.to_pandas()
+    low, middle, high = (frame[f"ranks/{name}"] for name in ("lowest", "median", "allocated"))
     known = high.notna()
     assert known.sum() > 5
     assert (low <= middle)[known].all()
@@ -109,10 +108,8 @@ def test_a_rank_shown_by_itself_has_its_parts() -> None:
     """A rank's device has weights, gradients and optimizer states, which do not exceed what is allocated."""
     session = play(SimulatedRun(Script(world=2)), 6.0).session
 
-    values = {
-        name: session.latest(f"rank:1/{name}")
-        for name in ("allocated", "reserved", "weights", "gradients", "optimizer")
-    }
+    names = ("allocated", "reserved", "weights", "gradients", "optimizer")
+    values = {name: session.latest(f"rank:1/{name}") for name in names}
     assert all(value > 0 for value in values.values())
     parts = values["weights"] + values["gradients"] + values["optimizer"]
     assert parts <= values["allocated"] <= values["reserved"]
@@ -140,11 +137,8 @@ def test_the_spans_go_on_with_the_next_rank() -> None:
 
     spans = play(run, 16.0).session.spans
 
-    assert [(span.kind, span.stop is None) for span in spans] == [
-        ("block", True),
-        ("train", False),
-        ("train", True),
-    ]
+    ends = [(span.kind, span.stop is None) for span in spans]
+    assert ends == [("block", True), ("train", False), ("train", True)]
 
 
 @settings(max_examples=8)
@@ -385,9 +379,8 @@ def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
     """The arrays grow with the ranks that write, and not with what they say."""
     script = Script(world=1, interval=0.5)
     (stream, data), *_ = SimulatedRun(script, run="a").advance(1.0)
-    data = data.replace(b'"rank":0,', b'"rank":1048570,').replace(
-        b'"world":1,', b'"world":1048576,'
-    )
+    data = data.replace(b'"rank":0,', b'"rank":1048570,')
+    data = data.replace(b'"world":1,', b'"world":1048576,')
     collector = Collector()
     collector.feed(stream, data)
     collector.tick(0.0)

@@ -250,9 +250,8 @@ def test_phases_that_the_newest_steps_lack_come_from_earlier_steps() -> None:
 
 def test_the_first_rank_out_of_memory_comes_first() -> None:
     """Ranks that run out of memory are in the order of the corrected clocks."""
-    script = Script(
-        world=6, per_node=2, out_of_memory={1: 14, 4: 12, 5: 13}, clocks={"node0002": 4.0}
-    )
+    runs_out = {1: 14, 4: 12, 5: 13}
+    script = Script(world=6, per_node=2, out_of_memory=runs_out, clocks={"node0002": 4.0})
     run = SimulatedRun(script)
     collector = play(run, 12.0)
     finish(run, collector)

@@ -86,9 +86,8 @@ def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> 
 
     assert opened.series[opened.index("cpu/allocated") or 0].label == "heap in use"
     assert "heap in use" in card_bundle(opened, opened.spans[0], with_chart=False)["text/plain"]
-    assert opened.latest("cpu/allocated") == pytest.approx(
-        session.latest("cpu/allocated"), rel=1e-6
-    )
+    allocated = session.latest("cpu/allocated")
+    assert opened.latest("cpu/allocated") == pytest.approx(allocated, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
@@ -134,13 +133,10 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
     root = session.spans[0].id
 
     assert opened.polling.limited == session.polling.limited
-    assert (
-        "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
-        in opened.polling.limited
-    )
-    assert [phase.steps for phase in opened.phases(root)] == [
-        phase.steps for phase in session.phases(root)
-    ]
+    said = "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
+    assert said in opened.polling.limited
+    steps = [phase.steps for phase in session.phases(root)]
+    assert [phase.steps for phase in opened.phases(root)] == steps
     assert any(phase.steps for phase in opened.phases(root))
 
 

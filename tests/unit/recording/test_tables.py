@@ -112,7 +112,7 @@ WORST, SAMPLES, *FOLDS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | 
 COMPRESSED = (
     (".jsonl", ".jsonl.gz"),
     (" open(", " gzip.open("),
-    ("import json", "import gzip, json"),
+    ("import json", "import gzip,json"),
 )
 
 

@@ -225,9 +225,8 @@ def test_a_full_disk_ends_the_recording_after_some_tries(tmp_path: Path) -> None
 
     session = watched.end()
 
-    assert [note for note in session.notes if "No space left on device" in note] == [
-        session.notes[-1]
-    ]
+    reasons = [note for note in session.notes if "No space left on device" in note]
+    assert reasons == [session.notes[-1]]
     assert session.peak("cuda:0/allocated") == 39 * 2**30
 
 

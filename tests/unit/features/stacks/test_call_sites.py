@@ -106,18 +106,15 @@ def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str
 def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
     """The allocator's frames have only `forward`, and the file gives its class."""
     file = tmp_path / "mine.py"
-    file.write_text(
-        "class Net:\n    def forward(self, x):\n        return x + 1\n", encoding="utf-8"
-    )
+    file.write_text("class Net:\n    def forward(self, x):\n        return x + 1\n")
     assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
     """With its class, and the same name from both ways of recording; without a stack there is none."""
     source = tmp_path / "mine.py"
-    source.write_text(
-        "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
-    )
+    code = "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
+    source.write_text(code)
     told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
     assert told == ["A.f.g", "A.f.g"]
     assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]

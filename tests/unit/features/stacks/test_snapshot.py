@@ -53,9 +53,7 @@ def test_it_shows_the_places_and_the_layout_of_memory(opens: Opens) -> None:
 
     assert opened.stacks.peaks[0].bytes == found.bytes
     assert sum(row.bytes for row in opened.stacks.rows("module")) == found.bytes
-    assert told.splitlines()[1].startswith(
-        "492.0 MiB was allocated on cuda:0 at the peak; the most"
-    )
+    assert told.splitlines()[1].startswith("492.0 MiB was allocated on cuda:0 at the peak; the")
     assert told.index("by source line") < told.index("by module") < told.index("reserved in")
     assert "BertSelf \u00b7 modeling_bert.py" in told
     assert [name in html(opened) for name in ("<svg", "<script")] == [True, False]
