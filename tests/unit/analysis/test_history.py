@@ -32,12 +32,13 @@ def history() -> History:
     return History()
 
 
-def test_runs_of_an_identity_are_found(history: History) -> None:
-    """Oldest first."""
+def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
+    """All runs are found, oldest first; a label also by its beginning where no other begins so."""
     for number, label in enumerate(["base", "lora", "base"], 1):
         remember(history, label, number)
 
-    assert [one.number for one in history.runs_of("label base")] == [1, 3]
+    for found in (history.runs_of("label base"), history.find("base"), history.find("ba")):
+        assert numbers(found) == [1, 3]
 
 
 def test_the_oldest_records_lose_their_curves(
@@ -63,25 +64,15 @@ def test_a_cleared_history_has_nothing(history: History) -> None:
     assert (history.records, history.forgotten) == ([], 0)
 
 
-def test_a_label_finds_all_of_its_runs(history: History) -> None:
-    """Oldest first, also by its beginning where no other begins so."""
-    for number, label in enumerate(["base", "lora", "base"], 1):
-        remember(history, label, number)
-
-    assert [one.number for one in history.find("base")] == [1, 3]
-    assert [one.number for one in history.find("ba")] == [1, 3]
-
-
 def test_a_number_finds_one_run(history: History) -> None:
     """With or without brackets; a label that is a number goes before it."""
-    remember(history, "base", 16)
-    remember(history, "base", 17)
-    assert [one.number for one in history.find("16")] == [16]
-    assert [one.number for one in history.find("[16]")] == [16]
+    for number in (16, 17):
+        remember(history, "base", number)
+    assert numbers(history.find("16")) == numbers(history.find("[16]")) == [16]
 
     remember(history, "16", 18)
-    assert [one.number for one in history.find("16")] == [18]
-    assert [one.number for one in history.find("[16]")] == [16]
+    assert numbers(history.find("16")) == [18]
+    assert numbers(history.find("[16]")) == [16]
 
 
 @pytest.mark.parametrize(

@@ -81,16 +81,12 @@ def test_a_cell_among_others_has_its_own_parts() -> None:
     session = scripted_run("steps")
     session.stopped_at = None
     first = session.spans[0]
-    before = device_of_span(session)
+    (alone,) = record_of(session, first).devices[:1]
     session._spans.add(Span(9999, "cell", "later", 100.0, session.last_sample))
 
     among_others = record_of(session, first).devices[0]
-    assert among_others.at_peak["weights"] == before.at_peak["weights"]
-    assert among_others.peak == before.peak
-
-
-def device_of_span(session: Session) -> DeviceRecord:
-    return record_of(session, session.spans[0]).devices[0]
+    assert among_others.at_peak["weights"] == alone.at_peak["weights"]
+    assert among_others.peak == alone.peak
 
 
 def test_the_pace_leaves_the_first_step_out() -> None:

@@ -1,10 +1,11 @@
-"""What is saved is what is opened."""
+"""What is saved is what is opened, and a path that cannot be is refused."""
 
 from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import hfmem_widget
-from hfmem_widget.errors import OptionError
+from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.page import page
 from hfmem_widget.recording.api import SO_FAR
 from hfmem_widget.recording.limits import MOST_SITES
@@ -26,6 +27,7 @@ from hfmem_widget.view.line import line
 from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.stage import Stage
 from tests.unit.features.compare.test_by_line import site, with_stacks
+from tests.unit.session.test_stacks import stacks
 
 
 def as_recorded(value: object) -> Any:
@@ -243,3 +245,48 @@ def test_the_peak_of_an_open_cell_is_that_of_its_samples(tmp_path: Path) -> None
     assert session.highest_in(cell.id, "cuda:0/allocated") >= 2.8 * GIB
     assert "cuda:0" in line(session, cell)
     assert math.isnan(session.highest_in(cell.id, "cuda:0/none"))
+
+
+NAMES = ("run.hfmem.jsonl", "samples.csv", "page.html", "peak.pickle")
+
+
+class IsBytes(os.PathLike[bytes]):
+    def __fspath__(self) -> bytes:
+        return b"page.html"
+
+
+BAD: tuple[Any, ...] = (
+    7, True, None, [], b"page.html", IsBytes(), "a\0b",
+    *(start + name for name in NAMES for start in ("~nobody-of-this-name/", "none/", "x" * 5000, "a\0b")),
+)  # fmt: skip
+
+
+def watched(path: Any) -> None:
+    with hfmem_widget.watch("x", quiet=True, record=path):
+        pass
+
+
+DOORS: dict[str, Callable[[Any], object]] = {
+    "session.save": lambda path: scripted_run().save(path),
+    "session.report": lambda path: scripted_run().report(path),
+    "history.save": lambda path: hfmem_widget.history().save(path),
+    "stacks.save": lambda path: stacks().save(path),
+    "open": hfmem_widget.open,
+    "record": watched,
+    "fit": hfmem_widget.fit,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_bad_path_is_a_short_sentence(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that the system refuses, nobody's home, no path at all, no such folder."""
+    monkeypatch.chdir(tmp_path)
+    for path in BAD:
+        with pytest.raises(HFMemError) as refused:
+            DOORS[door](path)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+
+    assert [*tmp_path.iterdir()] == []

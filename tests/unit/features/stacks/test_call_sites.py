@@ -74,11 +74,7 @@ def test_the_line_is_the_users_innermost() -> None:
         ((INIT, STEP), "AdamW (optimizer step)", "optimizer"),
         (((OPERATOR, 0, "aten::mm"), BACKWARD_CALL), BACKWARD, "backward"),
         # As gradient checkpointing does.
-        (
-            (BERT, CALL, BACKWARD_CALL),
-            "BertLayer \u00b7 modeling_bert.py, run again",
-            "backward",
-        ),
+        ((BERT, CALL, BACKWARD_CALL), "BertLayer \u00b7 modeling_bert.py, run again", "backward"),
         ((APPLY,), MOVED, "elsewhere"),
         ((MOVE,), OUTSIDE, "elsewhere"),
         ((("/somewhere/mine.py", 9, "my_apply"),), OUTSIDE, "elsewhere"),
@@ -148,12 +144,14 @@ def test_a_file_that_is_not_python_changes_nothing(tmp_path: Path) -> None:
 
 TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
 OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
+SCRIPT = ("/somewhere/work/train.py", 9, "main")
+STDLIB = (json.__file__, 4, "loads")
 
 
 @pytest.mark.parametrize(
     ("frames", "line"),
     [
-        ((LINEAR, ("/somewhere/work/train.py", 9, "main")), "work/train.py:9"),
+        ((LINEAR, SCRIPT), "work/train.py:9"),
         # Only the installed package is torch, not every path with that word in it.
         ((("/somewhere/torch/train.py", 9, "main"),), "torch/train.py:9"),
         ((OWN, BACKWARD_CALL), BACKWARD),
@@ -162,12 +160,9 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
         ((OWN, ("<frozen runpy>", 3, "run"), IN_CELL), "cell [3] line 2"),
         ((OWN, ("<ipython-input-7-abc>", 4, "<module>")), "cell [7] line 4"),
         ((OWN, ("/tmp/ipykernel_12/999.py", 4, "<module>")), "a cell's line 4"),
-        ((OWN, (json.__file__, 4, "loads"), IN_CELL), "cell [3] line 2"),
-        ((OWN, (json.__file__, 4, "loads")), "json/__init__.py:4"),
-        (
-            (OWN, (json.__file__, 4, "loads"), ("/somewhere/work/train.py", 9, "main")),
-            "work/train.py:9",
-        ),
+        ((OWN, STDLIB, IN_CELL), "cell [3] line 2"),
+        ((OWN, STDLIB), "json/__init__.py:4"),
+        ((OWN, STDLIB, SCRIPT), "work/train.py:9"),
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:

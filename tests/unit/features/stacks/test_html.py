@@ -62,12 +62,7 @@ WRAPPED = {"wrapped": True, "since": 3.0}
         ({}, {}, "slowed the cell down by about 500 ms; reading the record took 200 ms", "began"),
         ({}, {"seconds": math.nan}, "Matches", "slowed"),
         ({}, {"way": "operators"}, "slowed the cell down by at least 500 ms", "about"),
-        (
-            {},
-            {"began": 2.0},
-            "Recording began when CUDA was initialised, 2.0 s after the start",
-            "Differs",
-        ),
+        ({}, {"began": 2.0}, "began when CUDA was initialised, 2.0 s after the start", "Differs"),
         ({}, {"began": 0.04}, "Matches", "was initialised"),
     ],
 )

@@ -326,3 +326,17 @@ def test_times_are_seconds_since_the_first_event() -> None:
     assert not untimed.is_timed
     assert untimed.moments == tuple(range(9))
     assert timed.since(-2.0).moments[0] == 2.0
+
+
+def test_segments_of_other_devices_are_not_this_ones() -> None:
+    """A snapshot has those of all; the first device is meant where it does not say."""
+
+    def segment(size: int, **device: int) -> dict[str, Any]:
+        block = {"address": size, "size": size, "requested_size": size, "state": "active_allocated"}
+        return {"address": size, "blocks": [block], **device}
+
+    found = {"segments": [segment(512), segment(1024, device=1)], "device_traces": [[], []]}
+
+    assert replay(found, 0).bytes == 512
+    assert replay(found, 1).bytes == 1024
+    assert replay(found, 2).bytes == 0
