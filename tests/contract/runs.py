@@ -39,25 +39,15 @@ from tests.scenes.stage import STARTED_AT
 TICK: Final = 0.125
 RUN: Final = "9f2c51aa"
 
-GPU_METRICS: Final = {
-    "allocated": "allocated",
-    "reserved": "reserved",
+GPU_METRICS: Final = ("allocated", "reserved", "peak", "device_used")
+HOST_METRICS: Final = ("allocated", "reserved", "device_used")
+PART_METRICS: Final = ("weights", "buffers", "gradients", "optimizer", "unattributed")
+LABELS: Final = {
     "peak": "allocator peak",
-    "device_used": "device in use",
-}
-PART_METRICS: Final = {
-    "weights": "weights",
-    "buffers": "buffers",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
     "unattributed": "not attributed when the step began",
+    "cpu/allocated": "heap in use",
 }
-CONTEXT: Final = {"context": "CUDA context and libraries"}
-HOST_METRICS: Final = {
-    "allocated": "heap in use",
-    "reserved": "resident",
-    "device_used": "machine in use",
-}
+"""Labels that a source may give, other than those of the table."""
 
 
 @dataclass
@@ -142,8 +132,9 @@ def gpu(index: int) -> Device:
     return Device(f"cuda:{index}", "NVIDIA H200", f"GPU-{index}", 143_771 * MIB)
 
 
-def series_of(devices: Sequence[Device], metrics: Mapping[str, str] = GPU_METRICS) -> list[Series]:
-    return [Series(one.key, metric, label) for one in devices for metric, label in metrics.items()]
+def series_of(devices: Sequence[Device], metrics: Sequence[str] = GPU_METRICS) -> list[Series]:
+    pairs = [(device.key, metric) for device in devices for metric in metrics]
+    return [Series(*pair, LABELS.get("/".join(pair), LABELS.get(pair[1], ""))) for pair in pairs]
 
 
 def exact(mebibytes: float) -> Peak:
@@ -280,7 +271,7 @@ def training() -> Recording:
 def anatomy() -> Recording:
     """Record two steps of a model whose weights are found in the cell, and a stretch that is no step."""
     watch = Watch("fine-tune")
-    known = series_of([gpu(0)], {**GPU_METRICS, **CONTEXT})
+    known = series_of([gpu(0)], (*GPU_METRICS, "context"))
     watch.recorder.adopt([gpu(0)], known)
     watch.tick(0, 0, 0, 1300, math.nan)
     with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}):
@@ -307,7 +298,7 @@ def judged() -> Recording:
     """Record a cell that goes over its budget, and a trend in it."""
     watch = Watch("leak")
     recorder, budget, band = watch.recorder, (2048.0 * MIB, 2048.0 * MIB), (8.0 * MIB, 8.0 * MIB)
-    recorder.adopt([gpu(0)], series_of([gpu(0)], {"allocated": "allocated"}))
+    recorder.adopt([gpu(0)], series_of([gpu(0)], ["allocated"]))
     with watch.span("cell", "leak", {"cuda:0/allocated": exact(2560)}) as cell:
         watch.tick(1024)
         watch.open_page()

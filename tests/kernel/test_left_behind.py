@@ -50,21 +50,28 @@ def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
     assert "detached tensors in losses" in bundle["text/html"]
 
 
-def test_the_next_card_names_only_its_own_cells_variables(fresh: Kernel) -> None:
-    """Not those from before."""
+@pytest.mark.parametrize(
+    ("before", "cell", "holder"),
+    [
+        ((), "later = [block(30)]", "later[0]"),
+        (("between = {'x': block(40)}",), "later = [block(20)]", "later[0]"),
+        ((), "model = torch.nn.Linear(2**12, 2**13)", ""),
+        ((), "block(40); 1", ""),
+    ],
+    ids=["a watched cell before", "an unwatched cell between", "a new model", "freed memory"],
+)
+def test_a_card_names_only_what_its_own_cell_left(
+    fresh: Kernel, before: tuple[str, ...], cell: str, holder: str
+) -> None:
+    """Neither variables of earlier cells nor the weights of a model, which are a part of memory already."""
     card(fresh, "first = [block(30)]")
-    text = card(fresh, "second = [block(20)]")["text/plain"]
-    assert "is held by second[0]" in text
-    assert "first" not in text
+    for unwatched in before:
+        fresh.run(unwatched)
+    text = card(fresh, cell)["text/plain"]
 
-
-def test_memory_of_an_unwatched_cell_in_between_is_not_named(fresh: Kernel) -> None:
-    """The next card names only its own cell's."""
-    card(fresh, "first = [block(30)]")
-    fresh.run("between = {'x': block(40)}")
-    text = card(fresh, "later = [block(30)]")["text/plain"]
-    assert "is held by later[0]" in text
-    assert "between" not in text
+    assert re.findall(r"left behind.* is held by (\S+)\.", text) == [holder] * bool(holder)
+    assert ("left behind" in text) == bool(holder)
+    assert not [name for name in ("first", "between") if name in text]
 
 
 def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> None:
@@ -75,17 +82,6 @@ def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> 
     assert re.search(rf"is held by {path}", bundle["text/plain"])
     words = re.sub(r"<[^>]*>", "", bundle["text/html"])
     assert "%memholders --free errors frees" in words
-
-
-def test_a_new_models_weights_are_not_named_again(fresh: Kernel) -> None:
-    """They are a part of memory already, and no finding."""
-    text = card(fresh, "model = torch.nn.Linear(2**12, 2**13)")["text/plain"]
-    assert "left behind" not in text
-
-
-def test_freed_memory_is_not_left_behind(fresh: Kernel) -> None:
-    """A cell that allocates and frees has no such finding."""
-    assert "left behind" not in card(fresh, "block(40); 1")["text/plain"]
 
 
 def shown(result: Result) -> str:

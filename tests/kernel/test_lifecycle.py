@@ -21,9 +21,9 @@ def inventory():
         open_files(),
         hooks,
         len(ip.input_transformers_cleanup),
-        sorted(kind for kind in ("line", "cell") if "memwatch" in ip.magics_manager.magics[kind]),
+        sorted(name for kind in ("line", "cell") for name in ip.magics_manager.magics[kind] if "mem" in name),
         len(ip.Completer.custom_matchers),
-        "MemwatchMagics" in ip.magics_manager.registry,
+        {"MemwatchMagics", "ReportMagics"} & set(ip.magics_manager.registry),
     )
 """
 

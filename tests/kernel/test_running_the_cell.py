@@ -38,14 +38,31 @@ def assert_nothing_left(kernel: Kernel) -> None:
     assert kernel.run(LEFT).text().split()[:2] == ["0", "False"]
 
 
-def test_a_cell_that_works_gives_ok_its_value_and_one_card(reloaded: Kernel) -> None:
-    """The last expression is displayed, and the output has one card."""
-    result = reloaded.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
+@pytest.mark.parametrize(
+    ("cell", "value", "printed"),
+    [
+        ("%%memwatch --label 'two words'\nx = 41\nx + 1", "42", ""),
+        ("%%memwatch\n!echo from the shell\n%time 1 + 1", "2", "from the shell"),
+        ("%%memwatch\n%%time\n6 * 7", "42", "Wall time"),
+        ("%%time\n%%memwatch\n6 * 7", "42", "Wall time"),
+        ("%%memwatch\n%%bash\necho hello", "", "hello"),
+        ("%%memwatch\n  x = 1\n  x + 41", "42", ""),
+        ("%%memwatch\n\n  x = 41\n\n  x + 1", "42", ""),
+    ],
+    ids=["plain", "shell and magic", "time below", "time above", "bash", "indented", "empty lines"],
+)
+def test_a_cell_has_its_value_its_output_and_one_card(
+    reloaded: Kernel, cell: str, value: str, printed: str
+) -> None:
+    """A watched cell may have other magics, shell commands and indented lines, as without a watch."""
+    result = reloaded.run(cell)
 
     assert result.status == "ok"
-    assert result.value_text == "42"
-    assert len(cards(result)) == 1
-    assert cards(result)[0].startswith('memwatch "two words"')
+    assert result.value_text == value
+    assert printed in result.text()
+    assert ("Wall time" in result.text()) == ("%time" in cell)
+    (card,) = cards(result)
+    assert card.startswith('memwatch "two words"') or "two words" not in cell
 
 
 def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
@@ -69,26 +86,6 @@ def test_top_level_await_works(reloaded: Kernel) -> None:
     assert reloaded.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
 
 
-def test_shell_commands_and_line_magics_work_inside(reloaded: Kernel) -> None:
-    """`!cmd` and `%magic` work as usual."""
-    result = reloaded.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
-
-    assert result.status == "ok"
-    assert "from the shell" in result.text()
-    assert "Wall time" in result.text()
-
-
-@pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
-def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
-    """In both orders there are the value, the timing and one card."""
-    result = reloaded.run(f"{order}6 * 7")
-
-    assert result.status == "ok"
-    assert "Wall time" in result.text()
-    assert result.value_text == "42"
-    assert len(cards(result)) == 1
-
-
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
 def test_an_error_with_time_above_or_below_is_one_error(reloaded: Kernel, order: str) -> None:
     """In both orders it is shown once, and the reply is that under `%%time` alone."""
@@ -107,10 +104,24 @@ def test_capture_above_keeps_the_cards_to_itself(reloaded: Kernel) -> None:
     assert_nothing_left(reloaded)
 
 
-def test_a_bash_cell_can_be_watched(reloaded: Kernel) -> None:
-    """Another language's cell magic below works, and its failure is the cell's."""
-    assert "hello" in reloaded.run("%%memwatch\n%%bash\necho hello").text()
-    assert reloaded.run("%%memwatch\n%%bash\nexit 3").status == "error"
+@pytest.mark.parametrize(
+    ("cell", "names", "is_watched"),
+    [
+        ("x = = 1", ["SyntaxError"], False),
+        ("import sys\nsys.exit(3)", ["SystemExit"], True),
+        ("%%bash\nexit 3", ["CalledProcessError"], True),
+    ],
+)
+def test_a_cell_that_fails_fails_as_without_a_watch(
+    reloaded: Kernel, cell: str, names: list[str], is_watched: bool
+) -> None:
+    """The error is the cell's own, and nothing is left; a cell that does not compile has no card."""
+    result = reloaded.run(f"%%memwatch\n{cell}")
+
+    assert result.status == "error"
+    assert [error.content["ename"] for error in result.errors] == names
+    assert bool(cards(result)) == is_watched
+    assert_nothing_left(reloaded)
 
 
 def test_watches_nest(reloaded: Kernel) -> None:
@@ -122,24 +133,6 @@ def test_watches_nest(reloaded: Kernel) -> None:
 
     assert result.status == "ok"
     assert sorted(card.split('"')[1] for card in cards(result)) == ["block", "inner", "outer"]
-    assert_nothing_left(reloaded)
-
-
-def test_a_syntax_error_begins_no_watch(reloaded: Kernel) -> None:
-    """A body that does not compile shows its own error and no card."""
-    result = reloaded.run("%%memwatch\nx = = 1")
-
-    assert result.status == "error"
-    assert [error.content["ename"] for error in result.errors] == ["SyntaxError"]
-    assert cards(result) == []
-    assert_nothing_left(reloaded)
-
-
-def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
-    """`sys.exit()` in a watched cell works as usual."""
-    result = reloaded.run("%%memwatch\nimport sys\nsys.exit(3)")
-
-    assert result.status == "error"
     assert_nothing_left(reloaded)
 
 
@@ -306,15 +299,6 @@ def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str
     assert BOOK in cached.text()
     assert BOOK in history.text()
     assert "arm_cell" not in history.text()
-
-
-@pytest.mark.parametrize("below", ["  x = 1\n  x + 41", "\n  x = 41\n\n  x + 1"])
-def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
-    """As without a watch, and below `%%time`."""
-    result = reloaded.run(f"%%memwatch\n{below}")
-
-    assert result.status == "ok"
-    assert result.value_text == "42"
 
 
 @pytest.mark.parametrize("line", ["-h\nran = True", "--label x --help\nran = True", "--help"])

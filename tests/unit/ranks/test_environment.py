@@ -28,7 +28,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("before", [{}, {PATH: ""}, {PATH: "/a:/b"}, {PATH: "/a", "OTHER": "x"}])
 def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
-    """Exactly: what was not set is not set, and what was empty is empty."""
+    """What was not set is not set again, and what was empty is empty."""
     environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
 
@@ -60,7 +60,7 @@ def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
 def test_what_the_user_has_changed_meanwhile_stays(
     before: dict[str, str], now: dict[str, str], after: dict[str, str]
 ) -> None:
-    """Without our part; and what was taken away is not brought back."""
+    """Only our part is taken out, and what was taken away is not brought back."""
     environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
@@ -159,8 +159,8 @@ def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
     assert "BeforeTorch" in python(code, **{RUN: "/nowhere"}).stdout
 
 
-def test_the_hidden_one_runs_once_and_stands_in_its_place(tmp_path: Path) -> None:
-    """Whoever imports it gets the site's own."""
+def test_a_hidden_sitecustomize_runs_once_in_its_place(tmp_path: Path) -> None:
+    """Whoever imports `sitecustomize` gets the site's own."""
     (tmp_path / "sitecustomize.py").write_text("print('ran', __name__, __file__)\nMINE = 5\n")
     done = python("import sitecustomize; print(sitecustomize.MINE)", **{PATH: str(tmp_path)})
 
@@ -168,8 +168,8 @@ def test_the_hidden_one_runs_once_and_stands_in_its_place(tmp_path: Path) -> Non
     assert done.stderr == ""
 
 
-def test_what_the_hidden_one_raises_is_said_as_ever(tmp_path: Path) -> None:
-    """By Python, which then goes on."""
+def test_an_error_of_a_hidden_sitecustomize_is_shown_by_python(tmp_path: Path) -> None:
+    """Python then goes on."""
     (tmp_path / "sitecustomize.py").write_text("1 / 0\n")
     done = python("print('on')", **{PATH: str(tmp_path)})
 

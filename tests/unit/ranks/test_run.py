@@ -77,7 +77,9 @@ def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
     """Ranks that are heard of after the first has been judged have one, too."""
     SimulatedRun(Script(world=72, per_node=4, interval=1.0)).write(tmp_path / "run", 3.0)
-    strip = hfmem_widget.open(tmp_path / "run").overview.ranks.strip
+    run = hfmem_widget.open(tmp_path / "run")
+    run.look()
+    strip = run.overview.ranks.strip
 
     assert strip.first == tuple(range(0, 72, 4))
     assert (cells_of(strip)[-1] != SILENT_CELL).all()
