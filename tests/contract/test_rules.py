@@ -195,9 +195,9 @@ def test_the_worst_step_is_that_of_the_live_chart(
     """
     counts = tokens or [8.0] * len(peaks)
     both = enumerate(zip(peaks, counts, strict=True), 1)
+    known_as = {"certainty": certainty}
     steps = [
-        step(at, peak=known(one), tokens=known(count), certainty=certainty)
-        for at, (one, count) in both
+        step(at, peak=known(one), tokens=known(count), **known_as) for at, (one, count) in both
     ]
     worst = worst_step(steps, GPU)
 

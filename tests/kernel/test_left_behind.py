@@ -38,11 +38,8 @@ def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") ->
 
 def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
     """Losses kept with their graphs are named on the card, with what to keep instead."""
-    bundle = card(
-        fresh,
-        "weight = torch.nn.Parameter(torch.ones(2**20))\n"
-        "losses = [weight.exp().sum() for _ in range(30)]",
-    )
+    losses = "losses = [weight.exp().sum() for _ in range(30)]"
+    bundle = card(fresh, f"weight = torch.nn.Parameter(torch.ones(2**20))\n{losses}")
     told = re.search(r"([\d.]+) MiB left behind(.*)", bundle["text/plain"])
     assert told is not None, bundle["text/plain"]
     assert "is held by losses[0..29] (the graphs of 30 tensors)" in told[2]

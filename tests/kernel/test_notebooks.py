@@ -32,11 +32,9 @@ def run(path: Path, command: list[str], smaller: Mapping[str, str] | None = None
 
 def said(notebook: Any) -> str:
     """Return all plain text of all outputs."""
-    return "\n".join(
-        output.get("text", "") + output.get("data", {}).get("text/plain", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    plain = [(one.get("text", ""), one.get("data", {}).get("text/plain", "")) for one in outputs]
+    return "\n".join(stream + shown for stream, shown in plain)
 
 
 TO_TRY = [path for path in NOTEBOOKS if path != NOTEBOOKS[2]]

@@ -75,9 +75,8 @@ def test_pip_changes_no_package_of_the_host(host: str) -> None:
     needs += tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     versions = {canonicalize_name(name): version for name, version in found.items()}
     wanted = [need for need in map(Requirement, needs) if "extra" not in str(need.marker or "")]
-    refused = [
-        str(need) for need in wanted if versions[canonicalize_name(need.name)] not in need.specifier
-    ]
+    names = [(need, versions[canonicalize_name(need.name)]) for need in wanted]
+    refused = [str(need) for need, version in names if version not in need.specifier]
 
     assert wanted
     assert refused == []

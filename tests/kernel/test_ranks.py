@@ -187,11 +187,8 @@ def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Pa
     """They keep writing after `%unload_ext` and after a restart; the new kernel shows them live."""
     run, flag = tmp_path / "run", tmp_path / "flag"
     kernel.run(BEHIND)
-    begun = kernel.run(
-        f"%%memwatch -o s --ranks {run}\n"
-        f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})\n"
-        f"wait({str(run)!r})"
-    )
+    start = f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})"
+    begun = kernel.run(f"%%memwatch -o s --ranks {run}\n{start}\nwait({str(run)!r})")
     unloaded = kernel.run("%unload_ext hfmem_widget")
     known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
     kernel.restart()

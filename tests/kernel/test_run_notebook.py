@@ -200,10 +200,9 @@ def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path:
     folder, cells = base[0] / "run", [SMALL, *CELLS[:4], MINE.format(90), "1 / 0"]
     code, lines, err = run(tmp_path, cells, "--json", "--baseline", folder, "--fail-over", "50 MiB")
     found = json.loads("\n".join(lines))
-    schemas = {
-        path.name: Resource.from_contents(json.loads(path.read_text("utf-8")))
-        for path in (ROOT / "docs" / "schemas").glob("*.json")
-    }
+    paths = (ROOT / "docs" / "schemas").glob("*.json")
+    texts = {path.name: json.loads(path.read_text("utf-8")) for path in paths}
+    schemas = {name: Resource.from_contents(text) for name, text in texts.items()}
     form = schemas["notebook.json"].contents
     Draft202012Validator(form, registry=Registry().with_resources(schemas.items())).validate(found)
 

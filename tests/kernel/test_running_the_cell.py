@@ -228,10 +228,8 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
     reloaded.run("import threading, time\nbegan = threading.Event()")
     first = reloaded.send("%%memwatch -l first -o session\nbegan.wait()")
     reloaded.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
-    second = reloaded.send(
-        "%%memwatch -l second\nbegan.set()\nwhile session.running: time.sleep(0.01)",
-        subshell=subshell,
-    )
+    cell = "began.set()\nwhile session.running: time.sleep(0.01)"
+    second = reloaded.send(f"%%memwatch -l second\n{cell}", subshell=subshell)
     told = [cards(reloaded.collect(one)) for one in (first, second)]
 
     assert [[card.split('"')[1] for card in one] for one in told] == [["first"], ["second"]]

@@ -38,11 +38,8 @@ def value(kernel: Kernel, expression: str) -> str:
 
 def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
     """By their numbers in the cell, with the magic as line 1, and with their text."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart -o session\n"
-        "small = torch.ones(1000)\n"
-        "big = torch.ones(1024, 1024)"
-    )
+    cell = "small = torch.ones(1000)\nbig = torch.ones(1024, 1024)"
+    result = notebook.run(f"%%memwatch --stacks --no-chart -o session\n{cell}")
     number = result.reply["execution_count"]
     told = shown(result)
     assert f"cell [{number}] line 3  big = torch.ones(1024, 1024)" in told
@@ -73,10 +70,8 @@ def test_an_interrupt_stays_the_cells_own(notebook: Kernel, times: int) -> None:
     if notebook.run("import IPython; assert IPython.version_info >= (8,)").status == "error":
         pytest.skip("IPython 7 cannot format some tracebacks, and then the kernel does not reply")
     instants = random.Random(7)
-    notebook.run(
-        "import signal\n"
-        "_ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))"
-    )
+    notebook.run("import signal\nraise_again = lambda *_: signal.raise_signal(signal.SIGINT)")
+    notebook.run("_ = signal.signal(signal.SIGALRM, raise_again)")
     for _ in range(times):
         result = notebook.run(
             "%%memwatch --stacks --no-chart\nx = torch.ones(8)\n"

@@ -167,10 +167,8 @@ def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
     """What this process has, what of it torch has not reserved, what others have, and how busy the GPU is."""
     with_amd_smi(machine.torch, machine.memory)
     session = watched(machine)
-    told = {
-        metric: session.latest(machine.key(metric))
-        for metric in ("process", "context", "others", "utilization", "device_used", "reserved")
-    }
+    metrics = ("process", "context", "others", "utilization", "device_used", "reserved")
+    told = {metric: session.latest(machine.key(metric)) for metric in metrics}
 
     assert told["process"] == 3 * GIB
     assert told["context"] == 3 * GIB - told["reserved"]

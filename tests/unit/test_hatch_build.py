@@ -151,10 +151,8 @@ def test_a_bundle_that_is_missing_has_the_front_end_built(
 def test_the_front_end_has_the_packages_version() -> None:
     """What Python calls 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
     version = hfmem_widget.__version__.replace(".dev", "-dev.")
-    package, lock = (
-        json.loads((ROOT / "js" / name).read_text())
-        for name in ("package.json", "package-lock.json")
-    )
+    texts = [(ROOT / "js" / name).read_text() for name in ("package.json", "package-lock.json")]
+    package, lock = map(json.loads, texts)
 
     assert package["version"] == version
     assert lock["version"] == lock["packages"][""]["version"] == version

@@ -60,10 +60,8 @@ def test_the_newest_reading_of_a_finished_session_is_its_end() -> None:
 def test_the_peak_is_that_of_the_innermost_span_that_has_it() -> None:
     """Of cell, training, step and backward it is the backward: only there its parts are known."""
     session = training()
-    backward = max(
-        (span for span in session.spans if span.kind == "backward"),
-        key=lambda span: span.peaks["cuda:0/allocated"].value,
-    )
+    phases = [span for span in session.spans if span.kind == "backward"]
+    backward = max(phases, key=lambda span: span.peaks["cuda:0/allocated"].value)
     peak = anatomy(session, "peak")
     assert (peak.time, peak.moment, peak.certainty) == (backward.start, "at the peak", "exact")
     assert peak.allocated == session.peak("cuda:0/allocated")
@@ -208,10 +206,8 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
     worst = group.devices["cuda:0"]
     told = anatomy(session, 61_330, "cuda:0")
     assert (told.moment, told.allocated) == (f"at step {worst.worst}", worst.peak)
-    assert told.notes[0] == (
-        f"Steps {group.first} to {group.last} were merged; this is the worst of them, "
-        f"step {worst.worst}."
-    )
+    merged = f"Steps {group.first} to {group.last} were merged; "
+    assert told.notes[0] == f"{merged}this is the worst of them, step {worst.worst}."
 
 
 def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:

@@ -58,10 +58,8 @@ def test_without(gpu): pass
         *UPDATE,
     )
 
-    assert written(play) == {
-        "hfmem_baseline": 1,
-        "peaks": {HERE: {"test_it.py::test_it[8]": 8 * MIB, "test_it.py::test_it[9]": 9 * MIB}},
-    }
+    peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (8, 9)}
+    assert written(play) == {"hfmem_baseline": 1, "peaks": {HERE: peaks}}
     lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
     own = '   "test_it.py::test_it'
     assert lines[4:6] == [f'{own}[8]": 8388608,', f'{own}[9]": 9437184']

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -148,9 +149,8 @@ def test_unused_nothing_of_ours_is_imported(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", *PLUGIN]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    run = partial(subprocess.run, capture_output=True, text=True, check=False)
+    done = run(command, cwd=tmp_path, env=environ)
 
     assert done.returncode == 0, done.stdout
     assert "GPU memory" not in done.stdout
@@ -173,12 +173,9 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     assert "peak 9.00 MiB is above the limit of 8.00 MiB" in text
     order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]
     assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
-    assert json.loads((folder / "memory.json").read_text("utf-8"))["peaks"] == {
-        "NVIDIA Fake, torch unknown": {
-            "test_it.py::test_it[16]": 16 * MIB,
-            "test_it.py::test_it[32]": 32 * MIB,
-        }
-    }
+    peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (16, 32)}
+    kept = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
+    assert kept == {"NVIDIA Fake, torch unknown": peaks}
     cases = ET.parse(folder / "junit.xml").getroot().iter("testcase")
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
@@ -231,11 +228,8 @@ def test_other(): pass
     names = sorted(path.name for path in (play.pytester.path / "recorded").iterdir())
 
     ending = ".hfmem.jsonl"
-    assert names == sorted(
-        f"test_it.py__{name}{number}{ending}"
-        for name in ("test_it[a_b]", "test_fails")
-        for number in ("", "-2")
-    )
+    tests = [f"test_it.py__{name}" for name in ("test_it[a_b]", "test_fails")]
+    assert names == sorted(f"{test}{number}{ending}" for test in tests for number in ("", "-2"))
     read = hfmem_widget.open(play.pytester.path / "recorded" / f"test_it.py__test_fails{ending}")
     assert (read.label, read.spans[0].outcome) == ("test_it.py::test_fails", "raised ValueError")
     # With the option for all tests, all of them.

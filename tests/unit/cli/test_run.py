@@ -83,10 +83,8 @@ def test_a_command_that_cannot_be_started_is_one_line(
     """Also a directory that cannot be made."""
     (tmp_path / "file").touch()
     before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]
-    codes = [
-        main(["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]),
-        main(["run", "--dir", str(tmp_path / "file"), "--", "true"]),
-    ]
+    run = ["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]
+    codes = [main(run), main(["run", "--dir", str(tmp_path / "file"), "--", "true"])]
     for one, handler in zip((signal.SIGPIPE, signal.SIGXFSZ), before, strict=True):
         signal.signal(one, handler)
     said = capsys.readouterr().err

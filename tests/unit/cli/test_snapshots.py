@@ -224,12 +224,9 @@ def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hf
 
 def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
     """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
-    recorded = with_stacks(
-        "base",
-        site("project/train.py:9", 8, "main"),
-        site("project/train.py:21", 10, "Run.step"),
-        site("project/train.py:22", 4, "Run.step"),
-    ).save(tmp_path / "base.jsonl")
+    sites = (("9", 8, "main"), ("21", 10, "Run.step"), ("22", 4, "Run.step"))
+    session = with_stacks("base", *(site(f"project/train.py:{at}", *what) for at, *what in sites))
+    recorded = session.save(tmp_path / "base.jsonl")
     words = "compare", recorded, write(run_of(16).snapshot(), "head.pickle"), "--by", "line"
     out = hfmem(*words, "--fail-over", "50%").out
 
@@ -246,10 +243,8 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
     a, b = opened
     session = with_stacks("base", site("project/train.py:21", 10, "Run.step"))
 
-    of_both, of_one = (
-        hfmem_widget.compare(first, second, by="line")._repr_mimebundle_()["text/plain"]
-        for first, second in ((a, b), (session, a))
-    )
+    both = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
+    of_both, of_one = (compared._repr_mimebundle_()["text/plain"] for compared in both)
     assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in of_both
     assert "+6.00 MiB" in of_one
     with pytest.raises(OptionError, match="no samples to align by step"):

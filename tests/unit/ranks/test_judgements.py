@@ -229,10 +229,10 @@ def test_a_rank_without_phases_is_not_behind_within_a_step() -> None:
     run, collector = played(55.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
     look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
-    whole, lacking = (
-        replace(look, waits=np.zeros(4), peaks=replace(look.peaks, lack_phases=each))
-        for each in (np.zeros(4, dtype=bool), np.arange(4) == 1)
-    )
+    phases = [
+        replace(look.peaks, lack_phases=lacks) for lacks in (np.arange(4) > 4, np.arange(4) == 1)
+    ]
+    whole, lacking = (replace(look, waits=np.zeros(4), peaks=peaks) for peaks in phases)
 
     assert [one.kind for one in judge(whole).findings] == ["rank-behind"]
     assert [one.kind for one in judge(lacking).findings] == []

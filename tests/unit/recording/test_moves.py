@@ -79,10 +79,9 @@ def test_they_come_back(tmp_path: Path) -> None:
 def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
     """As its cell did, but for the line that puts a new cell below the cell: there is none."""
     session = failed(LESS)
-    cards = [
-        card_bundle(each, each.spans[0], with_chart=False)["text/html"].replace("<wbr>", "")
-        for each in (session, opened(session, tmp_path))
-    ]
+    sessions = (session, opened(session, tmp_path))
+    bundles = [card_bundle(each, each.spans[0], with_chart=False) for each in sessions]
+    cards = [bundle["text/html"].replace("<wbr>", "") for bundle in bundles]
     assert all("gradient_accumulation_steps=4" in card for card in cards)
     assert ["--write" in card for card in cards] == [True, False]
 

@@ -98,10 +98,8 @@ def test_an_opened_session_equals_the_saved_one(name: str, tmp_path: Path) -> No
     session = scripted_run(name)
     known = contents(session)
 
-    whole, compressed = (
-        hfmem_widget.open(session.save(tmp_path / f"run{ending}"))
-        for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz")
-    )
+    paths = (tmp_path / f"run{ending}" for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz"))
+    whole, compressed = (hfmem_widget.open(session.save(path)) for path in paths)
     opened = contents(whole)
     assert [part for part in known if known[part] != opened[part]] == []
     assert compressed == whole

@@ -123,11 +123,9 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
     found = replay(snapshot, 0)
     sums = [sum(live.values()) for live, _ in allocator.retained]
     position = sums.index(max(sums))
-    made = {
-        event["addr"]: event["frames"][0]["line"]
-        for event in snapshot["device_traces"][0][:position]
-        if event["action"] == "alloc"
-    }
+    before = snapshot["device_traces"][0][:position]
+    allocations = [event for event in before if event["action"] == "alloc"]
+    made = {event["addr"]: event["frames"][0]["line"] for event in allocations}
 
     there = allocator.retained[position][0].items()
     assert found.bytes == sums[position]
@@ -210,11 +208,9 @@ def drawn(snapshot: dict[str, Any], moments: int = WHOLE) -> OverTime:
 
 def sums(held: OverTime) -> list[list[int]]:
     """Return the sum of the bands at each moment, for each grouping."""
-    return [
-        [sum(sizes) for sizes in zip(*(band.sizes for band in held.bands[by]), strict=True)]
-        or [0] * len(held.moments)
-        for by in BY
-    ]
+    nothing = [0] * len(held.moments)
+    sizes = [zip(*(band.sizes for band in held.bands[by]), strict=True) for by in BY]
+    return [list(map(sum, of_moments)) or nothing for of_moments in sizes]
 
 
 @given(histories(), st.sampled_from([WHOLE, 8, 20]))
