@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -195,10 +196,8 @@ def test_the_worst_step_is_that_of_the_live_chart(
     """
     counts = tokens or [8.0] * len(peaks)
     both = enumerate(zip(peaks, counts, strict=True), 1)
-    known_as = {"certainty": certainty}
-    steps = [
-        step(at, peak=known(one), tokens=known(count), **known_as) for at, (one, count) in both
-    ]
+    figures = partial(step, certainty=certainty)
+    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in both]
     worst = worst_step(steps, GPU)
 
     assert (None if worst is None else worst.first) == number

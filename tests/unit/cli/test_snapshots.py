@@ -224,8 +224,9 @@ def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hf
 
 def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
     """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
-    sites = (("9", 8, "main"), ("21", 10, "Run.step"), ("22", 4, "Run.step"))
-    session = with_stacks("base", *(site(f"project/train.py:{at}", *what) for at, *what in sites))
+    lines = ((9, 8, "main"), (21, 10, "Run.step"), (22, 4, "Run.step"))
+    sites = [site(f"project/train.py:{at}", size, name) for at, size, name in lines]
+    session = with_stacks("base", *sites)
     recorded = session.save(tmp_path / "base.jsonl")
     words = "compare", recorded, write(run_of(16).snapshot(), "head.pickle"), "--by", "line"
     out = hfmem(*words, "--fail-over", "50%").out
