@@ -1,4 +1,4 @@
-"""`%memanatomy` in a real kernel: a cell's parts, and maps of the heap."""
+"""`%memanatomy` in a real kernel: the owners of memory, a cell's parts, and maps of the heap."""
 
 from __future__ import annotations
 
@@ -60,26 +60,30 @@ def test_it_shows_a_cell_that_is_still_running(reloaded: Kernel) -> None:
     assert re.split(r"  +", anatomy.splitlines()[2])[:2] == ["part", "now"]
 
 
-def test_a_moment_is_the_peak_or_a_step(reloaded: Kernel) -> None:
-    """`peak` and a step's number choose the moment whose parts are shown."""
+@pytest.mark.parametrize(
+    ("name", "line", "devices", "moment"),
+    [
+        ("steps", "peak", ["cuda:0"], "at the peak (exact)"),
+        ("steps", "37", ["cuda:0"], "at step 37 (exact)"),
+        ("steps", "--device cpu", ["cpu"], "at the end"),
+        ("eight gpus", "--all peak", [f"cuda:{at}" for at in range(8)], "at the peak (exact)"),
+    ],
+)
+def test_a_moment_and_devices_can_be_chosen(
+    reloaded: Kernel, name: str, line: str, devices: list[str], moment: str
+) -> None:
+    """By `peak` or a step's number, by the name of a device, or all devices in their order."""
+    reloaded.run(SCRIPTED.format(name=name))
+    result = reloaded.run(f"%memanatomy {line}")
+
+    assert re.findall(r"^(cuda:\d|cpu) ", result.shown["text/plain"], re.MULTILINE) == devices
+    assert columns(result)[:2] == ["part", moment]
+
+
+def test_a_training_has_its_optimizer_states(reloaded: Kernel) -> None:
+    """They are a row of the table."""
     reloaded.run(SCRIPTED.format(name="steps"))
-    assert columns(reloaded.run("%memanatomy peak"))[:2] == ["part", "at the peak (exact)"]
-    assert columns(reloaded.run("%memanatomy 37"))[1] == "at step 37 (exact)"
     assert "\noptimizer states " in reloaded.run("%memanatomy").shown["text/plain"]
-
-
-def test_a_device_is_chosen_by_its_name(reloaded: Kernel) -> None:
-    """`--device cpu` shows the host where a GPU would be shown otherwise."""
-    reloaded.run(SCRIPTED.format(name="steps"))
-    of_host = reloaded.run("%memanatomy --device cpu").shown["text/plain"]
-    assert of_host.splitlines()[1].startswith("cpu ")
-
-
-def test_all_shows_every_device_that_was_used(reloaded: Kernel) -> None:
-    """`--all` has a table for each of eight GPUs, in their order."""
-    reloaded.run(SCRIPTED.format(name="eight gpus"))
-    told = reloaded.run("%memanatomy --all peak").shown["text/plain"]
-    assert re.findall(r"^cuda:\d", told, re.MULTILINE) == [f"cuda:{index}" for index in range(8)]
 
 
 def test_now_needs_no_watch(reloaded: Kernel) -> None:
@@ -181,3 +185,82 @@ def test_a_failing_cell_fails_as_it_would(reloaded: Kernel) -> None:
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
     assert maps(result)
+
+
+MODEL = """
+import torch
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+def train(model, optimizer, steps=4):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 256)).square().mean().backward()
+        optimizer.step()
+def size(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+def held(sample, session, names=("weights", "gradients", "optimizer")):
+    return [session.value(sample, f"cpu/{name}") for name in names]
+"""
+
+
+@pytest.fixture
+def notebook(reloaded: Kernel) -> Kernel:
+    """Return the file's kernel with a training, without models of the test before."""
+    reloaded.run(MODEL)
+    reloaded.run("import gc; _ = gc.collect()")
+    return reloaded
+
+
+def test_torch_imported_in_the_cell_is_followed(kernel: Kernel) -> None:
+    """The loop of a cell that imports torch itself is attributed by its optimizer's steps."""
+    kernel.run("%load_ext hfmem_widget")
+    kernel.run(
+        "%%memwatch -q -o session\n"
+        + MODEL
+        + "import hfmem_widget\n"
+        + "def run():\n"
+        + "    model = build(); optimizer = torch.optim.AdamW(model.parameters())\n"
+        + "    train(model, optimizer)\n"
+        + "    with hfmem_widget.span('look'): pass\n"
+        + "    return size(model.parameters())\n"
+        + "expected = run()"
+    )
+
+    said = kernel.run(
+        "look = [one for one in session.spans if one.label == 'look'][0]\n"
+        "print(held(look.after, session)[:2] == [expected, expected])"
+    )
+    assert said.text() == "True\n"
+
+
+def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
+    """After `%unload_ext` torch has none of our hooks, and `zero_grad` is its own."""
+    notebook.run("%memwatch on")
+    notebook.run(
+        "model = build(); optimizer = torch.optim.AdamW(model.parameters()); train(model, optimizer)"
+    )
+    notebook.run("%reload_ext hfmem_widget")
+    notebook.run("%unload_ext hfmem_widget")
+
+    said = notebook.run(
+        "import sys\n"
+        "module = sys.modules['torch.optim.optimizer']\n"
+        "print(len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks),\n"
+        "      'surround' in repr(torch.optim.Optimizer.zero_grad.__code__.co_filename))"
+    )
+    assert said.text() == "0 0 False\n"
+
+
+def test_a_compiled_step_is_left_alone(notebook: Kernel) -> None:
+    """`torch.compile` of a loop with an optimizer traces no code of ours."""
+    said = notebook.run(
+        "%%memwatch -q\n"
+        "model = build(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "train(model, optimizer, 1)\n"
+        "step = torch.compile(optimizer.step, backend='eager')\n"
+        "before = model[0].weight.detach().clone()\n"
+        "step()\n"
+        "print(bool((before != model[0].weight).any()))"
+    )
+    assert said.text() == "True\n"

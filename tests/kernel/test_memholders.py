@@ -11,7 +11,7 @@ from hfmem_widget.view.card import MOST_TEXT
 from tests.kernel.conftest import StartKernel
 from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
-from tests.kernel.test_left_behind import ONE_PERCENT, card
+from tests.kernel.test_memfree import ONE_PERCENT, card
 
 PREPARE = """
 %load_ext hfmem_widget

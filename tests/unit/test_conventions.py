@@ -162,7 +162,7 @@ def names_that_change(source: str) -> set[str]:
     """Return the names of a module that stand for another value, or another content, as time goes by."""
     tree = ast.parse(source)
     assigned = (one for one in tree.body if isinstance(one, ast.Assign | ast.AnnAssign))
-    targets = [getattr(one, "targets", None) or [one.target] for one in assigned]
+    targets = [one.targets if isinstance(one, ast.Assign) else [one.target] for one in assigned]
     names = {each.id for group in targets for each in group if isinstance(each, ast.Name)}
     functions = (one for one in ast.walk(tree) if isinstance(one, Function | ast.Lambda))
     return names & {name for one in functions for name in changed_in(one)}

@@ -29,14 +29,6 @@ def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None
         then()
 
 
-def test_an_interrupt_within_the_block_comes_right_after_it() -> None:
-    """The block is finished, then KeyboardInterrupt is raised."""
-    finished: list[bool] = []
-    with pytest.raises(KeyboardInterrupt):
-        in_a_block(signal.SIGINT, then=lambda: finished.append(True))
-    assert finished == [True]
-
-
 def test_an_error_in_the_block_passes_through() -> None:
     """Holding interrupts back hides no error."""
     with pytest.raises(LookupError), interrupts_deferred():
@@ -73,15 +65,23 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("name", NAMES)
-def test_what_the_users_own_handlers_raise_waits_too(name: str) -> None:
-    """A timeout, or a request to end, comes right after the block as well."""
+@pytest.mark.parametrize(
+    ("name", "handler", "error"),
+    [
+        ("SIGINT", signal.default_int_handler, KeyboardInterrupt),
+        *((name, raises, TimeIsUpError) for name in NAMES),
+    ],
+)
+def test_a_signal_within_the_block_is_handled_right_after_it(
+    name: str, handler: Any, error: type[BaseException]
+) -> None:
+    """An interrupt, a timeout or a request to end waits until the block is finished."""
     number = getattr(signal, name)
-    signal.signal(number, raises)
+    signal.signal(number, handler)
     finished: list[bool] = []
-    with pytest.raises(TimeIsUpError):
+    with pytest.raises(error):
         in_a_block(number, then=lambda: finished.append(True))
-    assert signal.getsignal(number) is raises
+    assert signal.getsignal(number) is handler
     assert finished == [True]
 
 

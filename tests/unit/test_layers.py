@@ -323,19 +323,29 @@ def test_all_public_names_resolve() -> None:
     assert {*hfmem_widget.__all__} == {a.asname for each in imports for a in each.names if a.asname}
 
 
-def test_the_tab_key_offers_what_one_calls() -> None:
-    """Functions, a Trainer's callback, and no class of which the package itself makes the objects."""
-    offered = {name for name in dir(hfmem_widget) if not name.startswith("_")}
+@pytest.mark.parametrize(
+    ("subject", "offered", "hidden"),
+    [
+        (
+            hfmem_widget,
+            {"watch", "fit", "compare", "holders", "open", "MemoryCallback"},
+            {"Peak", "Span", "Timeline", "OptionError"},
+        ),
+        (
+            hfmem_widget.Session(),
+            {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"},
+            {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"},
+        ),
+    ],
+    ids=["the package", "a session"],
+)
+def test_the_tab_key_offers_what_a_user_needs(
+    subject: object, offered: set[str], hidden: set[str]
+) -> None:
+    """Functions, a Trainer's callback and figures, but no class or method that only the package uses."""
+    names = {name for name in dir(subject) if not name.startswith("_")}
 
-    assert offered < set(hfmem_widget.__all__)
-    assert {"watch", "fit", "compare", "holders", "open", "MemoryCallback"} <= offered
-    assert not offered & {"Peak", "Span", "Timeline", "OptionError"}
+    assert offered <= names
+    assert not names & hidden
+    assert subject is not hfmem_widget or names < set(hfmem_widget.__all__)
     assert "__version__" in dir(hfmem_widget)
-
-
-def test_of_a_session_the_tab_key_offers_what_one_reads() -> None:
-    """Not what fills it."""
-    offered = {name for name in dir(hfmem_widget.Session()) if not name.startswith("_")}
-
-    assert not offered & {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"}
-    assert {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"} <= offered

@@ -356,24 +356,30 @@ def ran_out(machine: Machine, asked: int) -> Session:
     return sessions[0]
 
 
-@on(replace(SPARK, available=3 * GIB, free=2 * GIB))
-def test_an_error_names_the_rest_of_the_machine(machine: Machine) -> None:
-    """Of 121.7 GiB, nearly all was somebody else's, or the kernel's: it is not called a process."""
+@pytest.mark.parametrize(
+    ("machine", "title", "diagnosis"),
+    [
+        (
+            replace(SPARK, available=3 * GIB, free=2 * GIB),
+            "the rest of the machine",
+            "that CPU and GPU share",
+        ),
+        (
+            replace(SPARK, available=40 * GIB, free=GIB),
+            "40.0 GiB free (probably page cache)",
+            "39.0 GiB was cache of files",
+        ),
+    ],
+    indirect=["machine"],
+    ids=["a full machine", "page cache"],
+)
+def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagnosis: str) -> None:
+    """The rest of the machine is not called a process; page cache could have been given by the kernel."""
     session = ran_out(machine, 4 * GIB)
     (finding,) = (each for each in session.findings if each.kind == "oom")
 
-    assert "the rest of the machine" in finding.title
-    assert "that CPU and GPU share" in str(finding.evidence["diagnosis"])
-
-
-@on(replace(SPARK, available=40 * GIB, free=GIB))
-def test_an_error_beside_page_cache_says_so(machine: Machine) -> None:
-    """CUDA found 1 GiB free, and the kernel could have given 40."""
-    session = ran_out(machine, 4 * GIB)
-    (finding,) = (each for each in session.findings if each.kind == "oom")
-
-    assert "40.0 GiB free (probably page cache)" in finding.title
-    assert "39.0 GiB was cache of files" in str(finding.evidence["diagnosis"])
+    assert title in finding.title
+    assert diagnosis in str(finding.evidence["diagnosis"])
 
 
 @on(SPARK)

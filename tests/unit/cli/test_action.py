@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,11 +157,31 @@ def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
     assert "| train.py:9<br>f<br>y = g() | +1.95 GiB |" in pull.report
 
 
-def test_more_may_be_allowed(pull: Pull) -> None:
-    """By the input for the limit."""
+def allow_more(pull: Pull) -> None:
     pull.inputs["fail-over"] = "300MiB"
     pull.run("tuned", 1.03 * 8 * GIB)
-    assert pull.play() == 0
+
+
+def damage(pull: Pull) -> None:
+    (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        (allow_more, 0, "within the limit of 300.0 MiB"),
+        (lambda pull: pull.run("new", 9 * GIB), 0, "`new`\n\nThere is no baseline for this run."),
+        (damage, 1, "It could not be compared"),
+    ],
+    ids=["a higher limit", "a new run", "an unreadable recording"],
+)
+def test_the_report_says_why_it_is_green_or_red(
+    pull: Pull, change: Callable[[Pull], None], code: int, text: str
+) -> None:
+    """A new run fails nothing; a recording that was not compared fails the job."""
+    change(pull)
+    assert pull.play() == code
+    assert text in pull.report
 
 
 def test_a_second_push_edits_the_comment(pull: Pull) -> None:
@@ -172,13 +193,6 @@ def test_a_second_push_edits_the_comment(pull: Pull) -> None:
     assert pull.report.startswith("<!-- hfmem -->")
 
 
-def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
-    """It is new, and fails nothing."""
-    pull.run("new", 9 * GIB)
-    assert pull.play() == 0
-    assert "#### `new`\n\nThere is no baseline for this run." in pull.report
-
-
 @pytest.mark.parametrize("runs", ["none", "empty $(touch hacked)"])
 def test_without_recordings_it_is_red(pull: Pull, runs: str) -> None:
     """A job that lost its recordings must not look like a comparison; file names are not run as commands."""
@@ -186,10 +200,3 @@ def test_without_recordings_it_is_red(pull: Pull, runs: str) -> None:
     assert pull.play() == 1
     assert "There are no recordings" in pull.report
     assert not (pull.folder / "hacked").exists()
-
-
-def test_an_unreadable_recording_is_red(pull: Pull) -> None:
-    """The report says that it was not compared."""
-    (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
-    assert pull.play() == 1
-    assert "It could not be compared" in pull.report

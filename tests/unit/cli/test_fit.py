@@ -53,7 +53,7 @@ def test_a_model_that_is_too_large(
 
 
 def test_an_unknown_model_is_one_line(tmp_path: Path, hfmem: Hfmem) -> None:
-    """On stderr."""
+    """The line is on stderr."""
     code, out, err = hfmem("fit", tmp_path / "none.json")
 
     assert (code, out, err.count("\n")) == (2, "", 1)

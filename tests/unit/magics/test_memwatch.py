@@ -187,20 +187,21 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("before", "found"), [("", int), ("from __future__ import annotations", "int")]
+    ("before", "cell", "value"),
+    [
+        ("", TYPED, int),
+        ("from __future__ import annotations", TYPED, "int"),
+        ("", "5", 5),
+        ("", "5;", None),
+        ("", "5; # ;", None),
+    ],
 )
-def test_it_has_only_the_users_future_imports(
-    shell: InteractiveShell, before: str, found: object
+def test_it_has_the_value_of_a_cell(
+    shell: InteractiveShell, before: str, cell: str, value: object
 ) -> None:
-    """Those of earlier cells, as in every cell: annotations are evaluated where the user's are."""
+    """Future imports of earlier cells hold, ours do not; a trailing semicolon hides the value."""
     shell.run_cell(before)
 
-    assert run(shell, TYPED) == found
-
-
-@pytest.mark.parametrize(("cell", "value"), [("5", 5), ("5;", None), ("5; # ;", None)])
-def test_a_semicolon_hides_the_value(shell: InteractiveShell, cell: str, value: int | None) -> None:
-    """As in a cell."""
     assert run(shell, cell) == value
 
 

@@ -210,23 +210,14 @@ def test_a_second_head_is_damage() -> None:
     assert [note for note in session.notes if "could not be read" in note]
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"a":1}\n', b"\x1f\x8b\x08nonsense"])
-def test_another_file_is_no_recording(content: bytes, tmp_path: Path) -> None:
-    """An empty file, a text and a damaged archive are refused by name."""
+@pytest.mark.parametrize("content", [b"", b"hello\n", b'{"a":1}\n', b"\x1f\x8b\x08nonsense", None])
+def test_another_file_is_no_recording(content: bytes | None, tmp_path: Path) -> None:
+    """An empty file, a text, a damaged archive and a pipe, which might never end, are refused by name."""
     path = tmp_path / "other.jsonl"
-    path.write_bytes(content)
+    os.mkfifo(path) if content is None else path.write_bytes(content)
 
-    with pytest.raises(OptionError, match=r"other\.jsonl: .*not a recording"):
+    with pytest.raises(OptionError, match=r"other\.jsonl.*(not a recording|not a regular file)"):
         hfmem_widget.open(path)
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """What is not a regular file is refused, where reading it might never end."""
-    pipe = tmp_path / "run.hfmem.jsonl"
-    os.mkfifo(pipe)
-
-    with pytest.raises(OptionError, match="not a regular file"):
-        hfmem_widget.open(pipe)
 
 
 def test_a_block_larger_than_any_that_is_written_is_dropped() -> None:
