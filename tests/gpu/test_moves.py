@@ -148,7 +148,7 @@ report([error, tried])
         pytest.param(6, 256, "lambda _: {}", id="predictions"),
     ],
 )
-def test_an_evaluations_forecast_is_right(
+def test_the_evaluation_forecast_is_right(
     run_python: Run, gib: int, rows: int, metrics: str
 ) -> None:
     """Changes that should fit do: the peak is at most 1 % too low, and off by 5 %."""

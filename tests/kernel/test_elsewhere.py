@@ -37,9 +37,7 @@ def executed(bare_command: list[str]) -> nbformat.NotebookNode:
     return execute(bare_command, "%load_ext hfmem_widget", WATCHED)
 
 
-def test_a_notebook_without_a_front_end_keeps_card_and_chart(
-    executed: nbformat.NotebookNode,
-) -> None:
+def test_a_notebook_without_a_page_keeps_card_and_chart(executed: nbformat.NotebookNode) -> None:
     """The saved outputs are static, small, and have a plain-text line."""
     outputs = executed.cells[1].outputs
     types = [set(output.data) for output in outputs]

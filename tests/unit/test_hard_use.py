@@ -233,9 +233,7 @@ def in_two_tasks(sessions: Sessions) -> None:
 
 
 @pytest.mark.parametrize("watch", [on_two_threads, in_two_tasks])
-def test_spans_belong_to_the_watch_of_their_thread_or_task(
-    watch: Callable[[Sessions], None],
-) -> None:
+def test_spans_belong_to_their_thread_or_task(watch: Callable[[Sessions], None]) -> None:
     """Spans of two watches at once are in two sessions, whichever watch began last."""
     sessions: Sessions = {}
     watch(sessions)

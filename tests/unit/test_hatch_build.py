@@ -80,9 +80,7 @@ def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Buil
 
 
 @pytest.mark.parametrize("stale", ["absent", "older than its sources"])
-def test_a_wheel_needs_npm_or_a_front_end(
-    stale: str, project: Path, build_without_node: Build
-) -> None:
+def test_a_wheel_needs_a_front_end(stale: str, project: Path, build_without_node: Build) -> None:
     """No wheel without a front end, or with that of yesterday: one sentence instead."""
     if stale == "absent":
         shutil.rmtree(project / STATIC)
@@ -93,9 +91,7 @@ def test_a_wheel_needs_npm_or_a_front_end(
         build_without_node()
 
 
-def test_pip_installs_node_only_where_it_is_needed(
-    project: Path, build_without_node: Build
-) -> None:
+def test_pip_installs_node_only_where_needed(project: Path, build_without_node: Build) -> None:
     """Pip asks the hook what to install first: nothing while the bundles are there."""
 
     def asked_for() -> list[str]:

@@ -111,9 +111,7 @@ def test_of_two_that_came_each_is_handled() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_error_as_the_block_begins_restores_all_handlers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_as_a_block_begins_restores_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes before its own handler is held back finds the others put back."""
     signal.signal(signal.SIGALRM, raises)
     interrupt = signal.getsignal(signal.SIGINT)

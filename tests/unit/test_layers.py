@@ -339,9 +339,7 @@ def test_all_public_names_resolve() -> None:
     ],
     ids=["the package", "a session"],
 )
-def test_the_tab_key_offers_what_a_user_needs(
-    subject: object, offered: set[str], hidden: set[str]
-) -> None:
+def test_the_tab_key_offers_names(subject: object, offered: set[str], hidden: set[str]) -> None:
     """Functions, a Trainer's callback and figures, but no class or method that only the package uses."""
     names = {name for name in dir(subject) if not name.startswith("_")}
 

@@ -39,9 +39,7 @@ REFUSED: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), REFUSED)
-def test_an_invalid_value_is_refused_as_a_watch_is_made(
-    name: str, value: object, says: str
-) -> None:
+def test_an_invalid_value_is_refused_at_once(name: str, value: object, says: str) -> None:
     """With what it must be and what was given, as Python's own error for a bad value."""
     with pytest.raises(OptionError, match=re.escape(says)) as raised:
         WatchOptions(**{name: value})  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
 @pytest.mark.parametrize(
     ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
-def test_outside_of_steps_a_missed_peak_is_unknown(
+def test_outside_of_steps_the_rest_is_unknown(
     script: Script, beyond: float, ends: list[str]
 ) -> None:
     """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
@@ -240,7 +240,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         (lambda: Session("nothing"), {}, "no samples yet"),
     ],
 )  # fmt: skip
-def test_an_unknown_moment_is_refused(
+def test_unknown_moments_are_refused(
     make: Callable[[], Session], asked: dict[str, Any], said: str
 ) -> None:
     """The error for an unknown step, moment or device names those that there are."""

@@ -23,9 +23,7 @@ def timeline(values: list[float], capacity: int = 4096) -> Timeline:
 
 
 @given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
-def test_extreme_readings_are_always_drawn(
-    values: list[float], columns: int, capacity: int
-) -> None:
+def test_extreme_readings_are_drawn(values: list[float], columns: int, capacity: int) -> None:
     """Whatever the decimation, and whether or not the timeline has folded."""
     drawn = [value for _, value in curve(timeline(values, capacity), 0, 0.0, 30.0, columns=columns)]
     assert (min(drawn), max(drawn)) == (min(values), max(values))
@@ -53,9 +51,7 @@ def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
         ([NAN, NAN], []),
     ],
 )
-def test_missing_readings_break_the_line_in_their_middle(
-    readings: list[float], times: list[float]
-) -> None:
+def test_missing_readings_break_the_line(readings: list[float], times: list[float]) -> None:
     """The line ends and begins where it was read; a series without any value has no line."""
     drawn = curve(timeline(readings), 0, 0.0, 0.4, columns=100)
 

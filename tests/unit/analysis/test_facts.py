@@ -116,9 +116,7 @@ def test_an_open_span_reads_up_to_now() -> None:
         (cell(0.01, NAN, peak=NAN, before=NAN), False),
     ],
 )
-def test_a_short_cell_without_changes_did_nothing(
-    told: tuple[Session, Span], nothing: bool
-) -> None:
+def test_a_short_cell_without_change_did_nothing(told: tuple[Session, Span], nothing: bool) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
     assert did_nothing(*told) is nothing
 

@@ -41,9 +41,7 @@ def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
         assert numbers(found) == [1, 3]
 
 
-def test_the_oldest_records_lose_their_curves(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their figures stay."""
     curve = np.zeros((2, 100), dtype=np.float32)
     monkeypatch.setattr(module, "MOST_BYTES", 2 * curve.nbytes)

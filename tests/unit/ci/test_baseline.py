@@ -226,7 +226,7 @@ def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, said
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "too long"])
-def test_an_endless_file_is_refused(
+def test_endless_files_are_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe is not waited for, a device that never ends is not read, nor a file that no baseline can be."""

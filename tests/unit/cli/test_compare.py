@@ -56,7 +56,7 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 @pytest.mark.parametrize(
     ("run", "outcome"), [("failed", "raised OutOfMemoryError"), ("", "broken off")]
 )
-def test_an_unfinished_run_exceeds_any_limit(
+def test_unfinished_runs_exceed_limits(
     run: str, outcome: str, recorded: Make, hfmem: Hfmem
 ) -> None:
     """Its figures are those of a part, so the exit code is always 1."""
@@ -177,9 +177,7 @@ def test_every_device_is_judged(
     assert [line.split()[0] for is_over, line in judged if is_over] == over
 
 
-def test_a_growing_run_is_refused(
-    recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
-) -> None:
+def test_growing_runs_fail(recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem) -> None:
     """The error says that it still runs."""
     path = recorded("training")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))

@@ -126,9 +126,7 @@ def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
     assert (shown["state"], shown["step"]) == ("done", 22)
 
 
-def test_watch_follows_a_run_until_it_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second look shows what the ranks wrote since the first; the last one shows the end."""
     run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=time.time())
     run.write(tmp_path / "run", 1.0, finish=False)

@@ -42,9 +42,7 @@ def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
     assert forecast["devices"][0]["available"] == 64 * GIB
 
 
-def test_a_model_that_is_too_large(
-    model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
-) -> None:
+def test_a_model_is_too_large(model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem) -> None:
     """For scripts."""
     monkeypatch.setattr(api, "rooms", lambda: ([Room("cpu", "CPU", 64.0 * GIB, 1.0 * MIB)], ""))
     code, out, _ = hfmem("fit", model, "--length", 16)

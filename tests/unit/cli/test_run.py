@@ -109,9 +109,7 @@ def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
     assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
 
 
-def test_a_missing_command_leaves_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_command_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that was made for it is removed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda *_: None)

@@ -293,9 +293,7 @@ def test_an_unreadable_snapshot_is_refused(
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
-def test_other_commands_refuse_a_snapshot(
-    words: tuple[str, ...], write: Write, hfmem: Hfmem
-) -> None:
+def test_other_commands_refuse_them(words: tuple[str, ...], write: Write, hfmem: Hfmem) -> None:
     """A snapshot has no samples, and does not grow."""
     code, _, err = hfmem(*words, write(run_of(16).snapshot()))
     assert code == WRONG

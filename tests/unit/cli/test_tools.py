@@ -106,9 +106,7 @@ def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
-def test_every_recording_is_explained_in_the_documented_form(
-    name: str, recorded: Make, checked: Checked
-) -> None:
+def test_every_recording_has_documented_data(name: str, recorded: Make, checked: Checked) -> None:
     """Also by `check` and `watch`, whatever was watched."""
     run = recorded(name)
     found = checked("explanation", "explain", run, "--json")
@@ -117,9 +115,7 @@ def test_every_recording_is_explained_in_the_documented_form(
     checked("now", "watch", run, "--once", "--json")
 
 
-def test_a_distributed_run_is_explained_in_the_documented_form(
-    tmp_path: Path, checked: Checked
-) -> None:
+def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
     """With its ranks, the worst of which is in the sentence."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"

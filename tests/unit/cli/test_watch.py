@@ -74,9 +74,7 @@ def test_json_has_a_line_for_each_second(growing: Growing) -> None:
     assert lines[-1]["step"] == 31
 
 
-def test_a_peak_of_an_earlier_step_is_remembered(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peak_of_earlier_steps_stays(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the newest steps are read again, but the peak never falls."""
     monkeypatch.setattr("hfmem_widget.cli.watch.NEWEST_STEPS", 1)
     lines = [json.loads(line) for line in growing.watch(json=True).out.splitlines()]
@@ -110,9 +108,7 @@ def test_once_shows_the_present_state(growing: Growing) -> None:
     assert growing.pauses == [0]
 
 
-def test_a_broken_off_run_has_an_exit_code(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_off_run_exits_with_1(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a sign of life for long is over, and the exit code is 1."""
     growing.pause(0)
     monkeypatch.setattr(time, "time", lambda: 1e12)
@@ -165,7 +161,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_screen_is_redrawn(
+def test_screens_are_redrawn(
     no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each second from the top left; nothing else changes, and NO_COLOR is obeyed."""

@@ -66,9 +66,7 @@ def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_without_a_result_ends_its_watch(
-    shell: InteractiveShell, magics: MemwatchMagics
-) -> None:
+def test_a_cell_without_result_ends_it(shell: InteractiveShell, magics: MemwatchMagics) -> None:
     """As under ipykernel, if the error of a cell that awaits cannot be shown."""
 
     async def cell() -> None:
@@ -84,9 +82,7 @@ def test_a_cell_without_a_result_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_without_an_end_event_ends_later(
-    shell: InteractiveShell, magics: MemwatchMagics
-) -> None:
+def test_a_cell_without_event_ends_later(shell: InteractiveShell, magics: MemwatchMagics) -> None:
     """An interrupt may keep IPython from sending the event."""
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.run_cell(f"{WATCHED}x = 1")
@@ -99,9 +95,7 @@ def test_a_cell_without_an_end_event_ends_later(
 
 @pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
 @pytest.mark.parametrize("silent", [False, True])
-def test_an_inner_cell_ends_no_other_watch(
-    shell: InteractiveShell, inner: str, silent: bool
-) -> None:
+def test_an_inner_cell_ends_no_watch(shell: InteractiveShell, inner: str, silent: bool) -> None:
     """Nor does an empty cell, or one without events."""
     shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
     shell.run_cell(

@@ -30,7 +30,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
-def test_a_name_of_ipython_is_refused(
+def test_ipythons_names_are_refused(
     shell: InteractiveShell, magics: MemwatchMagics, name: str
 ) -> None:
     """Otherwise the kernel, IPython or every magic would break."""

@@ -113,7 +113,7 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
         '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
     ],
 )  # fmt: skip
-def test_an_invalid_run_is_refused(
+def test_invalid_runs_are_refused(
     tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is one sentence, whatever the file says."""

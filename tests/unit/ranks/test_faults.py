@@ -53,9 +53,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)
-def test_the_next_look_is_healthy(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
-) -> None:
+def test_a_later_look_is_healthy(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     """A fault for two seconds leaves what was read readable, and the run is followed to its end after it."""
     run = SimulatedRun(SCRIPT)
     collector = play(run, 8.0)
@@ -87,7 +85,7 @@ def test_the_next_look_is_healthy(
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)
-def test_a_lasting_fault_ends_no_run(
+def test_lasting_faults_end_no_run(
     monkeypatch: pytest.MonkeyPatch, owner: object, name: str
 ) -> None:
     """A run with a fault from its beginning is ended as any other, with at most one sentence about it."""

@@ -63,9 +63,7 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
 @pytest.mark.parametrize(
     ("engine", "attempt", "environ"), KNOWN, ids=[f"{row[0]} {n}" for n, row in enumerate(KNOWN)]
 )
-def test_a_launcher_is_known_by_variables(
-    engine: str, attempt: int, environ: Mapping[str, str]
-) -> None:
+def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[str, str]) -> None:
     """Rank 5 of 8, the second on its host, whoever has started it."""
     rank = rank_of_process(environ)
 
@@ -230,9 +228,7 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-def test_the_group_has_the_rank(
-    distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_has_the_rank(distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank and world once it is up; before that, and without torch, none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 

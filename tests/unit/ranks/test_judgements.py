@@ -273,9 +273,7 @@ OOM = (
     ("parent", "label", "place"),
     [("null", "rank 0", "memory after"), ("1", "decode", "memory in decode")],
 )
-def test_an_out_of_memory_error_is_located_by_a_named_block(
-    parent: str, label: str, place: str
-) -> None:
+def test_an_out_of_memory_error_is_in_a_named_block(parent: str, label: str, place: str) -> None:
     """A block within the watch is named as the place of the error; the watch itself is not."""
     run, collector = played(3.0, world=2, interval=0.5)
     stream = run.ranks[0].stream

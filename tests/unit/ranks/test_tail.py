@@ -218,9 +218,7 @@ def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
 
 
 @pytest.mark.parametrize("host", ["node0000", "another"])
-def test_a_foreign_process_is_not_missed(
-    read: Read, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_processes_are_kept(read: Read, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may run in a container; of another host, its number is that of another process here."""
     monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: host)
     if host == "another":
@@ -357,9 +355,7 @@ def test_no_file_stays_open_between_two_looks(tmp_path: Path) -> None:
     assert [handle for handle in handles if handle.startswith(f"{run.directory}/")] == []
 
 
-def test_remote_files_are_opened_for_every_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remote_files_are_opened_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of a file of another machine may be half a minute old."""
     monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
@@ -369,7 +365,7 @@ def test_remote_files_are_opened_for_every_look(
     assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
 
 
-def test_a_hung_server_delays_the_end_little(
+def test_a_hung_server_delays_an_end_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last lines are read on a thread of ours, which is awaited for a limited time."""

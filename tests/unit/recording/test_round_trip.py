@@ -276,9 +276,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_bad_path_is_a_short_sentence(
-    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bad_path_is_an_error(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that the system refuses, nobody's home, no path at all, no such folder."""
     monkeypatch.chdir(tmp_path)
     for path in BAD:

@@ -284,7 +284,7 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
-def test_the_users_code_may_chdir(
+def test_the_users_code_may_move(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path is that of the folder in which the watch began."""
@@ -471,7 +471,7 @@ def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert len(woken) == 3
 
 
-def test_one_rank_of_a_host_says_why_none_can_write(
+def test_one_rank_of_a_host_says_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first process of each host, on stderr; its training goes on."""

@@ -81,9 +81,7 @@ def test_the_line_is_the_users_innermost() -> None:
         ((), OUTSIDE, "elsewhere"),
     ],
 )
-def test_the_innermost_known_module_is_named(
-    frames: tuple[Frame, ...], module: str, kind: str
-) -> None:
+def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, kind: str) -> None:
     """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
     found = site(*frames, IN_CELL)
     assert (found.module, found.kind) == (module, kind)
