@@ -103,19 +103,22 @@ def test_what_is_found_after_the_run_is_in_the_file(tmp_path: Path, *, is_report
     assert not opened.broken_off
 
 
-def test_the_file_has_the_session(tmp_path: Path) -> None:
-    """What is opened afterwards has the peak, the span's end, and every sample."""
-    watched = Watched(tmp_path / "run.hfmem.jsonl")
+@pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
+def test_the_file_has_the_session(name: str, tmp_path: Path) -> None:
+    """The opened session has the peak, the span's end and every sample; a file is compressed at the end."""
+    watched = Watched(tmp_path / name)
     for size in (1, 9, 2):
         watched.hold(size)
-
+    meanwhile = [path.name for path in tmp_path.iterdir()]
     session = watched.end()
-    opened = hfmem_widget.open(tmp_path / "run.hfmem.jsonl")
+    opened = hfmem_widget.open(tmp_path / name)
 
     assert opened.peak("cuda:0/allocated") == session.peak("cuda:0/allocated") == 9 * 2**30
     assert opened.spans[0].outcome == session.spans[0].outcome
     assert opened.timeline.samples == session.timeline.samples
-    assert session.notes[-1].endswith("run.hfmem.jsonl.")
+    assert session.notes[-1].endswith(f"{name}.")
+    assert meanwhile == ["run.hfmem.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
@@ -128,19 +131,6 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
     assert opened.running
     assert opened.notes == [GROWS]
     assert opened.latest("cuda:0/allocated") == 3 * 2**30
-
-
-def test_a_compressed_recording_appears_at_the_end(tmp_path: Path) -> None:
-    """Meanwhile its lines lie beside it; afterwards only the compressed one is there."""
-    watched = Watched(tmp_path / "run.hfmem.jsonl.gz")
-    watched.hold(3)
-    meanwhile = [path.name for path in tmp_path.iterdir()]
-
-    watched.end()
-
-    assert meanwhile == ["run.hfmem.jsonl"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run.hfmem.jsonl.gz"]
-    assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl.gz").peak("cuda:0/allocated") == 3 * 2**30
 
 
 @pytest.mark.parametrize(
