@@ -97,11 +97,18 @@ def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str
     assert site(IN_CELL).operator == "y = model(x)"
 
 
-def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
-    """The allocator's frames have only `forward`, and the file gives its class."""
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("class Net:\n    def forward(self, x):\n        return x + 1\n", "Net \u00b7 mine.py"),
+        ("this is (not python\n\n\n", "forward \u00b7 mine.py"),
+    ],
+)
+def test_a_class_is_found_in_its_file(source: str, module: str, tmp_path: Path) -> None:
+    """The allocator's frames have only `forward`; the name stays as recorded if the file is not Python."""
     file = tmp_path / "mine.py"
-    file.write_text("class Net:\n    def forward(self, x):\n        return x + 1\n")
-    assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
+    file.write_text(source)
+    assert site((str(file), 3, "forward"), CALL, IN_CELL).module == module
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
@@ -131,13 +138,6 @@ def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
     found = live_peak(replay(made.snapshot(), 0), "cpu").sites
 
     assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
-
-
-def test_a_file_that_is_not_python_changes_nothing(tmp_path: Path) -> None:
-    """The name stays as recorded."""
-    file = tmp_path / "odd.py"
-    file.write_text("this is (not python", encoding="utf-8")
-    assert site((str(file), 1, "forward"), IN_CELL).module == "forward \u00b7 odd.py"
 
 
 TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
