@@ -60,10 +60,7 @@ class Kernel:
     """
 
     def __init__(
-        self,
-        env: Mapping[str, str | None] | None = None,
-        *,
-        command: Sequence[str] | None = None,
+        self, env: Mapping[str, str | None] | None = None, *, command: Sequence[str] | None = None
     ) -> None:
         self.published: list[Message] = []  # on IOPub since the start
         self._replies: dict[str, dict[str, Any]] = {}  # that nobody has asked for yet

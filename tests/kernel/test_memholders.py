@@ -9,15 +9,7 @@ import pytest
 
 from hfmem_widget.view.card import MOST_TEXT
 from tests.kernel.conftest import StartKernel
-from tests.kernel.culprits import (
-    BLOCK,
-    CASES,
-    IN_C_PLUS_PLUS,
-    Case,
-    ask,
-    printed,
-    without_numbers,
-)
+from tests.kernel.culprits import BLOCK, CASES, IN_C_PLUS_PLUS, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
 from tests.kernel.test_memfree import ONE_PERCENT, card
 

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.anatomy import anatomy, end_of, peak_of
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import (
-    DeviceSteps,
-    Peak,
-    Session,
-    SpanKind,
-    StepGroup,
-)
+from hfmem_widget.session import DeviceSteps, Peak, Session, SpanKind, StepGroup
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
 from tests.data.recorders import read, recorder_of

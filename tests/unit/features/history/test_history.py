@@ -319,10 +319,7 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (
-            lambda: table(History(), sort="pek"),
-            "sort must be cell, peak, left or time, not 'pek'",
-        ),
+        (lambda: table(History(), sort="pek"), "sort must be cell, peak, left or time, not 'pek'"),
         (lambda: table(History(), last=0), "last must be a number of cells, 1 or more, not 0"),
         (lambda: table(History(), last=True), "last must be"),
         (lambda: table(History()).save("h.parquet"), "a name that ends in .csv"),

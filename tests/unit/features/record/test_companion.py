@@ -318,11 +318,7 @@ def no_folder(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "said", "is_begun"),
-    [
-        (deleted, "No such file", True),
-        (replaced, "another file", True),
-        (no_folder, "", False),
-    ],
+    [(deleted, "No such file", True), (replaced, "another file", True), (no_folder, "", False)],
 )
 def test_a_file_that_the_code_has_changed_ends_the_recording(
     spoil: Callable[[Path], None], said: str, is_begun: bool, tmp_path: Path
@@ -359,10 +355,7 @@ def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
     place = tmp_path / "secret"
     place.mkdir()
     run, page, copy = place / "run.hfmem.jsonl", tmp_path / "run.html", tmp_path / "b.hfmem.jsonl"
-    with (
-        pytest.raises(MemoryError),
-        hfmem_widget.watch(quiet=True, record=run) as session,
-    ):
+    with pytest.raises(MemoryError), hfmem_widget.watch(quiet=True, record=run) as session:
         raise MemoryError
 
     session.save(copy)

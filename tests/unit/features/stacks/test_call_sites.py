@@ -12,15 +12,7 @@ import pytest
 
 from hfmem_widget.features.stacks.call_sites import place_of, qualified
 from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
-from hfmem_widget.session.stacks import (
-    BACKWARD,
-    BEFORE,
-    MOVED,
-    OPERATOR,
-    OUTSIDE,
-    TORCHS_OWN,
-    Site,
-)
+from hfmem_widget.session.stacks import BACKWARD, BEFORE, MOVED, OPERATOR, OUTSIDE, TORCHS_OWN, Site
 from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
@@ -88,8 +80,7 @@ def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, k
 
 
 @pytest.mark.parametrize(
-    ("frame", "operator"),
-    [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")],
+    ("frame", "operator"), [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")]
 )
 def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str) -> None:
     """Only the tracker knows operators; otherwise it is the innermost function, or the text of the line."""
