@@ -17,7 +17,7 @@ the front end's tests."""
 
 @pytest.mark.parametrize("name", RUNS)
 def test_python_sends_what_is_in_git(name: str) -> None:
-    """To the byte, so that no change of the wire goes unseen."""
+    """The frames are equal to the byte, so that no change of the wire goes unseen."""
     kept = (FRAMES / f"{name}.json").read_text(encoding="utf-8").splitlines()
     sent = render(RUNS[name]()).splitlines()
     for number, (old, new) in enumerate(zip_longest(kept, sent, fillvalue="(nothing)"), start=1):

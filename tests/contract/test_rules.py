@@ -111,7 +111,7 @@ def test_ticks_of_time_stand_as_in_the_live_chart(stop: float, count: int, texts
 
 @pytest.mark.parametrize(("top", "count", "texts"), RULES["value_ticks"])
 def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts: str) -> None:
-    """At round values from 0, with as many digits as they need; the unit is said once, at the highest."""
+    """Ticks are round values from 0 with as many digits as they need, and the highest has the unit."""
     ticks = value_ticks(top, "GiB", count)
 
     assert ",".join(ticks.texts) == f"{texts} GiB"
@@ -123,7 +123,7 @@ def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts
 def test_bars_have_colours(
     kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str
 ) -> None:
-    """What is written on a bar has a contrast of at least 4.5."""
+    """Text on a bar has a contrast of at least 4.5, in the live chart's colours."""
     assert palette.bar(kind, lane, worst=is_worst) == colour
     assert palette.ink_on(colour) == ink
     assert contrast(colour, ink) >= 4.5
@@ -131,7 +131,7 @@ def test_bars_have_colours(
 
 @pytest.mark.parametrize("kind", get_args(SpanKind))
 def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
-    """Whatever it is of and wherever it lies."""
+    """Every kind of bar in every lane has a listed colour."""
     listed = {colour for *_, colour, _ in RULES["bars"]}
 
     lanes = range(9)
@@ -217,7 +217,7 @@ def test_spans_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", RULES["lanes"], ids=lambda case: str(case["name"]))
 def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
-    """By nesting, and beside each other where they overlap."""
+    """Spans are nested in lanes, and lie beside each other where they overlap."""
     sample = Sample(0.0, (1.0,))
     spans = Spans(
         Span(number, kind, f"span {number}", start, sample, stop, sample, parent=parent)

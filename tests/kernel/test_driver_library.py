@@ -140,7 +140,7 @@ def test_a_shell_s_child_counts(on_four_gpus: Kernel) -> None:
 
 
 def test_workers_without_a_gpu_are_not_shown(on_four_gpus: Kernel) -> None:
-    """Nor is a process that ran before."""
+    """Workers without a GPU, and a process that ran before, are not children of the cell."""
     cell = "%%memwatch --label idle\nfor _ in range(3): subprocess.run([sys.executable, '-c', '1'])"
 
     assert "child" not in told_by(on_four_gpus, cell)

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from tests.kernel.conftest import StartKernel
-from tests.kernel.drive import Kernel
-from tests.kernel.messages import Message, Result
+from tests.kernel.drive import Kernel, Message, Result
 
 WITH_TORCH = True
 WATCH = """%%memwatch --label blocks --no-chart --interval 0.02 --output session
@@ -72,7 +71,7 @@ def test_it_shows_a_cell_that_is_still_running(reloaded: Kernel) -> None:
 def test_a_moment_and_devices_can_be_chosen(
     reloaded: Kernel, name: str, line: str, devices: list[str], moment: str
 ) -> None:
-    """By `peak` or a step's number, by the name of a device, or all devices in their order."""
+    """`peak` or a step's number chooses the moment; a name or `--all` chooses devices, in order."""
     reloaded.run(SCRIPTED.format(name=name))
     result = reloaded.run(f"%memanatomy {line}")
 
@@ -146,7 +145,7 @@ def test_the_map_of_the_heap_has_its_parts(kernel: Kernel) -> None:
 
 
 def test_it_loads_nothing_heavy(start_kernel: StartKernel) -> None:
-    """Neither torch nor plotly is imported for it."""
+    """`%memanatomy --layout` imports neither torch nor plotly."""
     kernel = start_kernel()
     kernel.run(LOAD)
     kernel.run("%memanatomy --layout")

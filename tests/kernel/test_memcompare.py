@@ -46,7 +46,7 @@ def test_three_cells_with_repeats_are_shown_side_by_side(with_torch: Kernel) -> 
 
 
 def test_cells_are_compared_by_line(with_torch: Kernel) -> None:
-    """With stacks, by what each line allocated; a cell without stacks is named."""
+    """Cells with stacks are compared by what each line allocated; a cell without stacks is named."""
     for label, size in (("base", 300), ("head", 900)):
         code = f"import torch\nkept = None\nkept = torch.ones({size}, 1024)"
         with_torch.run(f"%%memwatch --stacks --label {label}\n{code}")

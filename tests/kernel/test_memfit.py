@@ -28,7 +28,7 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
 
 
 def test_an_attribute_of_a_variable_is_found(reloaded: Kernel) -> None:
-    """Such as ``trainer.model``; another text with a dot is the name of a model."""
+    """`trainer.model` is an attribute; another text with a dot is the name of a model."""
     reloaded.run(CONFIG + "class trainer: model = config\n")
 
     assert reloaded.run("%memfit trainer.model --length 64").status == "ok"
@@ -93,7 +93,7 @@ def test_changes_are_listed_and_written_into_the_users_call(reloaded: Kernel) ->
 
 
 def test_a_model_that_is_made_again_does_not_exist_twice(reloaded: Kernel) -> None:
-    """Also without an error: the written cell frees the old model before it loads the new one."""
+    """The written cell frees the old model before it loads the new one, also without an error."""
     reloaded.run(RUNS_OUT.replace("if given[0].shape[0] >= 4", "if False"))
     reloaded.run(ARGUMENTS + "model.save_pretrained('saved')")
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")

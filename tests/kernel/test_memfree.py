@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.culprits import printed
-from tests.kernel.drive import Kernel, Running
-from tests.kernel.messages import Result
+from tests.kernel.drive import Kernel, Result, Running
 
 WITH_TORCH = True
 FAIL = """
@@ -50,7 +49,7 @@ def change(text: str) -> float:
 
 
 def test_an_errors_variables_are_freed_and_the_heap_falls(fresh: Kernel) -> None:
-    """By the predicted bytes; the first line agrees with the table."""
+    """The heap falls by the predicted bytes, and the first line agrees with the table."""
     fresh.run(FAIL)
     assert printed(fresh.run(ALIVE)) == "[True]\n"
     before = told(fresh, "%memholders --free")
@@ -83,7 +82,7 @@ def test_outputs_are_freed_in_every_copy_of_ipythons(fresh: Kernel) -> None:
 
 
 def test_later_outputs_are_kept_as_usual(fresh: Kernel) -> None:
-    """After all outputs and errors were freed."""
+    """IPython keeps outputs and errors again after all of them were freed."""
     fresh.run("block()")
     told(fresh, "%memholders --free all")
     number = fresh.run("17").reply["execution_count"]
@@ -93,7 +92,7 @@ def test_later_outputs_are_kept_as_usual(fresh: Kernel) -> None:
 
 
 def test_remaining_memory_is_shown_with_its_holders(fresh: Kernel) -> None:
-    """After a release, with the bytes and the names."""
+    """The text after a release has the bytes and the names of what stays."""
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
     text = told(fresh, "%memholders --free spare")
     assert "still held: 12.0 MiB by losses[0..2], 8.00 MiB by cache['a']." in text
@@ -124,7 +123,7 @@ def test_an_interrupt_leaves_a_clear_state(fresh: Kernel) -> None:
 
 
 def test_it_has_a_manual_and_completion(fresh: Kernel) -> None:
-    """By `%memholders?` and the Tab key."""
+    """`%memholders?` shows the manual, and the Tab key completes words."""
     manual = fresh.run("%memholders?").reply["payload"][0]["data"]["text/plain"]
     assert "before and after" in manual
     assert "--no-cache" in manual
@@ -196,7 +195,7 @@ def test_a_card_names_only_what_its_own_cell_left(
 
 
 def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> None:
-    """With the frame, and the way to free it."""
+    """The card names the frame, and the way to free it."""
     cell = "def train():\n    activations = block(25)\n    raise ValueError('no')\ntrain()"
     bundle = card(fresh, cell, status="error")
     path = r"the error of cell \[\d+\] . train\(\) . activations"
@@ -235,7 +234,7 @@ def test_since_shows_what_grew(with_torch: Kernel) -> None:
 
 
 def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(with_torch: Kernel) -> None:
-    """If the front end sends cell ids, no labels are needed."""
+    """No labels are needed if the front end sends cell ids."""
     with_torch.run("%memwatch on --min 0 --no-chart --no-panel\ngrows = []")
     text = ""
     for _ in range(5):

@@ -266,7 +266,7 @@ def test_options_choose_what_is_listed(fresh: Kernel) -> None:
 
 
 def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -> None:
-    """And it does not import torch."""
+    """`%memholders` does not import torch."""
     kernel = start_kernel()
     kernel.run("%load_ext hfmem_widget")
     assert "everything else" in kernel.run("%memholders").shown["text/plain"]

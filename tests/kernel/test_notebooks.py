@@ -51,7 +51,7 @@ def test_the_notebooks_to_try_are_kept_without_outputs(path: Path) -> None:
 
 
 def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
-    """For readers without one: a whole run on a GPU, small, without an error."""
+    """Readers without a GPU see a whole run on one, small and without an error."""
     notebook = nbformat.read(NOTEBOOKS[2], as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = said(notebook)

@@ -9,8 +9,7 @@ import nbformat
 import pytest
 
 from tests.data.modules import run_alone
-from tests.kernel.drive import Kernel, Result
-from tests.kernel.messages import points_at
+from tests.kernel.drive import Kernel, Result, points_at
 from tests.kernel.over_ipc import run_notebook
 
 WITH_TORCH = True

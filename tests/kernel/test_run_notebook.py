@@ -113,7 +113,7 @@ def test_the_same_notebook_is_within_its_limit(base: tuple[Path, Ended], tmp_pat
 
 
 def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path) -> None:
-    """By label or source, wherever they are; memory that one left is not blamed on later ones."""
+    """Cells are matched by label or source; memory that one left is not blamed on later ones."""
     cells = [SMALL, *CELLS[:4], MINE.format(90), *CELLS[5:9], "new = 1", "twice = 2"]
     code, lines, err = run(tmp_path, cells, "--baseline", base[0] / "run", "--fail-over", "50 MiB")
 

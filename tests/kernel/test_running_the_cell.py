@@ -8,8 +8,7 @@ import re
 import pytest
 
 from tests.kernel.conftest import StartKernel
-from tests.kernel.drive import Kernel, Message, Result
-from tests.kernel.messages import points_at
+from tests.kernel.drive import Kernel, Message, Result, points_at
 
 PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
@@ -152,7 +151,7 @@ def test_run_cell_magic_from_code_works_too(reloaded: Kernel) -> None:
 
 
 def test_memwatch_on_annotates_every_later_cell(reloaded: Kernel) -> None:
-    """From the next cell on each has one line, until `off`; our own lines have none."""
+    """Each later cell has one line until `off`; lines of our own magics have none."""
     assert cards(reloaded.run("%memwatch on --min 0")) == []
     assert len(cards(reloaded.run("x = 1"))) == 1
     assert len(cards(reloaded.run("1 / 0"))) == 1
@@ -237,7 +236,7 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
 
 
 def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel) -> None:
-    """What is raised only where `with watch()` is about to end leaves neither watch nor poller behind."""
+    """An interrupt where `with watch()` is about to end leaves neither watch nor poller behind."""
     reloaded.run("import numpy, hfmem_widget\na = numpy.random.rand(2800, 2800)")
     reloaded.run("with hfmem_widget.watch(quiet=True): pass")
     result = reloaded.run(
@@ -251,7 +250,7 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel
 
 
 def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
-    """With sources, views and the end of a watch all broken, value and status are the user's."""
+    """Value and status are the user's with sources, views and the end of a watch all broken."""
     kernel.run("%load_ext hfmem_widget")
     kernel.run(
         "import hfmem_widget.drivers.watch, hfmem_widget.view.live as live\n"

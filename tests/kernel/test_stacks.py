@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.drive import Kernel
-from tests.kernel.messages import Result
+from tests.kernel.drive import Kernel, Result
 
 pytest.importorskip("torch")
 
@@ -37,7 +36,7 @@ def value(kernel: Kernel, expression: str) -> str:
 
 
 def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
-    """By their numbers in the cell, with the magic as line 1, and with their text."""
+    """Lines are named by their numbers in the cell, with the magic as line 1, and with their text."""
     cell = "small = torch.ones(1000)\nbig = torch.ones(1024, 1024)"
     result = notebook.run(f"%%memwatch --stacks --no-chart -o session\n{cell}")
     number = result.reply["execution_count"]
@@ -97,7 +96,7 @@ def test_a_cell_that_awaits_is_followed(notebook: Kernel) -> None:
 
 
 def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
-    """And nowhere else: no file is written unasked."""
+    """No file is written unasked."""
     notebook.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(1000)")
     assert list(notebook.folder.glob("*.pickle")) == []
     notebook.run("session.stacks.save('peak.pickle')")

@@ -35,7 +35,7 @@ def has_buckets_uncounted(here: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("how", ["ddp", "ddp-views", "ddp-hidden"])
 def test_ddps_buckets_are_told_to_the_byte(told: dict[str, Any], how: str) -> None:
-    """As its reducer has them: with gradients that are views of them, and where nobody names the wrapper."""
+    """Buckets are those of the reducer, also with gradients that are views and a wrapper without a name."""
     here = told[how]
 
     assert here["buckets"] == here["parameters"] > 0
@@ -64,7 +64,7 @@ def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(told: dict[s
 
 
 def test_the_forecast_of_a_rank_has_the_buckets(told: dict[str, Any]) -> None:
-    """Of a Trainer's training that was watched on this rank."""
+    """The forecast is that of a Trainer's training that was watched on this rank."""
     here = told["trainer"]
 
     assert here["forecast"] == ["ddp:2", here["parameters"]]

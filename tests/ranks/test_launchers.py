@@ -71,7 +71,7 @@ def test_spawned_processes_are_ranks(tmp_path: Path) -> None:
 
 
 def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
-    """By a line in the script; torchrun says which attempt it is."""
+    """Torchrun says which attempt it is, and a line in the script follows it."""
     run = tmp_path / "run"
     restarts = (*TORCHRUN[:-1], "--max-restarts", "1", TORCHRUN[-1], free_port())
     python(*restarts, SCRIPTS / "restarted.py", run)
@@ -87,7 +87,7 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
 
 
 def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
-    """Of 2 ranks, then 4, of which a node is lost, and 2 that go on: none of the old is called silent."""
+    """No old rank is called silent as 2 ranks become 4, a node is lost, and 2 go on."""
     done = python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag")
     said = json.loads(done.stdout)
     two, four, lost, after = said["seen"]
@@ -101,7 +101,7 @@ def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named_and_leaves_what_it_has_written(tmp_path: Path) -> None:
-    """As soon as the launcher has ended; of what it wrote the last second at most is lost, and no other's."""
+    """A killed rank is named once the launcher has ended; at most its last second is lost, and no other's."""
     words = (SCRIPTS / "spawned.py", free_port(), "kill", "fork")
     done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, *words)
     said = json.loads(done.stdout.splitlines()[-1])

@@ -52,7 +52,7 @@ def test_the_newest_reading_of_a_finished_session_is_its_end() -> None:
 
 
 def test_the_peak_is_that_of_the_innermost_span_that_has_it() -> None:
-    """Of cell, training, step and backward it is the backward: only there its parts are known."""
+    """The backward pass has the cell's peak, and is the only span whose parts are known."""
     session = training()
     phases = [span for span in session.spans if span.kind == "backward"]
     backward = max(phases, key=lambda span: span.peaks["cuda:0/allocated"].value)
@@ -114,7 +114,7 @@ def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, scrip
 
 
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
-    """What the samples missed of it stands under activations, and a note says how much."""
+    """The difference between sample and peak is counted as activations, and a note says how much it is."""
     with script.span("block", peak=9 * GIB):
         in_a_step(script, allocated=5 * GIB)
         in_a_step(script, allocated=8 * GIB, gradients=3 * GIB)
@@ -135,7 +135,7 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
 def test_outside_of_steps_the_rest_is_unknown(
     script: Script, beyond: float, ends: list[str]
 ) -> None:
-    """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
+    """Outside of steps nothing is called activations; a difference that reads as 0.00 MiB has no note."""
     with script.span("block", peak=8 * GIB + beyond):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
@@ -164,7 +164,7 @@ def test_without_any_span_the_peak_is_the_highest_sample(script: Script) -> None
 
 
 def test_a_sample_above_every_span_is_the_peak(script: Script) -> None:
-    """What was highest outside of all spans is still the session's peak."""
+    """The highest sample outside of all spans is the session's peak."""
     script.read(allocated=5 * GIB, weights=GIB)
     with script.span("cell", allocated=2 * GIB):
         script.read(allocated=2 * GIB)
@@ -341,7 +341,7 @@ HOLDINGS = st.fixed_dictionaries(
 def test_parts_add_up_to_the_peak(
     phases: list[tuple[str, dict[str, float], dict[str, float], int]],
 ) -> None:
-    """Whatever came and went, unless more was found than was allocated; then a note says so."""
+    """The parts add up to the peak, unless more was found than was allocated, which a note says."""
     script = Script()
     for kind, before, after, peak in phases:
         script.read(allocated=0.0, reserved=40 * GIB, requested=NAN, **before)
@@ -379,7 +379,7 @@ def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
 
 
 def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
-    """It is in no part, since it is not in the heap."""
+    """Pinned memory is in no part, since it is not in the heap."""
     recorder = recorder_of((GIB, 2 * GIB), keys=["cpu"], metrics=("allocated", "pinned"))
     now = anatomy(recorder.session, "now")
 

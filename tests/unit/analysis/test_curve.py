@@ -24,7 +24,7 @@ def timeline(values: list[float], capacity: int = 4096) -> Timeline:
 
 @given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
 def test_extreme_readings_are_drawn(values: list[float], columns: int, capacity: int) -> None:
-    """Whatever the decimation, and whether or not the timeline has folded."""
+    """The lowest and the highest reading are drawn, whether or not the timeline has folded."""
     drawn = [value for _, value in curve(timeline(values, capacity), 0, 0.0, 30.0, columns=columns)]
     assert (min(drawn), max(drawn)) == (min(values), max(values))
 
@@ -61,7 +61,7 @@ def test_missing_readings_break_the_line(readings: list[float], times: list[floa
 
 @pytest.mark.parametrize(("columns", "broken"), [(100, True), (20, False)])
 def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool) -> None:
-    """Nobody would see it; one that is wider is told, cut to what is shown."""
+    """A narrow gap could not be seen; a wider one is shown, cut to the visible time."""
     made = timeline([1.0, 2.0])
     made.add_gap(0.1, 0.4)
     for at in range(4, 100):

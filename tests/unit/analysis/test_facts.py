@@ -65,7 +65,7 @@ def test_headroom_is_what_nobody_holds_at_the_peak(
 
 
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
-    """Only the exact peak knows of it."""
+    """Only the exact peak has this allocation."""
     assert facts_of(*cell_of(0.0, peaks={KEY: GIB}))[0].above_start == GIB
 
 

@@ -42,7 +42,7 @@ def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
 
 
 def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their figures stay."""
+    """The oldest records lose their curves where these take too much, and keep their figures."""
     curve = np.zeros((2, 100), dtype=np.float32)
     monkeypatch.setattr(module, "MOST_BYTES", 2 * curve.nbytes)
     for number in range(4):
@@ -55,7 +55,7 @@ def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.Mon
 
 
 def test_a_cleared_history_has_nothing(history: History) -> None:
-    """Nor does it count what has gone."""
+    """The count of forgotten records is reset, too."""
     remember(history)
     history.clear()
 

@@ -52,7 +52,7 @@ def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() ->
 
 
 def test_of_the_host_no_such_length_is_told() -> None:
-    """Its memory is everybody's."""
+    """The memory of a host belongs to every process."""
     assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
 
 
@@ -77,7 +77,7 @@ def test_growth_is_counted(
 
 
 def test_without_a_cache_nothing_is_told() -> None:
-    """Nor in a session without a decode."""
+    """A session without a cache, or without a decode, has no sentence."""
     session = decoded(USUAL, held=0.0)
 
     assert session.kv_cache() is None

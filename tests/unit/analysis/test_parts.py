@@ -45,7 +45,7 @@ def beside_gradients(values: dict[str, float]) -> float:
 
 @given(READINGS)
 def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float]) -> None:
-    """Wherever what was found, gradients aside, is no more than that; otherwise only that is told."""
+    """The parts add up unless more than was allocated is found, gradients aside; then only that is shown."""
     known = allocated_parts(values.__getitem__)
     if not values["allocated"] > 0:
         assert known == {}
@@ -145,7 +145,7 @@ READ: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_a_reading_has_these_parts(name: str) -> None:
-    """What is not known is a part of its own, or is not told; nothing is guessed."""
+    """An unknown amount is a part of its own, or is left out; nothing is guessed."""
     values, told = READ[name]
 
     assert parts(values, total=12.0) == told
@@ -167,7 +167,7 @@ def test_a_reading_has_these_parts(name: str) -> None:
     ids=["nothing", "children", "no children known", "mapped weights"],
 )  # fmt: skip
 def test_a_reading_of_the_host_has_parts(values: dict[str, float], told: dict[str, float]) -> None:
-    """Children and shared memory are told from the rest of the machine."""
+    """Children and shared memory are separate from the rest of the machine."""
     assert parts(values, 24.0, is_host=True) == told
 
 
@@ -197,7 +197,7 @@ def most_kept(session: Session, times: Sequence[float]) -> list[float]:
 
 
 def test_it_counts_from_when_it_stayed() -> None:
-    """What was freed before the search came and went without it."""
+    """Memory that was freed before the search does not count."""
     session = found(cell_of(0, 10, 21, 20, 31, 30), 30)
     kept = most_kept(session, session.timeline.time.tolist())
 
@@ -206,7 +206,7 @@ def test_it_counts_from_when_it_stayed() -> None:
 
 
 def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
-    """As much as the name holds was there, and may have been another's."""
+    """As much memory as the name holds existed then, and may have been another's."""
     session = found(cell_of(0, 90, 90, 5, 20, 30), 30)
     allocated = session.timeline.low[:, session.index(f"{KEY}/allocated")]
     until = session.timeline.time[allocated > 60 * MIB]

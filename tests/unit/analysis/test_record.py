@@ -58,7 +58,7 @@ def test_the_parts_at_the_peak_add_up_to_it() -> None:
 
 
 def test_where_nothing_was_found_there_are_no_parts() -> None:
-    """Memory nobody told apart is no part of anything."""
+    """Memory of unknown owners is in no part."""
     device = device_of(shared_run("two gpus"))
     assert (device.at_peak, device.at_end) == ({}, {})
 
@@ -155,13 +155,13 @@ def test_a_second_training_counts_on() -> None:
 
 
 def test_a_running_session_is_not_compared() -> None:
-    """What is not over has no figures to compare."""
+    """A running session has no final figures."""
     with pytest.raises(OptionError, match="still running"):
         whole(Session("now"))
 
 
 def test_a_session_of_several_spans_is_taken_together() -> None:
-    """From the first of its outermost spans to the last, with the highest of their peaks."""
+    """The whole is from the first outermost span to the last, with the highest of their peaks."""
     session = scripted_run("short")
     key = "cuda:0/allocated"
     values = tuple(3 * value for value in session.last_sample.values)
@@ -194,5 +194,5 @@ def test_a_curve_keeps_the_highest_sample() -> None:
 
 
 def test_a_cell_that_was_too_short_has_no_curve() -> None:
-    """Of no points, rather than of any that were not read."""
+    """A cell without samples has a curve of no points."""
     assert device_of(shared_run("short")).curve.shape == (2, 0)

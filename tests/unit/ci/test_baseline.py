@@ -68,7 +68,7 @@ def test_without(gpu): pass
 
 
 def test_a_peak_above_its_baseline_fails(play: Play) -> None:
-    """By more than the tolerance and more than 1 MiB; the message has both figures and the share."""
+    """A rise by more than the tolerance and 1 MiB fails, with both figures and the share."""
     tests = {"rises": (110, 100), "within": (103, 100), "small": (9, 8), "same": (50, 50)}
     given(play, {HERE: {f"test_it.py::test_{n}": was * MIB for n, (_, was) in tests.items()}})
     source = "\n".join(
@@ -129,7 +129,7 @@ def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
 
 
 def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
-    """Where not one file of the baseline is there, pytest was run from elsewhere."""
+    """Pytest was run from elsewhere if no file of the baseline exists."""
     given(play, {HERE: {"tests/test_it.py::test_one": 8 * MIB}})
     source = "def test_one(gpu): gpu.free(gpu.alloc(8 * MIB))"
 
@@ -138,7 +138,7 @@ def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
 
 
 def test_another_gpu_or_torch_is_another_baseline(play: Play) -> None:
-    """What was measured elsewhere is not compared, which is said, and is kept by an update."""
+    """Peaks of another environment are not compared, which is said, and an update keeps them."""
     elsewhere = {"NVIDIA H100, torch 2.8": {"test_it.py::test_it": MIB}}
     given(play, elsewhere)
     source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
@@ -164,7 +164,7 @@ def test_without_a_gpu_nothing_is_compared_or_written(play: Play) -> None:
 
 
 def test_only_exact_peaks_are_compared(play: Play) -> None:
-    """A lower bound is neither compared nor written, which is said."""
+    """A lower bound is neither compared nor written, and the summary says so."""
     play.allocator.counts_allocations = False
     play.allocator.alloc(MIB)  # of a device that is in use a counter is reset
     given(play, {HERE: {"test_it.py::test_it": MIB}})

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
-    """With ``--collect-only`` nothing is measured, so nothing is said of it."""
+    """``--collect-only`` measures nothing."""
     text = play.text("def test_it(gpu): gpu.alloc(64 * MIB)", "--hfmem", "--collect-only")
 
     assert "test_it" in text

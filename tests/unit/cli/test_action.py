@@ -133,7 +133,7 @@ def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
 
 
 def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
-    """For the run that takes more, whatever the other one takes."""
+    """The job fails for the run that takes more, whatever the other run takes."""
     pull.run("a", GIB)
     pull.run("a", GIB, where="baseline")
     pull.run("tuned", 1.03 * 8 * GIB)
@@ -145,7 +145,7 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
 
 
 def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
-    """If the run and its baseline have stacks."""
+    """A line is named if the run and its baseline have stacks."""
     for where, kept in (("baseline", 1), ("runs", 2000)):
         session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", kept))
         path = pull.folder / where / "tuned.hfmem.jsonl"
@@ -185,7 +185,7 @@ def test_the_report_says_why_it_is_green_or_red(
 
 
 def test_a_second_push_edits_the_comment(pull: Pull) -> None:
-    """Its own, which it finds by the first line; it writes no second one."""
+    """The action finds its own comment by the first line, and writes no second one."""
     (pull.folder / "comment").write_text("41\n")
     pull.play()
     [call] = pull.calls

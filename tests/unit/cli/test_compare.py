@@ -59,7 +59,7 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 def test_unfinished_runs_exceed_limits(
     run: str, outcome: str, recorded: Make, hfmem: Hfmem
 ) -> None:
-    """Its figures are those of a part, so the exit code is always 1."""
+    """The figures are those of a part of the run, so the exit code is always 1."""
     base, head = recorded("eight gpus", "a.hfmem.jsonl"), recorded(run or "short", "b.hfmem.jsonl")
     if not run:
         head.write_bytes(b"".join(head.read_bytes().splitlines(keepends=True)[:-1]))
@@ -88,7 +88,7 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 
 
 def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
-    """With stacks, as text and for a pull request; without, a sentence says what is missing."""
+    """Lines are compared as text and as Markdown; without stacks a sentence says what is missing."""
     sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
     sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
     sessions["bare"].stacks = None

@@ -22,7 +22,7 @@ def model(bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_it_forecasts_a_model(model: str, hfmem: Hfmem) -> None:
-    """Like `%memfit`."""
+    """The forecast is that of `%memfit`."""
     code, said, _ = hfmem("fit", model, "--batch", 2, "--length", 16)
 
     assert code == 0
@@ -43,7 +43,7 @@ def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
 
 
 def test_a_model_is_too_large(model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem) -> None:
-    """For scripts."""
+    """Scripts see an exit code."""
     monkeypatch.setattr(api, "rooms", lambda: ([Room("cpu", "CPU", 64.0 * GIB, 1.0 * MIB)], ""))
     code, out, _ = hfmem("fit", model, "--length", 16)
     assert code == 1

@@ -77,7 +77,7 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_wrong_words_exit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It names the mistake on stderr, and the exit code is 2."""
+    """One line on stderr names the mistake, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
     shown = capsys.readouterr()
@@ -91,7 +91,7 @@ def test_wrong_words_exit(words: list[str], said: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
 @pytest.mark.parametrize("words", [["check"], ["watch", "--once"], ["export", "--to", "csv"]])
 def test_unreadable_files_exit(words: list[str], name: str, tmp_path: Path, hfmem: Hfmem) -> None:
-    """A missing file, a folder, another format, a newer version, a pipe: exit code 2."""
+    """A missing file, a folder, another format, a newer version and a pipe are one line, with exit code 2."""
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "newer").write_text('{"k":"head","format":"hfmem","version":9,"started":5.0}\n')
     os.mkfifo(tmp_path / "pipe")

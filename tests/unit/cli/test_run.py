@@ -32,7 +32,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
 
 
 def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
-    """With its own options, in a directory that exists; stderr says how to watch it."""
+    """The command gets its own options, in a directory that exists; stderr says how to watch it."""
     given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
     said = hfmem("run", "--dir", tmp_path / "run", *given)
     ((command, words, environ),) = became
@@ -66,7 +66,7 @@ def test_without_a_directory_there_is_a_new_one(
 def test_the_users_own_path_stays(
     became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After ours, which is there once; a rank with a run of its own starts it."""
+    """The user's path comes after ours, which is there once; a rank with a run of its own starts it."""
     monkeypatch.setenv(PATH, "/mine")
     monkeypatch.setenv(CLAIMED, "4711")
     main(["run", "--dir", str(tmp_path / "run"), "true"])
@@ -80,7 +80,7 @@ def test_the_users_own_path_stays(
 def test_a_command_that_cannot_be_started_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also a directory that cannot be made."""
+    """A directory that cannot be made is one line, too."""
     (tmp_path / "file").touch()
     before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]
     run = ["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]
@@ -145,7 +145,7 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
 def test_a_file_that_cannot_be_run_is_an_error(
     text: str, said: str, tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a notebook, without code, or for a kernel that is not installed."""
+    """The file is no notebook, has no code, or is for a kernel that is not installed."""
     spec = tmp_path / "kernels" / "of-r" / "kernel.json"
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}), "utf-8")
@@ -187,7 +187,7 @@ def test_a_wrong_folder_is_an_error(
 
 
 def test_nbclient_is_named(tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """nbclient, which only this command needs."""
+    """Only `hfmem run NOTEBOOK` needs nbclient."""
     monkeypatch.setitem(sys.modules, "nbclient", None)
     path = tmp_path / "it.ipynb"
     path.write_text(notebook(CODE), "utf-8")

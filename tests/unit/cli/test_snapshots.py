@@ -120,7 +120,7 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
 
 
 def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
-    """Each of two devices has its row, in their order."""
+    """Each of two devices has its row, in order."""
     said = hfmem("check", write(on_two_devices())).out
     history = said[said.index("history") : said.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
@@ -140,7 +140,7 @@ def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem: Hfmem) -> None:
-    """The others follow with their peaks."""
+    """The other devices follow with their peaks."""
     out = hfmem("explain", write(on_two_devices())).out
     assert "was allocated on cuda:1 at the peak" in out
     assert out[out.index("The other devices") :].split()[3:6] == ["cuda:0", "28.0", "MiB"]
@@ -149,7 +149,7 @@ def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem
 def test_a_snapshot_without_a_history_has_no_peak(
     write: Write, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moment of the snapshot is explained."""
+    """The moment of the snapshot is explained, and no peak."""
     path = write(run_of(16).snapshot()["segments"])
     explained = hfmem("explain", path).out
     assert "8.00 MiB was allocated on cuda:0 when it was taken" in explained
@@ -160,7 +160,7 @@ def test_a_snapshot_without_a_history_has_no_peak(
 
 
 def test_an_empty_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
-    """It is of a process that allocated nothing."""
+    """A process that allocated nothing has an empty snapshot."""
     path = write({"segments": [], "device_traces": [[]]})
     assert hfmem("check", path).code == FINE
     assert hfmem("explain", path).out.endswith("with no events\nNothing was allocated.\n")
@@ -176,7 +176,7 @@ def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> None:
-    """For each command with `--json`, with a history and without."""
+    """Each command with `--json` has it, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
         assert checked("check", "check", path, "--json")["damage"] == []
@@ -202,7 +202,7 @@ def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> None:
-    """By their folders, also in the notes on each."""
+    """Their folders distinguish them, also in the notes on each."""
     for folder in ("base", "head"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
@@ -225,7 +225,7 @@ def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem
     [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
 )
 def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hfmem: Hfmem) -> None:
-    """With older memory, the peak may have been earlier."""
+    """The peak may have been before the history begins."""
     paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
@@ -233,7 +233,7 @@ def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hf
 
 
 def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
-    """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
+    """They are compared by requested bytes and by line, since a snapshot has neither texts nor classes."""
     lines = ((9, 8, "main"), (21, 10, "Run.step"), (22, 4, "Run.step"))
     sites = [site(f"project/train.py:{at}", size, name) for at, size, name in lines]
     session = with_stacks("base", *sites)
@@ -294,7 +294,7 @@ class Runs:
 def test_an_unreadable_snapshot_is_refused(
     command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
-    """By every command, in one sentence."""
+    """Every command refuses it in one sentence."""
     path = tmp_path / "a.pickle"
     path.write_bytes(dumped)
     code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))

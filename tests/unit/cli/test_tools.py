@@ -34,7 +34,7 @@ def test_they_are_found_by_the_servers_entry_point() -> None:
 
 
 def test_a_recording_is_explained_to_an_agent(recorded: Make) -> None:
-    """As data; and compared with another."""
+    """The tools return data, also of a comparison."""
     run = str(recorded("leak"))
     explained = json.loads(tools.hfmem_explain(run))
     assert "grows by 48.3 MiB a step" in explained["findings"][1]["title"]
@@ -50,7 +50,7 @@ def test_a_missing_file_is_one_sentence(run: str) -> None:
 
 
 def test_an_agent_may_request_a_forecast() -> None:
-    """An impossible one is a sentence."""
+    """An impossible forecast is a sentence."""
     assert "hfmem: " in tools.hfmem_fit("no such model", batch=2, length=16)
 
 
@@ -75,7 +75,7 @@ def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each subcommand of `hfmem`, and each of its options."""
+    """The skill names only subcommands of `hfmem` and options that exist."""
     named = re.findall(r"`hfmem ([^`]+)`", TEXT)
     assert named
     for words in named:
@@ -107,7 +107,7 @@ def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_every_recording_has_documented_data(name: str, recorded: Make, checked: Checked) -> None:
-    """Also by `check` and `watch`, whatever was watched."""
+    """`explain`, `check` and `watch` have the documented form, whatever was watched."""
     run = recorded(name)
     found = checked("explanation", "explain", run, "--json")
     assert found["devices"][0]["peak"] > 0
@@ -116,7 +116,7 @@ def test_every_recording_has_documented_data(name: str, recorded: Make, checked:
 
 
 def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
-    """With its ranks, the worst of which is in the sentence."""
+    """Its data have the ranks, and the sentence names the worst."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"
     found = checked("explanation", "explain", *words)
@@ -127,7 +127,7 @@ def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Chec
 
 
 def test_two_runs_are_compared_in_the_documented_form(recorded: Make, checked: Checked) -> None:
-    """With the verdict on the limit, if there is one."""
+    """The verdict on the limit is in the data if there is a limit."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("leak", "b.hfmem.jsonl")
     words = "compare", a, b, "--json"
     assert checked("comparison", *words)["judged"] == []

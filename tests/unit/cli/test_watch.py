@@ -119,7 +119,7 @@ def test_a_broken_off_run_exits_with_1(growing: Growing, monkeypatch: pytest.Mon
 
 
 def test_ctrl_c_ends_it(growing: Growing) -> None:
-    """Without a traceback, and with exit code 0, since this is the way to leave."""
+    """There is no traceback, and the exit code is 0, since this is the way to leave."""
     growing.pause(0)
     code, _, err = growing.watch(Mock(side_effect=KeyboardInterrupt))
     assert (code, err) == (FINE, "")
@@ -164,7 +164,7 @@ class Terminal(io.StringIO):
 def test_screens_are_redrawn(
     no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each second from the top left; nothing else changes, and NO_COLOR is obeyed."""
+    """The screen is redrawn each second from the top left, and NO_COLOR is obeyed."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("NO_COLOR", no_color)
@@ -179,13 +179,13 @@ def test_screens_are_redrawn(
 
 
 def test_a_recording_that_has_ended_is_shown_once(recorded: Make, hfmem: Hfmem) -> None:
-    """Also a compressed one."""
+    """A compressed recording that has ended is one line."""
     code, out, _ = hfmem("watch", recorded("short", "run.hfmem.jsonl.gz"))
     assert (code, out.count("\n")) == (FINE, 1)
 
 
 def test_another_file_is_refused_at_once(tmp_path: Path, hfmem: Hfmem) -> None:
-    """One with other lines."""
+    """A file with other lines is not a recording."""
     path = tmp_path / "notes.txt"
     path.write_text("hello\n")
 

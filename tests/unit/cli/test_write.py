@@ -35,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_export_is_written_here_and_named(
     words: list[str], written: tuple[str, str], recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
-    """Without -o it has the recording's name; the path is printed."""
+    """The file has the recording's name unless -o is given, and its path is printed."""
     name, begins = written
 
     assert hfmem("export", recorded("steps"), *words) == (FINE, f"{name}\n", "")

@@ -66,7 +66,7 @@ def names(history: CellHistory) -> list[str]:
     "name", ["training", "two gpus", "cpu", "short", "failed", "idle gpu", "leak"]
 )
 def test_any_session_is_a_row(name: str) -> None:
-    """Its outcome, its devices that moved with the card's own figures, and its findings."""
+    """A row has the outcome, the devices that moved with the card's figures, and the findings."""
     session = scripted_run(name)
     span = session.spans[0]
 
@@ -112,7 +112,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
 def test_a_watch_has_a_name(
     kind: Any, label: str, cell: Cell | None, name: str, identity: str
 ) -> None:
-    """By its label, else by its first line; runs of a label, or else of a cell, have one identity."""
+    """The name is the label or the first line; runs of a label, else of a cell, have one identity."""
     session = scripted_run("short")
     span = replace(session.spans[0], kind=kind, label=label)
 
@@ -157,7 +157,7 @@ def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
     ],
 )  # fmt: skip
 def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None) -> None:
-    """From run to run, without the first and without those that were broken off."""
+    """The drift is from run to run, without the first run and without interrupted ones."""
     moved = drift(runs, "cuda:0")
 
     assert (moved and (moved.peak / MIB, moved.left_behind / MIB)) == found
@@ -186,7 +186,7 @@ def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: 
 
 
 def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
-    """What the runs left is read at their edges, and is told."""
+    """The drift of what runs left is shown, since it is read at their edges."""
     kept = History()
     for peak in (379.3, 356.0, 379.4):
         kept.add(run("same", peak, 12, certainty="sampled"))
@@ -251,7 +251,7 @@ def test_a_long_label_does_not_widen_the_table() -> None:
 
 
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
-    """With its number among the runs of its cell."""
+    """The row has the run's number among the runs of its cell."""
     kept = History()
     for peak in (100, 120):
         kept.add(run("a", peak))
@@ -261,7 +261,7 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
 
 
 def test_devices_that_moved_have_a_row_each() -> None:
-    """Of eight only those."""
+    """Other devices have no row."""
     session = scripted_run("two gpus")
     kept = History()
     kept.add(record_of(session, session.spans[0]))
@@ -289,7 +289,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
 
 def test_a_history_of_nothing_says_so() -> None:
-    """And has an empty table with its columns."""
+    """Its table is empty, with its columns."""
     history = table(History())
 
     assert "No watched cell" in history_bundle(history)["text/plain"]

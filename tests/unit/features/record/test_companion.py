@@ -146,7 +146,7 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_is_refused(
     name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything begins, and what is there stays as it is."""
+    """The path is refused before anything begins, and existing files stay."""
     taken = tmp_path / "taken.hfmem.jsonl"
     taken.write_text("mine")
     (tmp_path / "locked").mkdir()
@@ -237,7 +237,7 @@ def test_a_disk_that_fails_now_and_then_has_it_all(tmp_path: Path) -> None:
 
 
 def test_a_hanging_disk_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the file opened on the user's thread. A sentence says that the recording is not complete."""
+    """The file is not opened on the user's thread, and a note says that the recording is not complete."""
     monkeypatch.setattr(companion, "PATIENCE", 0.05)
     disk, opened_by = Disk(), list[int]()
     disk.may_go_on.clear()
@@ -261,7 +261,7 @@ def test_a_hanging_disk_is_not_awaited(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk does not keep up, the oldest are left out and counted."""
+    """The oldest samples are left out and counted where the disk does not keep up."""
     monkeypatch.setattr(companion, "MOST_WAITING", 6)
     watched = Watched(tmp_path / "run.hfmem.jsonl")
     for size in range(10):
@@ -291,7 +291,7 @@ def test_the_users_code_may_move(
 
 
 def test_a_missing_working_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the user's code runs; a path from the root is as good as ever."""
+    """The error comes before the user's code runs; an absolute path still works."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -471,7 +471,7 @@ def test_one_rank_of_a_host_says_the_reason(
 
 
 def test_a_directory_that_is_gone_costs_the_recording_alone(tmp_path: Path) -> None:
-    """It is not made anew in the middle of a run: half a recording would be without its head."""
+    """The directory is not made anew: half a recording would be without its head."""
     watched = member(tmp_path)
     watched.hold(1)
     shutil.rmtree(tmp_path / "run")

@@ -48,7 +48,7 @@ def _sources() -> Iterator[None]:
 
 
 def test_the_line_is_the_users_innermost() -> None:
-    """Not a line of a library below it; it has its text, and a cell its number."""
+    """No line of a library below it is named; the line has its text, and its cell a number."""
     found = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
     assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
 

@@ -113,7 +113,7 @@ def test_without_a_history_of_the_gpu_the_cpu_is_followed(monkeypatch: pytest.Mo
 
 
 def test_after_an_error_the_stacks_are_ready_for_its_card(cuda: FakeTorch) -> None:
-    """Before anything is reported."""
+    """The stacks are there before anything is reported."""
     watched = Watched()
     cuda.alloc(1, 1000)
     watched.end(MemoryError())

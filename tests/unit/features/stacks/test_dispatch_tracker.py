@@ -243,7 +243,7 @@ def test_the_oldest_events_are_dropped() -> None:
 
 
 def test_its_cost_is_measured() -> None:
-    """It includes the share of each operator."""
+    """The cost includes the share of each operator."""
     with Following() as following:
         for _ in range(200):
             torch.ones(1)
@@ -251,7 +251,7 @@ def test_its_cost_is_measured() -> None:
 
 
 def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And torch is not imported."""
+    """Torch is not imported."""
     monkeypatch.delitem(sys.modules, "torch")
     tracker = OperatorTracker()
     assert not tracker.begin()
@@ -411,7 +411,7 @@ def test_a_fault_of_ours_ends_the_recording_and_is_reported_once(
 
 @pytest.mark.parametrize("count", [0, 3, 4, 5, 8, 11])
 def test_the_newest_are_kept_oldest_first(count: int) -> None:
-    """However often the ring was filled."""
+    """The order is right however often the ring was filled."""
     ring = EventRing(4)
     for number in range(count):
         ring.add(0, number, 10 * number, float(number))

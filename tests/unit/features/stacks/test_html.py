@@ -84,7 +84,7 @@ def test_rounding_is_a_row_of_its_own() -> None:
 
 
 def test_rows_beyond_the_longest_table_are_one_row() -> None:
-    """With their sum, so that nothing is left out."""
+    """The row has their sum, so that nothing is left out."""
     told = text(peak(MOST_ROWS + 3))
     assert "everything else (3)" in told
     assert f"cell [1] line {MOST_ROWS}" not in told
@@ -92,7 +92,7 @@ def test_rows_beyond_the_longest_table_are_one_row() -> None:
 
 
 def test_several_devices_follow_each_other() -> None:
-    """Each with its own sentence."""
+    """Each device has its own sentence."""
     told = text(peak(), replace(peak(), device="cuda:1"))
     assert told.index("peak on cuda:0") < told.index("peak on cuda:1")
     assert "cuda:1: Matches" in told
