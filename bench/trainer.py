@@ -152,7 +152,7 @@ class Turns(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         """Have our hooks on a model do nothing where a step is not watched."""
         for hook in (*model._forward_pre_hooks.values(), *model._forward_hooks.values()):  # noqa: SLF001
             if isinstance(hook, OurHook):
-                hook._rests = lambda: self.way < WITHIN  # noqa: SLF001
+                hook._unless = lambda: self.way < WITHIN  # noqa: SLF001
 
 
 class Forced(Grouping):

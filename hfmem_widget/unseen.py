@@ -22,7 +22,7 @@ UNTRIED = (3, 14)
 """The first Python whose instructions are not changed: wrong ones would crash the process."""
 
 OVER = True
-"""An expression statement in the ``finally`` at the end of a wrapper, below its one call of the wrapped."""
+"""An expression statement in the ``finally`` at the end of a wrapper, below its calls of the wrapped."""
 
 
 def unseen(wrapper: Wrapper) -> Wrapper:

@@ -71,7 +71,6 @@ class _ActiveRuns(Part):
 
 
 def _passed_on(event: str, *, is_of_step: bool = True) -> Callable[..., None]:
-
     @entry(unless_on=threads_in_group if is_of_step else NO_THREADS)
     def on_event(callback: MemoryCallback, *_: Any, **__: Any) -> None:
         if callback._run is not None:  # noqa: SLF001  (a method of its own)
@@ -178,8 +177,7 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         with process_state(_ActiveRuns).beginning:
             if _trains_elsewhere(monitor, session):
                 return
-            accumulates = args.gradient_accumulation_steps > 1
-            self._run = TrainingRun(monitor, session, accumulates=accumulates)
+            self._run = TrainingRun(monitor, session, batches=args.gradient_accumulation_steps)
             yield_steps(self._run)
             if trainer is not None:
                 process_state(_ActiveRuns).runs[trainer] = self._run
@@ -297,17 +295,15 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     on_pre_optimizer_step = _passed_on("optimizer_begins")
     on_optimizer_step = _passed_on("optimizer_ended")
 
-    @entry(otherwise=lambda _callback, _args, _state, control, **_: control, defers=False)
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    @entry(defers=False)
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Close the step's span; save and end the training if a watch's budget says so."""
         if self._run is not None:
             self._run.step_ended()
             if self._budgets:
                 is_last = 0 < state.max_steps <= state.global_step
-                alone = args.world_size == 1
-                if should_end(state.global_step, alone=alone, is_last=is_last):
+                if should_end(state.global_step, alone=args.world_size == 1, is_last=is_last):
                     control.should_save = control.should_training_stop = True
-        return control
 
     @entry()
     def on_log(

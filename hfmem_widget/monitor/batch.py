@@ -92,15 +92,20 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
 
     No tensor is read that is not on the host. These are ``samples``; where it is made of sequences also
     ``longest`` (tokens of the longest) and ``tokens`` (all, padding included); where an attention mask is on
-    the host also ``content_tokens`` (without padding). Empty if nothing is recognised, or cannot be read.
+    the host also ``content_tokens`` (without padding). Empty if nothing is recognised, or cannot be read, and
+    under `torch.vmap` and the like, where a shape is that of one sample.
     """
     try:
+        if sys.modules["torch"]._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001  (no public way)
+            return {}
         # What `unnoticed` has, and below `_sizes`, is written out: every step comes here, with cold caches.
         with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
             named = _named(args, kwargs) if args else kwargs
             for name in SEQUENCES:
                 shape = getattr(named.get(name), "shape", ())
-                if isinstance(shape, tuple) and len(shape) >= 2 and {*map(type, shape)} == {int}:
+                if not isinstance(shape, tuple) or len(shape) < 2:
+                    continue
+                if type(shape[0]) is type(shape[1]) is int:
                     samples, longest = float(shape[0]), float(shape[1])
                     counts = {"samples": samples, "longest": longest, "tokens": samples * longest}
                     mask = named.get("attention_mask")
@@ -129,17 +134,15 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
 def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
     """Return the sum of a mask of this shape if it is a plain tensor on the host, and not too large.
 
-    Under `torch.vmap` and the like what looks plain is not. Summing one that lies on a GPU would wait for
-    everything queued there.
+    Summing one that lies on a GPU would wait for everything queued there.
     """
     torch: Any = sys.modules.get("torch")
     if (
         torch is None
         or type(mask) is not torch.Tensor
-        or mask.device.type != "cpu"
+        or not mask.is_cpu
         or mask.shape != shape
         or mask.numel() > MOST_SUMMED
-        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (no public way)
     ):
         return None
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.

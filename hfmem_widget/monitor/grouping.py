@@ -129,14 +129,13 @@ class Grouping:
             self._charge(UNSEEN_GUARDS * seconds_of_an_event())
         self._is_paid = self.is_group and shares and wait <= MOST_GROUP
 
-    def is_over(self, now: float, first: int, last: int) -> bool:
-        """Return whether the group from a `first` step is to end after the `last` so far.
+    @staticmethod
+    def may_end(first: int, last: int) -> bool:
+        """Return whether a group from a `first` step that has lasted may end after the `last` so far.
 
         Ranks compare steps by their numbers. Each ends its groups by its own clock, so they end at round
         numbers, by which they are at most twice as long.
         """
-        if now < self.until:
-            return False
         return last % (1 << (last - first + 1).bit_length() - 1) == 0
 
     def ended(self, steps: int, now: float, unseen: float = 0.0) -> None:

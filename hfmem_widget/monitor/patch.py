@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NamedTuple, Self
@@ -24,8 +24,6 @@ from hfmem_widget.unseen import OVER, unseen
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the object whose method is called, or all arguments; a context with a method `returned` gets the
 result."""
-
-_NOTHING = nullcontext()
 
 _MOST_WRAPPERS = 50
 """The most nested wrappers that are searched."""
@@ -104,15 +102,14 @@ def surround(
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
         try:
-            is_let_alone = unless_on.get(threading.get_ident()) or unless() or is_compiling()
-            context: AbstractContextManager[_Around | None] = _NOTHING
-            if not is_let_alone:
-                context = _Around(patch, args, kwargs if whole_call else None)
-            with context as followed:
+            if unless_on.get(threading.get_ident()) or unless() or is_compiling():
                 result = function(*args, **kwargs)
-                if followed is not None:
-                    followed.result = result
-                return result
+            else:
+                with _Around(patch, args, kwargs if whole_call else None) as followed:
+                    result = function(*args, **kwargs)
+                    if followed is not None:
+                        followed.result = result
+            return result
         finally:
             OVER  # noqa: B018
 

@@ -60,9 +60,11 @@ class _Columns:
 
     def used(self, values: Row) -> float:
         """Return the bytes in use; 0 where they are not known."""
-        # Another thread may have added series meanwhile: what is beyond the row is not known.
-        known = (values[at] for at in self.in_use if at < len(values))
-        return next((value for value in known if not math.isnan(value)), 0.0)
+        for at in self.in_use:
+            # Another thread may have added series meanwhile: what is beyond the row is not known.
+            if at < len(values) and not math.isnan(values[at]):
+                return values[at]
+        return 0.0
 
 
 class Unexplained:
@@ -222,8 +224,9 @@ class Watched:
         """Add the `values_of` what was read at some second of the session."""
         self.unexplained.begin(values)
         sample = Sample(time, self.unexplained.fill(values))
-        last, timeline = self.session.last_sample.time, self.session.timeline
-        if timeline.samples and time - last > GAP * self.session.polling.current_interval:
+        session = self.recorder.session
+        last, timeline = session.last_sample.time, session.timeline
+        if timeline.samples and time - last > GAP * session.polling.current_interval:
             timeline.add_gap(last, time)
         return self.recorder.append(sample)
 

@@ -25,6 +25,7 @@ from hfmem_widget.session import (
     outermost,
 )
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.session.stacks import Row
 from hfmem_widget.text import (
     format_bytes,
@@ -158,7 +159,8 @@ def _order(session: Session, span: Span) -> tuple[bool, float]:
 
 
 def _device(session: Session, span: Span, facts: Facts) -> ExplainedDevice:
-    parts = anatomies.peak_of(session, span, facts.device).parts
+    is_of_ranks = facts.device.key == OVERVIEW  # the parts are in the recording of each
+    parts = () if is_of_ranks else anatomies.peak_of(session, span, facts.device).parts
     return ExplainedDevice(
         facts.device.key,
         facts.device.name,

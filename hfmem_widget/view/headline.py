@@ -111,7 +111,12 @@ def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
     share = changes[named[0]] / left
     if not is_net and len(named) == 1 and share >= EXPLAINED:
         return "mostly " * (share < ALL) + labels[named[0]], False
-    return ", ".join(f"{labels[name]} {size}" for name, size in sizes.items()), is_net
+    texts = [f"{labels[name]} {size}" for name, size in sizes.items()]
+    rest = left - sum(changes[name] for name in sizes)
+    if abs(rest) >= least:  # so that the sizes add up
+        size = format_bytes(rest, signed=True) if is_net else in_unit_of(rest, left)
+        texts.append(f"others {size}")
+    return ", ".join(texts), is_net
 
 
 def _of_ranks(ranks: Ranks) -> kit.Fragment:

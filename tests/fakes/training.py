@@ -38,9 +38,8 @@ class Training:
         options = WatchOptions(interval=60.0, phases=self.phases, steps=self.steps)
         self.session: Session = monitor.begin(options)
         monitor.open_span(self.session, "cell")
-        self.run = TrainingRun(
-            monitor, self.session, accumulates=self.accumulates, clock=self.clock
-        )
+        batches = 8 if self.accumulates else 1
+        self.run = TrainingRun(monitor, self.session, batches=batches, clock=self.clock)
         self.run.train_begins("train", {})
         self.number = 0
         self.allocated = PAGE

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import pytest
@@ -476,41 +475,3 @@ def test_a_watch_without_a_training_has_no_model_that_is_gone() -> None:
         pass
     with pytest.raises(OptionError, match="no training was watched"):
         hfmem_widget.fit(session)
-
-
-def of_liger(forward: Any) -> Any:
-    forward.__module__ = "liger_kernel.transformers.model.llama"
-    return forward
-
-
-LIGER: dict[str, Callable[[Any], None]] = {
-    "of the model": lambda model: setattr(
-        model,
-        "forward",
-        MethodType(of_liger(lambda one, **given: type(one).forward(one, **given)), model),
-    ),
-    "of a part": lambda model: setattr(
-        model.model.norm,
-        "forward",
-        MethodType(of_liger(lambda one, states: type(one).forward(one, states)), model.model.norm),
-    ),
-}
-
-
-@pytest.mark.parametrize("patch", LIGER.values(), ids=LIGER)
-def test_a_model_with_ligers_kernels_is_refused(
-    tmp_path: Path, patch: Callable[[Any], None]
-) -> None:
-    """Its loss makes no logits, so that a dry run of the model's own code would claim too much."""
-    model = llama()
-    patch(model)
-    trainer = make_trainer(
-        tmp_path, model=model, data=rows(), bf16=True, remove_unused_columns=False
-    )
-    session = session_of(trainer)
-
-    refused = "LlamaForCausalLM runs Liger's kernels, whose memory no dry run shows"
-    assert session.recipe == {"refused": refused}
-    for subject in (session, model):
-        with pytest.raises(OptionError, match=refused):
-            hfmem_widget.fit(subject)

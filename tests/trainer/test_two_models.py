@@ -149,3 +149,24 @@ def test_what_another_model_holds_is_no_room(recipe: Any, tmp_path: Path) -> Non
 
     assert of_this < sum(held.values())
     assert fit.verdicts[0].room.free == pytest.approx(0.9 * available + of_this, abs=1)
+
+
+class DistillingPlainly(InOrder):
+    """A Trainer whose loss asks a module that is none of transformers'."""
+
+    asked: Any = None
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        """Return the model's loss, and what the module says."""
+        with torch.no_grad():
+            wanted = self.asked.eval()(inputs["input_ids"])
+        return model(**inputs).loss + wanted.mean()
+
+
+def test_a_teacher_may_be_any_module(tmp_path: Path) -> None:
+    """One of torch's own has a name, too."""
+    trainer = make_trainer(tmp_path, kind=DistillingPlainly)
+    trainer.asked = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16))
+    session = session_of(trainer)
+
+    assert SAID.replace("LlamaForCausalLM", "Sequential") in repr(hfmem_widget.fit(session))

@@ -19,6 +19,7 @@ from hfmem_widget.drivers.training.loop import (
 from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
+from hfmem_widget.monitor.batch import see_batch
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.process import Installed, process_state
@@ -134,6 +135,8 @@ class Passes:
         module, monitor = followed.module(), self._monitor
         if module is None or monitor.current is not self._session:
             return
+        # It runs, such as a teacher beside a training.
+        see_batch(module, (), {}, {}, is_training=False)
         monitor.end_group(self._session)
         if process_state(ReportedElsewhere).by or monitor.is_within(
             self._session, REPORTED_ELSEWHERE

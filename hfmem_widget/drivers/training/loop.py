@@ -7,6 +7,7 @@ span (see `Grouping`), only the steps of optimizers are counted.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -62,8 +63,9 @@ class Loop:
         # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
+        self._missed, self._missed_many = 0, False  # passes that were taken for others'
         self._stepped, self._expected = 0, 1
-        self._optimizer_steps, self._optimizers_per_step = 0, 1
+        self._optimizer_steps = self._optimizers_per_step = 0
         # About what runs now.
         self._is_armed = self._may_guess = self._has_pruned = False
         self._forwards = self._backwards = 0
@@ -111,8 +113,10 @@ class Loop:
         if self._forwards > 1 or self._backwards or not wants_gradients():
             return False
         if self._drop_supposed_step() or not self._begins(is_guess=not self._is_armed):
+            self._missed += 1
             return False
         self._passes += 1
+        self._missed = 0
         if self._has_phases:  # of a group only the first batch would be seen
             self._run.count(counts)
         if self._has_phases and self._passes == 1:
@@ -127,8 +131,11 @@ class Loop:
         """Begin a backward pass."""
         self._backwards += 1
         if self._backwards == 1 and self._begins():
-            self._usual_passes = max(self._usual_passes, self._passes)
-            self._is_guess = False
+            # More than usual are an evaluation's, unless the step before had them too, as in episodes.
+            is_many = self._missed > (0 if self._usual_passes else MOST_PASSES)
+            missed = sys.maxsize if is_many and self._missed_many else self._missed * (not is_many)
+            self._usual_passes = max(self._usual_passes, self._passes, missed)
+            self._is_guess, self._missed, self._missed_many = False, 0, is_many
             if self._has_phases:
                 self._run.backward_begins()
 
@@ -208,8 +215,9 @@ class Loop:
 
     def group_is_over(self) -> bool:
         """Return whether the current group of steps has lasted long enough."""
-        last = self._number + step_counter.steps()
-        return self._run.grouping.is_over(self._clock(), self._first, last)
+        if self._clock() < self._run.grouping.until:
+            return False
+        return self._run.grouping.may_end(self._first, self._number + step_counter.steps())
 
     def _end_group(self) -> None:
         self._number += step_counter.end()
@@ -221,8 +229,10 @@ class Loop:
     def _drop_supposed_step(self) -> bool:
         """Drop a supposed step that goes on without a backward pass, as an evaluation does."""
         most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
+        most = max(most, MOST_PASSES * bool(self._batches))
         if not self._within or self._stepped or self._passes < most:
             return False
+        self._missed = self._passes
         self._within = self._is_armed = self._may_guess = False
         self._close(NO_STEP)
         return True
@@ -233,15 +243,20 @@ class Loop:
             self._step_ends()  # it had fewer optimizers than the one before
         if self._within:
             return True
-        if not (self._is_armed or self._may_guess):
+        # The forward passes before a known optimizer's backward pass may have been taken for others.
+        is_of_known = self._backwards and self._optimizer() is not None
+        if not (self._is_armed or self._may_guess or is_of_known):
             return False
         if self._monitor.is_within(self.session, REPORTED_ELSEWHERE):
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
+        self._optimizers_per_step += self._optimizer_steps  # when the step before had ended
+        self._optimizer_steps = 0
         if self._run.grouping.is_group:
-            step_counter.begin(self, self._optimizers_per_step)
-        self._expected, self._stepped, self._batches = max(1, self._stepped), 0, 0
+            step_counter.begin(self, max(1, self._optimizers_per_step))
+        self._expected, self._stepped = max(1, self._stepped), 0
+        self._batches = self._batches_before = 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
 
@@ -251,15 +266,17 @@ class Loop:
         self._optimizers_per_step, self._optimizer_steps = max(1, self._optimizer_steps), 0
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
-        if not self._passes_of_step:
+        uncalled = [key for key, model in self._models.items() if not model.was_called]
+        if len(uncalled) == len(self._models):
             self._find_called_modules()
-        elif not self._has_pruned:
+        elif self._passes_of_step and not self._has_pruned:
             self._has_pruned = True
-            uncalled = [key for key, model in self._models.items() if not model.was_called]
             take_off(self._models, uncalled)
 
     def _close(self, outcome: str = "done") -> None:
         self._is_open = False
+        # A closure is called again with the same batch.
+        self._run.batches = 1 if self._made_in_closure else self._batches + bool(self._passes)
         # A step that has failed is not in the number yet.
         last = max(self._number, self._first)
         self._run.step_ended(outcome, {"first": float(self._first), "step": float(last)})

@@ -116,7 +116,8 @@ class _Hook:
         # A hook must not become part of what torch.compile or torch.jit traces.
         torch = sys.modules["torch"]
         self._compiled: Callable[[], bool] = torch.compiler.is_compiling
-        self._traced: Callable[[], bool] = torch._C._is_tracing  # noqa: SLF001  (its own takes three calls)
+        # What every call of a module asks, so it is in the caches.
+        self._traced: Callable[[], object] = torch._C._get_tracing_state  # noqa: SLF001  (as it does)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         # It takes a hook's three arguments, returns None, and exists where this package is not installed.
@@ -133,36 +134,36 @@ class _Before(_Hook):
         # torch passes no `kwargs` while another thread registers or removes the hook.
         if kwargs is None or self._compiled() or self._unless() or self._traced():
             return
-        if not self.unguarded_on.get(threading.get_ident()):
-            self._report_guarded(module, args, kwargs)
-            return
-        # Deferring signals takes longer than everything else in a short step.
         try:
-            self._report_batch(module, args, kwargs)
+            counts = shape_of(args, kwargs)
+            size = counts.get("tokens") or counts.get("samples", 0.0)
+            # Deferring signals takes longer than everything else in a short step.
+            if size <= self.largest and self.unguarded_on.get(threading.get_ident()):
+                self._report(counts)
+                return
         except Exception as error:
             if is_for_user(error):
                 raise
+            return
+        self._report_guarded(counts, size, (module, args, kwargs))
 
-    def _report_batch(self, module: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        counts = shape_of(args, kwargs)
-        size = counts.get("tokens") or counts.get("samples", 0.0)
+    @entry()
+    def _report_guarded(
+        self, counts: Mapping[str, float], size: float, call: tuple[object, Any, Any]
+    ) -> None:
         if size > self.largest and sys.modules["torch"].is_grad_enabled():
             self.largest = size
-            see_batch(module, args, kwargs, counts, is_training=True)
+            see_batch(*call, counts, is_training=True)
         self._report(counts)
-
-    _report_guarded = entry()(_report_batch)
 
 
 class _After(_Hook):
     failures = False
 
     def __call__(self, _module: object, _args: object, result: object) -> None:
-        if (self.failures and result is not None) or self._compiled():
-            return
-        if self._unless() or self._traced():
-            return
-        self._report_guarded(result)
+        is_let_alone = self.failures and result is not None
+        if not (is_let_alone or self._compiled() or self._unless() or self._traced()):
+            self._report_guarded(result)
 
     @entry()
     def _report_guarded(self, result: object) -> None:

@@ -61,8 +61,9 @@ class TrainingRun:
 
     An event on the wrong thread, or one that comes twice, does nothing. If the run `accumulates`, a step has
     several batches, each of which is a *substep*. `grouping` says which steps share one span, without
-    substeps and without phases. If it `needs_events`, torch's events tell where steps end; otherwise those
-    within a group are not followed. The `clock` returns seconds.
+    substeps and without phases. `batches` is how many a step has. If it `needs_events`,
+    torch's events tell where steps end; otherwise those within a group are not followed. The `clock` returns
+    seconds.
     """
 
     needs_events = True
@@ -72,11 +73,12 @@ class TrainingRun:
         monitor: Monitor,
         session: Session,
         *,
-        accumulates: bool = False,
+        batches: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.session = session
-        self.accumulates = accumulates
+        self.batches = batches
+        self.accumulates = batches > 1
         self._clock = clock
         self.grouping = monitor.grouping(session)
         self._beside_edges = monitor.attribution.seconds_beside_edges
@@ -255,11 +257,11 @@ class TrainingRun:
     def step_ended(self, outcome: str = "done", counts: Mapping[str, float] = NO_COUNTS) -> None:
         """End the step; a caller that counts the steps of a group gives their numbers in `counts`."""
         # With the cold caches that a step leaves behind each function takes 4 µs, and a guard far more.
-        ended, is_counted_here = self._ended, outcome == "done" and not counts
-        if ended is not None and is_counted_here and threading.get_ident() == self._thread:
+        ended, is_here = self._ended, threading.get_ident() == self._thread
+        if ended is not None and is_here and outcome == "done" and not counts:
             self._ended, self._in_step = ended + 1, False
-            first = int(self._counts["first"])
-            is_over = self.grouping.is_over(self._clock(), first, ended + 1)
+            has_lasted = self._clock() >= self.grouping.until
+            is_over = has_lasted and self.grouping.may_end(int(self._counts["first"]), ended + 1)
             if not is_over and self._open.get("step") in self._open_ids:
                 return
         if "step" in self._open:
@@ -403,6 +405,10 @@ class TrainingRun:
         if self._ended is not None:
             has_failed = self._in_step and outcome != "done"  # the one after
             counts["step"] = max(counts["first"], float(self._ended + has_failed))
+        # Several passes of one batch, such as those of a gradient penalty, may have had the same rows.
+        passes = sum("samples" in shape for shape in self._shapes)
+        if passes > self.batches * size_of(counts):
+            counts.pop("samples", None)
         return counts
 
     def _turn(self, kind: SpanKind) -> None:

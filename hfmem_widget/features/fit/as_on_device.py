@@ -11,6 +11,7 @@ row for each of its experts.
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from functools import partial
 from types import FunctionType
@@ -21,10 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hfmem_widget.features.fit.allocator import round_up
+from hfmem_widget.features.fit.liger import adds_in_place
 from hfmem_widget.features.fit.live_bytes import device_in, values_of
 from hfmem_widget.features.fit.workspaces import prefers_cudnn
 
-_ASKING: Final = {"__format__", "any", "as_tensor", "numpy", "tensor"}
+_ASKING: Final = {"__format__", "any", "as_tensor", "equal", "numpy", "tensor"}
 _HALF: Final = {torch.bfloat16, torch.float16}
 
 _LOWER: Final = {
@@ -113,6 +115,8 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
         if name in _GROUPED:
             self.routes = True
             return _grouped_product(self._device, *args, **kwargs)
+        if name == "mm" and self._device == "cuda" and adds_in_place(sys._getframe(1), args[0]):  # noqa: SLF001  (the caller)
+            return args[0].new_empty((), dtype=torch.float32).expand(len(args[0]), args[1].shape[1])
         if name == "ctc_loss":
             return _ctc_loss(*args, **kwargs)
         if self._device == "cuda" and name == "dropout":
@@ -134,7 +138,8 @@ class AsOnDevice(TorchFunctionMode):  # type: ignore[misc]  # torch is not follo
     def _to_half(self, value: Any) -> Any:
         if not _is_float(value) or value.dtype == self._autocast:
             return value
-        if not (self._keeps_casts and value.is_leaf and value.requires_grad):
+        is_kept = value.is_leaf and value.requires_grad and not value._is_view()  # noqa: SLF001  (nowhere public)
+        if not (self._keeps_casts and is_kept):
             return value.to(self._autocast)
         if id(value) not in self.casts:
             self.casts[id(value)] = value.to(self._autocast)
@@ -164,6 +169,9 @@ def _value_of_tensor(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if name in {"tensor", "as_tensor"}:
         is_tensor = bool(args) and isinstance(args[0], torch.Tensor)
         return func(*args, **kwargs) if is_tensor else _from_numbers(func, args, kwargs)
+    if name == "equal":
+        both = [values_of(one) for one in args]
+        return None not in both and func(*(one.host for one in both if one is not None))
     values = values_of(args[0])
     if name != "any":
         return func(*args) if values is None else getattr(values.host, name)(*args[1:])

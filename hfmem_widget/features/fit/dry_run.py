@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from hfmem_widget.features.fit.allocator import Event, ReplayPeak, round_up
 from hfmem_widget.features.fit.as_on_device import AsOnDevice
 from hfmem_widget.features.fit.backward import checkpoint_layers, run_backward
+from hfmem_widget.features.fit.liger import kernels_on_meta
 from hfmem_widget.features.fit.live_bytes import LiveBytes, meta_copy, storage_id
 from hfmem_widget.monitor.patch import original_of
 from hfmem_widget.sources.storages import tensors_in
@@ -283,7 +284,8 @@ def undisturbed() -> Iterator[None]:
         torch.autocast = _AutocastButOnMeta
         try:
             # Only the host's: reading a GPU's state would initialise CUDA.
-            with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            rng = torch.random.fork_rng(devices=[])
+            with rng, kernels_on_meta(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 yield
         finally:

@@ -87,6 +87,7 @@ def _facts(forecast: Forecast) -> list[str]:
         plain(adapters) if setting.lora else "",
         plain(setting.optimizer),
         "gradient checkpointing" if setting.checkpointing else "",
+        "Liger's kernels" if setting.liger else "",
         plain(f"KV cache in {setting.kv}") if setting.kv else "",
         plain(setting.shards.replace(":", " over ") + " ranks") if setting.shards else "",
     )

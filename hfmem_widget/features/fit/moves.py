@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from hfmem_widget.features.fit.beside import (
 )
 from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
 from hfmem_widget.features.fit.inputs import positions_of
+from hfmem_widget.features.fit.liger import can_have_liger
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
@@ -90,6 +92,11 @@ class DryRuns:
     def __init__(self, training: Training, until: float) -> None:
         self._training, self._until = training, until
         self._known = {training.setting: training.forecast}
+
+    @property
+    def left(self) -> float:
+        """Seconds in which further dry runs may begin."""
+        return self._until - time.monotonic()
 
     @contextmanager
     def within(self, share: float) -> Iterator[None]:
@@ -398,6 +405,11 @@ def _ways(
         both = _accumulated(training, dry, replace(setting, checkpointing=True))
         same_loss = [each for each in (both, checkpointing) if each]
         yield tuple(same_loss)
+    if can_help and _can_take_liger(training, dry):
+        liger = Option("Liger's kernels", {"use_liger_kernel": "True"}, {"liger": True})
+        yield (liger,)
+        if checkpointing and not any(move.fits for move in tried):
+            yield (liger, checkpointing)
     for other in _others(training):
         yield (other,)
         if same_loss and not any(move.fits for move in tried):
@@ -449,6 +461,18 @@ def _accumulated(training: Training, dry: DryRuns, setting: Setting) -> Option |
         {"batch": chosen.batch, "accumulation": chosen.accumulation},
         _cost_of_accumulating(training, chosen),
     )
+
+
+def _can_take_liger(training: Training, dry: DryRuns) -> bool:
+    """Return whether Liger's kernels could replace the model's, its own loss included.
+
+    After an error there is no time to import them.
+    """
+    setting, seen = training.setting, training.seen
+    has_labels = seen is not None and "labels" in seen.given and training.loss in {"loop", "model"}
+    is_new = setting.device == "cuda" and not setting.liger
+    has_time = "liger_kernel" in sys.modules or dry.left > SECONDS_AFTER_AN_ERROR
+    return is_new and has_labels and has_time and can_have_liger(training.model)
 
 
 def _cost_of_accumulating(training: Training, chosen: Setting) -> str:

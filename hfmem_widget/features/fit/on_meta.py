@@ -7,7 +7,6 @@ whose hooks do not run. The sizes of bitsandbytes' quantised weights follow from
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.dry_run import undisturbed
+from hfmem_widget.features.fit.liger import without_wrappers
 from hfmem_widget.features.fit.live_bytes import storage_id
 from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.text import plain
@@ -77,7 +77,6 @@ def uncompiled(model: Any) -> Any:
 
 def copy_of(model: Any) -> Any:
     """Return a copy of a live model on the meta device, or raise OptionError."""
-    refuse_liger(model)
     memo: dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         memo.setdefault(id(tensor), _ghost(tensor))
@@ -89,21 +88,8 @@ def copy_of(model: Any) -> Any:
     with errors_as(sentence), undisturbed(), _Ghosts():
         ghost = copy.deepcopy(model, memo)
     for module in ghost.modules():
-        # accelerate's `forward` hides that of the class: it has autocast, and hooks that move tensors.
-        vars(module).pop("forward", None)
+        without_wrappers(module)
     return ghost
-
-
-def refuse_liger(model: Any) -> None:
-    """Raise OptionError if a model runs Liger's kernels, as with ``use_liger_kernel=True``.
-
-    They make no logits, and run on no meta device.
-    """
-    for module in model.modules():
-        forward = inspect.unwrap(vars(module).get("forward") or type(module).forward)
-        if getattr(forward, "__module__", "").partition(".")[0] == "liger_kernel":
-            name = plain(type(model).__name__)
-            raise OptionError(f"{name} runs Liger's kernels, whose memory no dry run shows")
 
 
 def with_lora(

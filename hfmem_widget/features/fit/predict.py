@@ -30,8 +30,10 @@ from hfmem_widget.features.fit.dry_run import (
     Step,
     inference,
     training_step,
+    undisturbed,
 )
 from hfmem_widget.features.fit.inputs import CANNOT_RUN, Batch, batch_for, like_seen, parts_not_run
+from hfmem_widget.features.fit.liger import give_liger, has_liger
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
 from hfmem_widget.features.fit.on_meta import (
     RULES,
@@ -88,6 +90,7 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
         precision=precision or own,
         optimizer=optimizer,
         checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
+        liger=setting.liger or has_liger(model),
     )
     forecast = _forecast(model, setting, rule, partial=partial)
     named = getattr(config, "architectures", None)
@@ -108,6 +111,8 @@ def _check(setting: Setting) -> None:
         raise wrong_value(setting.kv, "kv", f"one of {', '.join(KV_BITS)}, and is for inference")
     if setting.shards:
         parsed(setting.shards)
+    if setting.liger and setting.device != "cuda":
+        raise OptionError("Liger's kernels need a GPU")
     if setting.quantized not in {"", *RULES}:
         raise wrong_value(setting.quantized, "quantized", f"one of {', '.join(RULES)}")
     if setting.quantized and setting.training and setting.lora is None:
@@ -260,7 +265,10 @@ def _divisible(model: Any, setting: Setting, weights: int) -> float:
 
 
 def as_trained(model: Any, setting: Setting, device: str = "meta") -> Any:
-    """Return the model with its adapters, and with all else frozen."""
+    """Return the model with its adapters, with all else frozen, and with Liger's kernels."""
+    if setting.liger:
+        with undisturbed():
+            give_liger(model)
     if setting.lora is not None:
         if setting.quantized:
             model.requires_grad_(requires_grad=False)

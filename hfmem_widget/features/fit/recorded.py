@@ -106,14 +106,15 @@ def live(session: Session) -> Subject:
     """Return the model that was trained in a session, or raise OptionError."""
     live, optimizer = live_model(session)
     from hfmem_widget.features.fit.backward import is_checkpointed  # they need torch
-    from hfmem_widget.features.fit.on_meta import refuse_liger, uncompiled
+    from hfmem_widget.features.fit.liger import has_liger
+    from hfmem_widget.features.fit.on_meta import uncompiled
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model = uncompiled(live)
-    refuse_liger(model)
     ran: dict[str, Any] = {"precision": precision_of_accelerate()}
     ran["checkpointing"] = is_checkpointed(model)
     ran["optimizer"] = type(optimizer).__name__
+    ran["liger"] = has_liger(model)
     ran["shards"] = _shards_of(model, checkpointing=ran["checkpointing"])
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
     seen = seen_batch(model, is_training=True)
@@ -202,6 +203,7 @@ def _recipe(trained: Subject) -> dict[str, Any]:
         "optimizer": asdict(kind_of(trained.optimizer)),
         "precision": trained.ran["precision"],
         "checkpointing": trained.ran["checkpointing"],
+        "liger": trained.ran["liger"],
         "shards": trained.ran["shards"],
         "batch": batch,
         "available": trained.available,
@@ -258,6 +260,7 @@ def _made(recipe: Mapping[str, Any]) -> Subject:
         precision = recipe["precision"] if recipe["precision"] in PRECISIONS else "fp32"
         ran = {"precision": precision, "optimizer": plain(kind.name)}
         ran["checkpointing"] = bool(recipe["checkpointing"])
+        ran["liger"] = bool(recipe.get("liger"))
         if shards := str(recipe.get("shards", "")):
             ran["shards"] = f"ddp:{parsed(shards)[1]}"
         return Subject(model, kind, seen, ran, dict(recipe["available"]))

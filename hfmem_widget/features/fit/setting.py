@@ -99,6 +99,7 @@ class Setting(Options):
         "-c --checkpointing --activation-checkpointing --gradient-checkpointing",
         "Recompute activations in the backward pass.",
     )
+    liger: bool = switch("--liger", "Run Liger's kernels, as with use_liger_kernel=True.")
     trainable: tuple[str, ...] | None = value(
         None,
         "--trainable PATTERN",
@@ -163,6 +164,7 @@ class SettingKeywords(TypedDict, total=False):
     precision: str | None
     optimizer: str
     checkpointing: bool
+    liger: bool
     trainable: str | Iterable[str] | None
     accumulation: int
     quantized: str

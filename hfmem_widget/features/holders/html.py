@@ -93,6 +93,7 @@ def _holder_facts(row: Holder) -> str:
     is_one = row.tensors == 1 or not row.dtype
     facts = [
         "" if row.kind == "tensors" else row.kind,
+        f"{format_counted(row.views, 'view')} of larger memory" if row.views else "",
         "" if is_one else f"{format_count(row.tensors)} {_noun(row)}s",
         plain(f"{'' if is_one else 'biggest '}{shape} {row.dtype}"),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ctypes import addressof, c_char
 from functools import lru_cache
 from itertools import chain
@@ -81,6 +82,14 @@ def owner_of(array: Any) -> Any:
             break
         array = base
     return array
+
+
+def size_of(value: Any) -> float:
+    """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
+    for own in (_of_numpy(), vars(type_in("torch", "_C.TensorBase") or object)):
+        with suppress(Exception):  # of another type, or a sparse tensor
+            return float(own["nbytes"].__get__(value))
+    return math.inf
 
 
 def base_of(array: Any) -> Any:

@@ -81,6 +81,7 @@ class Holder:
     also: tuple[str, ...] = ()
     """Other names that reach some of the same memory, which stays until they are gone too."""
     parts: tuple[tuple[str, int], ...] = ()  # the biggest parts, with their bytes
+    views: int = 0  # the number of objects with this name that are views of a part of a storage
     pattern: str = ""
     """The path without the numbers and keys in brackets, and so the same for any number of them."""
 

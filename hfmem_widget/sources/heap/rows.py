@@ -85,6 +85,7 @@ class Arrival:
     dtype: str
     tensor: Any
     items: int = 1
+    is_view: bool = False  # of a part of the storage
 
 
 Arrivals = dict[tuple[int, str], list[Arrival]]
@@ -111,6 +112,13 @@ def rows_of(all_arrivals: Arrivals, other_ways: OtherWays) -> tuple[Holder, ...]
 
 def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: OtherWays) -> Holder:
     paths = [path for path, _, _ in group]
+    # Every view of a storage keeps it.
+    alike = [
+        (each, path)
+        for _, _, arrivals in group
+        for each in arrivals
+        if _pattern(path := each.node.path()) == pattern
+    ]
     owners = [owner for _, owner, _ in group]
     others: list[PathNode] = []
     for _, owner, arrivals in group:
@@ -119,7 +127,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
     biggest = max(owners, key=lambda owner: owner.bytes)
     through_graphs = [owner for owner in owners if owner.node.is_graph]
     return Holder(
-        path=text_of(paths),
+        path=text_of([path for _, path in alike]),
         kind=kind,
         device=device,
         bytes=sum(owner.bytes for owner in owners),
@@ -130,6 +138,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         graphs=len({id(owner.node) for owner in through_graphs}),
         also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
         parts=_parts(owners, paths),
+        views=sum(each.is_view for each, _ in alike),
         pattern="".join(pattern),
     )
 

@@ -177,6 +177,7 @@ class _SearchForPaths(Search):
         (self._models if is_model else self._waiting).append((node, value))
 
     def _note(self, node: PathNode, value: Any) -> None:
+        size = arrays.size_of(value)
         if self.kinds[type(value)].role == "array":
             value = arrays.owner_of(value)
         traits = self.kinds[type(value)]
@@ -188,7 +189,8 @@ class _SearchForPaths(Search):
                 self.count()
             if memory.bytes:
                 shaped = memory if memory.shape or traits.role != "tensor" else value
-                self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped))
+                is_view = size < memory.bytes and node.kind in {"tensors", "NumPy"}
+                self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped, is_view=is_view))
 
     def _add(self, key: Key, arrival: Arrival) -> None:
         before = self.arrivals.setdefault(key, [])

@@ -196,4 +196,4 @@ class Publisher:
 
 def _columns(session: Session) -> tuple[int, int]:
     # Of samples and of steps; a new column needs a new schema.
-    return len(session.series), len(session.steps.columns) if len(session.steps) else 0
+    return len(session.series), session.steps.table.shape[1] if len(session.steps) else 0

@@ -116,12 +116,13 @@ def test_every_recording_has_documented_data(name: str, recorded: Make, checked:
 
 
 def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
-    """Its data have the ranks, and the sentence names the worst."""
+    """The sentence names the worst rank; what memory is for is known of each rank alone."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"
     found = checked("explanation", "explain", *words)
     assert "on rank 3" in found["sentence"]
     assert len(found["ranks"]["table"]) == 4
+    assert found["devices"][0]["parts"] == []
     checked("check", "check", *words)
     checked("now", "watch", "--once", *words)
 

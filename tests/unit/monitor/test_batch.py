@@ -104,3 +104,16 @@ def test_an_exception_of_a_signal_handler_is_not_lost() -> None:
 
     with pytest.raises(TimeIsUpError):
         shape_of((), {"input_ids": Interrupted()})
+
+
+def test_a_sample_under_vmap_is_no_batch() -> None:
+    """Its shape is that of one of the samples, of which nobody here knows how many there are."""
+    seen: list[dict[str, float]] = []
+
+    def of_one(row: torch.Tensor) -> torch.Tensor:
+        seen.append(shape_of((row[None],), {}))
+        return row.sum()
+
+    torch.vmap(of_one)(torch.ones(64, 8))
+
+    assert seen == [{}]

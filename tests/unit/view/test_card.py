@@ -317,3 +317,18 @@ def test_what_is_kept_at_the_end_is_told_of_the_peak_where_as_much_was_unknown(
     html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
 
     assert ("kept by outputs 1.50 GiB" in html) is is_named
+
+
+def test_the_sizes_of_what_stays_add_up() -> None:
+    """Of more than three parts the others are one more."""
+    script = Script()
+    parts: dict[str, Any] = dict.fromkeys(("weights", "gradients", "buffers", "optimizer"), 0.0)
+    script.read(allocated=0.0, reserved=9 * GIB, **parts)
+    grown = {"weights": 1.0, "gradients": 1.5, "buffers": 0.5, "optimizer": 2.0}
+    sizes: dict[str, Any] = {name: size * GIB for name, size in grown.items()}
+    with script.span("cell", allocated=5 * GIB, peak=9 * GIB, **sizes):
+        script.read(unattributed=0.0)
+
+    assert headline_of(script.session).endswith(
+        " 5.00 GiB stay: optimizer states 2.00, gradients 1.50, weights 1.00, others 512.0 MiB."
+    )

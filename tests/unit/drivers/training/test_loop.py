@@ -16,7 +16,17 @@ from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
-from tests.data.loops import LOOPS, STEP, adam, batches, cleared_last, loss_of, model_of, outlined
+from tests.data.loops import (
+    LOOPS,
+    STEP,
+    adam,
+    batches,
+    cleared_last,
+    loss_of,
+    model_of,
+    outlined,
+    with_a_closure,
+)
 from tests.data.threads import on_threads
 
 torch = pytest.importorskip("torch")
@@ -148,7 +158,9 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
     assert outlined(session) == f"{STEP} {STEP}"
 
 
-def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Session:
+def grouped(
+    monkeypatch: pytest.MonkeyPatch, least: float, most: float, optimizers: int = 1
+) -> Session:
     """Return the session of a loop of 20 steps whose groups last so many seconds."""
     for name, value in {
         "ALLOWANCE": 0.0,
@@ -158,12 +170,13 @@ def grouped(monkeypatch: pytest.MonkeyPatch, least: float, most: float) -> Sessi
     }.items():
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
+        models = [model_of(8, 1) for _ in range(optimizers)]
+        each_has = [adam(model) for model in models]
         for batch in batches(20):
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            torch.stack([loss_of(model, batch) for model in models]).sum().backward()
+            for optimizer in each_has:
+                optimizer.step()
+                optimizer.zero_grad()
     return session
 
 
@@ -186,3 +199,65 @@ def test_very_short_steps_are_told_in_groups(
     assert session.steps.count == [group.last for group in session.steps][-1] == 20
     assert all("cpu" in group.devices for group in session.steps)
     assert not following.in_group()
+
+
+def test_several_passes_of_a_batch_leave_its_samples_unknown() -> None:
+    """A gradient penalty's may have the same rows as the others, and so may a part's called by itself."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model = model_of(8, 8, 1)
+        optimizer = adam(model)
+        for batch in batches(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            if session.steps.count % 2:
+                loss = loss + loss_of(model, batch)
+            loss.backward()
+            optimizer.step()
+
+    assert [group.samples == 4.0 for group in session.steps] == [True, False, True, False]
+
+
+def test_the_passes_of_a_closure_have_one_batch() -> None:
+    """It is called again with the rows that it had, so they are counted once or not at all."""
+    with hfmem_widget.watch(quiet=True) as session:
+        with_a_closure()
+
+    assert not any(group.samples > 4.0 for group in session.steps)
+
+
+def test_a_step_of_several_passes_is_the_first_one_too() -> None:
+    """Its optimizer was there before, as in a notebook, so that they may have been an evaluation's."""
+    model = model_of(8, 8, 1)
+    optimizer = adam(model)
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        for batch in batches(3):
+            (loss_of(model, batch) + loss_of(model, batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps = [span for span in session.spans if span.kind == "step"]
+    assert [span.label for span in steps] == ["step 1", "step 2", "step 3"]
+    assert outlined(session, steps[1].id) == "forward backward optimizer"
+
+
+def test_the_optimizers_of_a_step_are_one_step_in_a_group_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the first step alone had a span, which ended with the first of them."""
+    session = grouped(monkeypatch, 1e9, 1e9, optimizers=2)
+
+    assert session.steps.count == 20
+
+
+def test_a_step_may_have_any_number_of_passes() -> None:
+    """As many as an episode has actions: known from the third step on."""
+    model = model_of(8, 1)
+    optimizer = adam(model)
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        for _ in range(4):
+            torch.stack([loss_of(model, batch) for batch in batches(12)]).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert session.steps.count == 4
+    assert outlined(session).endswith(f" {STEP} {STEP}")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfmem_widget.features.holders.html import growth_bundle
+from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Growth
 from hfmem_widget.sources.heap.roots import Precedence, Root, user_modules
@@ -356,3 +356,21 @@ def test_a_search_from_a_debugger_leaves_the_functions_variables() -> None:
         assert stopped() == ([1], 2)
     finally:
         sys.settrace(before)
+
+
+@pytest.mark.parametrize("as_arrays", [False, True])
+def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
+    """It stays until the last of them is gone, and their own elements are fewer."""
+    whole: Any = torch.zeros(8, 2**17)
+    if as_arrays:
+        whole = whole.numpy().copy()
+    found = scan(
+        {"rows": [whole[number, :4] for number in range(8)], "whole": [torch.zeros(2**18)]}
+    )
+
+    assert [(row.path, row.views, row.bytes) for row in found.rows] == [
+        ("rows[0..7]", 8, 2**22),
+        ("whole[0]", 0, 2**20),
+    ]
+    text = holders_bundle(found)["text/plain"]
+    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views · " in text
