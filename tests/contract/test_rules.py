@@ -232,9 +232,8 @@ def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
 
 def test_findings_are_marked_as_in_the_live_chart() -> None:
     """A form and a word for each severity, the gravest first."""
-    assert [[severity, MARKS[severity][0], MARKS[severity][2]] for severity in GRAVITY] == RULES[
-        "severities"
-    ]
+    marks = [[severity, MARKS[severity][0], MARKS[severity][2]] for severity in GRAVITY]
+    assert marks == RULES["severities"]
 
 
 @pytest.mark.parametrize("case", RULES["guides"], ids=lambda case: str(case["name"]))
@@ -244,9 +243,8 @@ def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
     stop = math.inf if told["stop"] is None else told["stop"]
     band = (told["band"][0], told["band"][1])
     session = Session("run")
-    session.guides.append(
-        Guide(GPU, told["kind"], "g", told["start"], stop, told["first"], told["last"], band)
-    )
+    ends = (told["start"], stop, told["first"], told["last"])
+    session.guides.append(Guide(GPU, told["kind"], "g", *ends, band))
     begin, end = case["view"]
     drawn = [
         {

@@ -89,9 +89,8 @@ def test_a_clear_in_a_callback_is_not_the_cells(loaded: Kernel) -> None:
 
 def test_a_block_within_an_output_widget_shows_itself_once(loaded: Kernel) -> None:
     """Nothing can be replaced there later, so the card is shown at the end, and nothing before."""
-    result = loaded.run(
-        "import hfmem_widget\nwith out:\n    with hfmem_widget.watch('blk'): time.sleep(0.5)"
-    )
+    block = "with out:\n    with hfmem_widget.watch('blk'): time.sleep(0.5)"
+    result = loaded.run(f"import hfmem_widget\n{block}")
 
     assert [one.kind for one in result.displays] == ["display_data"]
     assert "running" not in result.displays[0].content["data"]["text/plain"]

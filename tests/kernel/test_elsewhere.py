@@ -60,9 +60,8 @@ def test_nbconvert_shows_card_and_chart(executed: nbformat.NotebookNode) -> None
 
 def test_a_script_prints_one_line() -> None:
     """Outside IPython a watched block ends with its line on standard output, and nothing else."""
-    script = (
-        "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(2 * 10**7)\n"
-    )
+    block = "with hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)"
+    script = f"import hfmem_widget\n{block}\n"
     done = run_alone(script)
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)

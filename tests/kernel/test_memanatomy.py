@@ -236,9 +236,8 @@ def test_torch_imported_in_the_cell_is_followed(kernel: Kernel) -> None:
 def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
     """After `%unload_ext` torch has none of our hooks, and `zero_grad` is its own."""
     notebook.run("%memwatch on")
-    notebook.run(
-        "model = build(); optimizer = torch.optim.AdamW(model.parameters()); train(model, optimizer)"
-    )
+    notebook.run("model = build(); optimizer = torch.optim.AdamW(model.parameters())")
+    notebook.run("train(model, optimizer)")
     notebook.run("%reload_ext hfmem_widget")
     notebook.run("%unload_ext hfmem_widget")
 

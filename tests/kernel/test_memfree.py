@@ -228,9 +228,8 @@ def test_since_shows_what_grew(with_torch: Kernel) -> None:
 
     assert first.status == "error"
     assert "an earlier %memholders" in first.reply["evalue"]
-    assert since["text/plain"].splitlines()[1] == (
-        "+24.0 MiB  kept[0..9]  (6 more tensors · 40.0 MiB in total)"
-    )
+    grown = "+24.0 MiB  kept[0..9]  (6 more tensors · 40.0 MiB in total)"
+    assert since["text/plain"].splitlines()[1] == grown
 
 
 def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(with_torch: Kernel) -> None:

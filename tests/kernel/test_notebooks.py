@@ -207,9 +207,8 @@ def test_the_pages_run_from_top_to_bottom(tmp_path: Path, torch_command: list[st
     for page in TO_RUN:
         blocks.append(Block(page, 0, READER, ""))
         blocks += (one for one in BLOCKS if one.page == page and not one.why_not)
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(block.code.replace(*SMALLER)) for block in blocks]
-    )
+    codes = [block.code.replace(*SMALLER) for block in blocks]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, codes)))
     place = {"metadata": {"path": str(tmp_path)}}
     run_notebook(notebook, torch_command, allow_errors=True, resources=place)
     errors = {

@@ -90,9 +90,8 @@ def test_quiet_keeps_the_finding(with_torch: Kernel) -> None:
     """Nothing is shown; the session has the finding."""
     result = with_torch.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
     assert not result.displays
-    told = with_torch.run(
-        "print([(one.kind, one.severity, one.evidence['cause']) for one in session.findings])"
-    )
+    figures = "[(one.kind, one.severity, one.evidence['cause']) for one in session.findings]"
+    told = with_torch.run(f"print({figures})")
     assert told.text().strip() == "[('oom', 'critical', 'huge')]"
 
 

@@ -51,9 +51,8 @@ def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
 
 def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
     """The traceback has no line of ours, the stacks are shown, and no mode stays active."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart\nkept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
-    )
+    cell = "kept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
+    result = notebook.run(f"%%memwatch --stacks --no-chart\n{cell}")
     assert result.reply["ename"] == "RuntimeError"
     assert "hfmem_widget" not in "".join(result.reply["traceback"])
     kept = "[e.filename for e in traceback.extract_tb(sys.last_value.__traceback__)]"

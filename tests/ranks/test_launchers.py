@@ -76,9 +76,8 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
     restarts = (*TORCHRUN[:-1], "--max-restarts", "1", TORCHRUN[-1], free_port())
     python(*restarts, SCRIPTS / "restarted.py", run)
 
-    attempts = dict(
-        zip((each.name[3:9] for each in streams(run).paths), sessions(run), strict=True)
-    )
+    names = (path.name[3:9] for path in streams(run).paths)
+    attempts = dict(zip(names, sessions(run), strict=True))
     assert list(attempts) == ["000-a0", "000-a1", "001-a0", "001-a1"]
     assert attempts["001-a0"].spans[0].outcome == "raised RuntimeError"
     assert attempts["001-a1"].spans[0].outcome == attempts["000-a1"].spans[0].outcome == "done"

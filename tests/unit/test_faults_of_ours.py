@@ -262,8 +262,7 @@ def test_where_nothing_can_be_written_a_script_goes_on() -> None:
         "open(sys.argv[1], 'w').write('saved')\n"
     )
     with Path("/dev/full").open("w") as full:
-        run = subprocess.run(
-            [sys.executable, "-u", "-c", script, "/dev/null"], stdout=full, stderr=full, check=False
-        )
+        command = [sys.executable, "-u", "-c", script, "/dev/null"]
+        run = subprocess.run(command, stdout=full, stderr=full, check=False)
 
     assert run.returncode == 0

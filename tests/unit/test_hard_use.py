@@ -137,9 +137,8 @@ def test_a_count_without_a_number_is_left(value: Any, capsys: pytest.CaptureFixt
     with hfmem_widget.watch(quiet=True) as healthy:
         pass
 
-    assert [span.counts for span in session.spans[1:]] == [
-        {"samples": 2.0, "step": float(number)} for number in (1, 2, 3)
-    ]
+    counts = [{"samples": 2.0, "step": float(number)} for number in (1, 2, 3)]
+    assert [span.counts for span in session.spans[1:]] == counts
     (note,) = [one for one in session.notes if one.startswith(NO_NUMBER_NOTE.partition("{")[0])]
     assert "tokens" in note
     assert not healthy.running
@@ -436,9 +435,8 @@ def can_hide_proc() -> bool:
 @pytest.mark.skipif(not can_hide_proc(), reason="no rights to hide /proc")
 def test_without_proc_the_block_runs_and_a_line_says_so() -> None:
     """As in a bare chroot: nothing is watched, one line on stderr for each watch, no error for the user."""
-    done = subprocess.run(
-        [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC], check=True, capture_output=True, text=True
-    )
+    command = [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
 
     assert done.stdout.split() == ["42", "42"]
     assert [line[:9] for line in done.stderr.splitlines()] == ["memwatch:"] * 2

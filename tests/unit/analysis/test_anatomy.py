@@ -209,10 +209,11 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
     script.read(allocated=GIB)
     for parent, peak in ((1, 2 * GIB), (2, 3 * GIB)):
         device = DeviceSteps(peak, "exact", peak, 5, NAN, NAN, {})
-        figures = dict.fromkeys(("samples", "longest", "tokens", "content_tokens"), NAN)
-        group = StepGroup(
-            parent=parent, first=5, last=5, start=0, stop=1, devices={"cuda:0": device}, **figures
+        figures: dict[str, Any] = dict.fromkeys(
+            ("samples", "longest", "tokens", "content_tokens"), NAN
         )
+        known = {"parent": parent, "first": 5, "last": 5, "start": 0, "stop": 1}
+        group = StepGroup(devices={"cuda:0": device}, **known, **figures)
         add_group(script.session.steps, group)
     assert anatomy(script.session, 5).allocated == 3 * GIB
 

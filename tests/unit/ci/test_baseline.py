@@ -78,9 +78,8 @@ def test_a_peak_above_its_baseline_fails(play: Play) -> None:
     result = play(source, *COMPARE, "--hfmem-tolerance=5%", "-rA")
 
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(
-        ["peak 110.0 MiB, 10 % above the baseline's 100.0 MiB on cuda:0", "4 peaks compared with*"]
-    )
+    above = "peak 110.0 MiB, 10 % above the baseline's 100.0 MiB on cuda:0"
+    result.stdout.fnmatch_lines([above, "4 peaks compared with*"])
     assert "FAILED test_it.py::test_rises" in str(result.stdout)
 
 

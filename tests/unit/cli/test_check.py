@@ -39,9 +39,8 @@ def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfm
 
     for command in (["check", path], ["watch", "--once", path]):
         assert took in hfmem(*command).out
-    assert f"UTC</time> \N{MIDDLE DOT} {took}" in session.report(
-        tmp_path / "run.html", static=True
-    ).read_text("utf-8")
+    page = session.report(tmp_path / "run.html", static=True).read_text("utf-8")
+    assert f"UTC</time> \N{MIDDLE DOT} {took}" in page
 
 
 def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:

@@ -144,9 +144,8 @@ def test_a_comparison_by_line_has_the_documented_form(tmp_path: Path, checked: C
     found = checked("comparison", "compare", a, b, "--by", "line", "--json")
     assert [each["changes"] and len(each["changes"]) for each in found["cells"]] == [None, 2]
     assert found["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
-    assert found["sentences"][0].startswith(
-        "head: 6.00 MiB more, allocated in Trainer._prepare_inputs() of trainer.py"
-    )
+    sentence = "head: 6.00 MiB more, allocated in Trainer._prepare_inputs() of trainer.py"
+    assert found["sentences"][0].startswith(sentence)
     found = checked("comparison", "compare", a, b, "--by", "time", "--json")
     assert [each["changes"] for each in found["cells"]] == [None, None]
 

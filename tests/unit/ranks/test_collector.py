@@ -334,9 +334,8 @@ def test_a_silent_rank_is_grey_in_the_strip() -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_times_far_off_break_nothing(world: int) -> None:
     """Ranks whose clocks are years apart leave a session whose times run forward."""
-    run = SimulatedRun(
-        Script(world=world, per_node=1, interval=0.5, clocks={"node0001": 3e8, "node0003": -9e8})
-    )
+    clocks = {"node0001": 3e8, "node0003": -9e8}
+    run = SimulatedRun(Script(world=world, per_node=1, interval=0.5, clocks=clocks))
     collector = play(run, 20.0)
     finish(run, collector)
     collector.finish(run.began + run.now)
@@ -357,9 +356,8 @@ def test_hostile_lines_are_counted() -> None:
         collector.feed(f"foreign-{seed}", garbage(60, seed))
     collector.tick(run.began + run.now)
 
-    assert {row.rank: row.peak for row in collector.rows()} == {
-        number: rank.peak for number, rank in run.ranks.items()
-    }
+    peaks = {number: rank.peak for number, rank in run.ranks.items()}
+    assert {row.rank: row.peak for row in collector.rows()} == peaks
     assert all(stream.dropped for stream in collector.streams.values())
 
 

@@ -57,9 +57,8 @@ def test_a_long_run_is_opened_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert not run.running
     assert list(run.overview.steps)[-1].last == simulated.ranks[0].step
-    assert {rank: row.peak for rank, row in run.ranks.items()} == {
-        rank: one.peak for rank, one in simulated.ranks.items()
-    }
+    peaks = {rank: simulated_rank.peak for rank, simulated_rank in simulated.ranks.items()}
+    assert {rank: row.peak for rank, row in run.ranks.items()} == peaks
 
 
 def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -> None:

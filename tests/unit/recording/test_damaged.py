@@ -65,9 +65,8 @@ def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(reader_module, "DETAIL", detail)
     lines = recorded(scripted_run("training"))
     ends = np.cumsum([len(line) for line in lines])
-    samples = np.cumsum(
-        [len(json.loads(line).get("t", ())) if b'"rows"' in line[:20] else 0 for line in lines]
-    )
+    blocks = [json.loads(line) if b'"rows"' in line[:20] else {} for line in lines]
+    samples = np.cumsum([len(block.get("t", ())) for block in blocks])
     data, chance, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
 
     places = sorted(chance.sample(range(len(lines[0]), len(data)), cuts))
@@ -330,9 +329,8 @@ def test_a_recording_by_itself_has_no_rank() -> None:
     """It has an id of its own."""
     line = Lines(scripted_run("short")).head()
 
-    assert list(json.loads(line)) == [
-        *("k", "format", "version", "run", "part", "started", "label", "interval", "software")
-    ]
+    fields = ("k", "format", "version", "run", "part", "started", "label", "interval", "software")
+    assert list(json.loads(line)) == [*fields]
     head = parse(line)
     assert isinstance(head, Head)
     assert head.rank is None

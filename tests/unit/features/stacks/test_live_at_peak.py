@@ -46,9 +46,8 @@ class Allocator:
     def _record(self, action: str, address: int, size: int) -> None:
         number = len(self.events)
         frames = [{"filename": "a.py", "line": number, "name": "f"}] if action == "alloc" else []
-        self.events.append(
-            {"action": action, "addr": address, "size": size, "frames": frames, "time_us": number}
-        )
+        event = {"action": action, "addr": address, "size": size, "frames": frames}
+        self.events.append(event | {"time_us": number})
         self.states.append(self._state())
 
     def alloc(self, address: int, size: int) -> None:
@@ -269,9 +268,8 @@ def test_bands_and_moments_are_limited() -> None:
     assert bands[-1].name == OTHERS
     assert len(held.moments) <= MOST_MOMENTS
     assert sums(held) == [list(held.allocated)] * len(BY)
-    assert [band.highest for band in bands[:-1]] == sorted(
-        (band.highest for band in bands[:-1]), reverse=True
-    )
+    highest = [band.highest for band in bands[:-1]]
+    assert highest == sorted(highest, reverse=True)
 
 
 def test_a_spike_between_two_moments_is_kept() -> None:
