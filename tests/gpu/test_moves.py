@@ -147,9 +147,7 @@ report([error, tried])
         pytest.param(6, 256, "lambda _: {}", id="predictions"),
     ],
 )
-def test_the_evaluation_forecast_is_right(
-    run_python: Run, gib: int, rows: int, metrics: str
-) -> None:
+def test_evaluations_have_a_forecast(run_python: Run, gib: int, rows: int, metrics: str) -> None:
     """Changes that should fit do: the peak is at most 1 % too low, and off by 5 %."""
     error, tried = run_python(TRAINER + EVALUATED.format(gib=gib, rows=rows, metrics=metrics))
 

@@ -103,9 +103,7 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     assert said(kernel, "s.run.running") is False
 
 
-def test_ranks_of_torchrun_are_in_a_given_directory(
-    tmp_path: Path, bare_command: list[str]
-) -> None:
+def test_torchruns_ranks_are_in_a_given_directory(tmp_path: Path, bare_command: list[str]) -> None:
     """The script does not know of it."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")

@@ -50,9 +50,7 @@ def assert_nothing_left(kernel: Kernel) -> None:
     ],
     ids=["plain", "shell and magic", "time below", "time above", "bash", "indented", "empty lines"],
 )
-def test_a_cell_has_its_value_its_output_and_one_card(
-    reloaded: Kernel, cell: str, value: str, printed: str
-) -> None:
+def test_cells_have_value_and_card(reloaded: Kernel, cell: str, value: str, printed: str) -> None:
     """A watched cell may have other magics, shell commands and indented lines, as without a watch."""
     result = reloaded.run(cell)
 

@@ -166,9 +166,7 @@ class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("make", FORWARDS.values(), ids=FORWARDS)
-def test_a_forward_pass_that_works_unwatched_works_watched(
-    make: Callable[[], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_forward_pass_works(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever the batch is, and whatever mode or transform is at work; the pass is a span."""
     module, call = make()
     call()

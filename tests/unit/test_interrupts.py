@@ -72,9 +72,7 @@ def handlers() -> Iterator[None]:
         *((name, raises, TimeIsUpError) for name in NAMES),
     ],
 )
-def test_a_signal_within_the_block_is_handled_right_after_it(
-    name: str, handler: Any, error: type[BaseException]
-) -> None:
+def test_signals_wait_for_the_block(name: str, handler: Any, error: type[BaseException]) -> None:
     """An interrupt, a timeout or a request to end waits until the block is finished."""
     number = getattr(signal, name)
     signal.signal(number, handler)

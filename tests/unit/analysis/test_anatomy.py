@@ -132,9 +132,7 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
 @pytest.mark.parametrize(
     ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
-def test_outside_of_steps_the_rest_is_unknown(
-    script: Script, beyond: float, ends: list[str]
-) -> None:
+def test_outside_of_steps_a_rest_is_unknown(script: Script, beyond: float, ends: list[str]) -> None:
     """Outside of steps nothing is called activations; a difference that reads as 0.00 MiB has no note."""
     with script.span("block", peak=8 * GIB + beyond):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)

@@ -225,9 +225,7 @@ def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, said
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "too long"])
-def test_endless_files_are_refused(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_files_fail(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe is not waited for, a device that never ends is not read, nor a file that no baseline can be."""
     path = tmp_path / "memory.json"
     if kind == "pipe":

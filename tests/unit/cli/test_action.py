@@ -175,9 +175,7 @@ def damage(pull: Pull) -> None:
     ],
     ids=["a higher limit", "a new run", "an unreadable recording"],
 )
-def test_the_report_says_why_it_is_green_or_red(
-    pull: Pull, change: Callable[[Pull], None], code: int, text: str
-) -> None:
+def test_reports_say_why(pull: Pull, change: Callable[[Pull], None], code: int, text: str) -> None:
     """A new run fails nothing; a recording that was not compared fails the job."""
     change(pull)
     assert pull.play() == code

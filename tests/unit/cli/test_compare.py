@@ -56,9 +56,7 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 @pytest.mark.parametrize(
     ("run", "outcome"), [("failed", "raised OutOfMemoryError"), ("", "broken off")]
 )
-def test_unfinished_runs_exceed_limits(
-    run: str, outcome: str, recorded: Make, hfmem: Hfmem
-) -> None:
+def test_unfinished_runs_fail_limits(run: str, outcome: str, recorded: Make, hfmem: Hfmem) -> None:
     """The figures are those of a part of the run, so the exit code is always 1."""
     base, head = recorded("eight gpus", "a.hfmem.jsonl"), recorded(run or "short", "b.hfmem.jsonl")
     if not run:

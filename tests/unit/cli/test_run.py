@@ -77,9 +77,7 @@ def test_the_users_own_path_stays(
     assert all(CLAIMED not in environ for *_, environ in became)
 
 
-def test_a_command_that_cannot_be_started_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A directory that cannot be made is one line, too."""
     (tmp_path / "file").touch()
     before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]

@@ -146,9 +146,7 @@ def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem
     assert out[out.index("The other devices") :].split()[3:6] == ["cuda:0", "28.0", "MiB"]
 
 
-def test_a_snapshot_without_a_history_has_no_peak(
-    write: Write, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_have_no_peak(write: Write, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:
     """The moment of the snapshot is explained, and no peak."""
     path = write(run_of(16).snapshot()["segments"])
     explained = hfmem("explain", path).out

@@ -161,9 +161,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_screens_are_redrawn(
-    no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_screen_redraws(no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The screen is redrawn each second from the top left, and NO_COLOR is obeyed."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)

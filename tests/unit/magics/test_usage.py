@@ -63,9 +63,7 @@ def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: Memwa
     assert session.guides == []
 
 
-def test_a_size_may_have_a_space_before_its_unit(
-    magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sizes_may_have_a_space(magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]) -> None:
     """As people write it."""
     magics.memwatch("on --min 20 GiB --label x")
 
@@ -94,9 +92,7 @@ def parser_of(name: str) -> Any:
         ("memholders", "--no-empty-cache", "no_cache", True),
     ],
 )
-def test_an_option_may_have_the_name_of_the_functions_argument(
-    name: str, line: str, argument: str, value: object
-) -> None:
+def test_options_have_function_names(name: str, line: str, argument: str, value: object) -> None:
     """If the two differ, both are accepted."""
     assert getattr(parser_of(name).parse_args(line.split()), argument) == value
 

@@ -113,9 +113,7 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
         '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
     ],
 )  # fmt: skip
-def test_invalid_runs_are_refused(
-    tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is one sentence, whatever the file says."""
     monkeypatch.setattr(directories, "PATIENCE", 0)
     (tmp_path / "run.json").write_text(said)

@@ -85,9 +85,7 @@ def test_a_later_look_is_healthy(monkeypatch: pytest.MonkeyPatch, owner: object,
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)
-def test_lasting_faults_end_no_run(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
-) -> None:
+def test_faults_end_no_run(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     """A run with a fault from its beginning is ended as any other, with at most one sentence about it."""
     broken(monkeypatch, owner, name)
     run = SimulatedRun(SCRIPT)

@@ -100,9 +100,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize(("expected", "evidence", "script"), CASES.values(), ids=CASES)
-def test_each_fault_of_ranks_is_found_and_no_other(
-    expected: list[str], evidence: dict[str, object], script: Script
-) -> None:
+def test_faults_are_found(expected: list[str], evidence: dict[str, object], script: Script) -> None:
     """A finding is a sentence with a figure, from its threshold on; clocks are corrected below it too."""
     collector = play(SimulatedRun(replace(script, interval=0.5)), 26.0)
 

@@ -365,9 +365,7 @@ def test_remote_files_are_opened_each_time(tmp_path: Path, monkeypatch: pytest.M
     assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
 
 
-def test_a_hung_server_delays_an_end_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hung_server_delays_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last lines are read on a thread of ours, which is awaited for a limited time."""
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
     run.goes_on(5.0)

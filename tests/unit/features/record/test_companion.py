@@ -274,9 +274,7 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
-def test_the_users_code_may_move(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_code_may_move(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path is that of the folder in which the watch began."""
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -454,9 +452,7 @@ def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert len(woken) == 3
 
 
-def test_one_rank_of_a_host_says_the_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_rank_of_a_host_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first process of each host, on stderr; its training goes on."""
     for local in (0, 1, 2):
         disk = Disk()
