@@ -77,7 +77,7 @@ def watched(machine: Machine) -> Session:
 
 
 def test_its_device_comes_with_the_users_code(machine: Machine) -> None:
-    """Nothing is asked of it before, as that would fail here; then it has its name and its total."""
+    """The device is not asked before the user's code has initialised it; then it has name and total."""
     session = watched(machine)
 
     assert [device.key for device in session.devices] == [f"{machine.kind}:0", "cpu"]
@@ -86,7 +86,7 @@ def test_its_device_comes_with_the_users_code(machine: Machine) -> None:
 
 
 def test_its_figures_are_its_own(machine: Machine) -> None:
-    """What is allocated and reserved is what its allocator says, to the byte."""
+    """Allocated and reserved are the allocator's figures to the byte."""
     session = watched(machine)
 
     reserved = machine.memory.pools[0].stats["reserved_bytes"]["all"]["current"]
@@ -155,7 +155,7 @@ def test_what_torch_does_not_count_is_no_figure(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["rocm", "xpu"], indirect=True)
 def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
-    """As the driver tells torch, a GiB of another process included."""
+    """The driver tells torch what is in use, a GiB of another process included."""
     session = watched(machine)
     reserved = session.latest(machine.key("reserved"))
 
@@ -190,7 +190,7 @@ def test_a_fault_of_amd_smi_is_a_note(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
 def test_its_segments_are_mapped(machine: Machine) -> None:
-    """To the byte."""
+    """The map has the reserved bytes exactly."""
     machine.come_up()
     machine.torch_lists_segments()
     machine.memory.alloc(6 * MIB)
@@ -213,7 +213,7 @@ def test_without_segments_there_is_a_note(machine: Machine) -> None:
 
 
 def test_its_cache_is_emptied_by_its_own_name(machine: Machine) -> None:
-    """By the function of torch for that kind of device, and only because the user asked."""
+    """Torch's function for that kind of device is called, and only because the user asked."""
     machine.come_up()
     machine.allow_empty_cache()
     machine.memory.free(machine.memory.alloc(8 * MIB))

@@ -98,7 +98,7 @@ def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    """Whoever opens docs/ finds all of it."""
+    """docs/README.md lists each page of docs/."""
     docs = ROOT / "docs"
     listed = {path for path, _ in LINK.findall((docs / "README.md").read_text("utf-8"))}
     pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
@@ -107,7 +107,7 @@ def test_the_index_lists_every_page() -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    """Each once, and no other."""
+    """Each public name is listed once, and no other."""
     text = (ROOT / "docs/site/api.rst").read_text(encoding="utf-8")
     listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", text, re.MULTILINE)
 
@@ -284,7 +284,7 @@ def test_no_block_of_a_page_is_overlooked() -> None:
 
 
 def test_the_reason_why_a_block_is_not_run_belongs_to_it_alone() -> None:
-    """It stands on the line above."""
+    """The reason stands on the line above its block."""
     text = "<!-- not run: a GPU -->\n```python\none\n```\n\n```python\ntwo\n```\n"
     first, second = blocks_of(ROOT / "README.md", text)
 

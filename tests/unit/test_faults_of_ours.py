@@ -161,7 +161,7 @@ def entries() -> Iterator[object]:
 
 @pytest.mark.parametrize("one", list(entries()), ids=lambda one: one.__qualname__)
 def test_every_way_in_goes_through_the_guard(one: Any) -> None:
-    """What holds signals back and keeps faults in is one function, around each of them."""
+    """One function around each entry holds signals back and keeps faults in."""
     assert one.__code__ is guard.entry()(print).__code__
 
 
@@ -207,7 +207,7 @@ def test_a_repeated_fault_is_a_line(
 def test_faults_stay_in_one_session(
     fake_monitor: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It breaks off that one alone; the other's peak is exact, with what was allocated in the broken span."""
+    """The other session's peak is exact, with what was allocated in the broken span."""
     bench = fake_monitor()
     one = bench.monitor
     broken, healthy = (one.begin(WatchOptions(label=label)) for label in ("broken", "healthy"))

@@ -167,7 +167,7 @@ class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("make", FORWARDS.values(), ids=FORWARDS)
 def test_a_forward_pass_works(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever the batch is, and whatever mode or transform is at work; the pass is a span."""
+    """Whatever the batch, the mode or the transform is, the pass works as unwatched, and is a span."""
     module, call = make()
     call()
     with hfmem_widget.watch(module, quiet=True) as session:

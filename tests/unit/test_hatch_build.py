@@ -114,7 +114,7 @@ def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_nod
 
 
 def test_the_sdist_takes_nothing_that_happens_to_lie_there(project: Path, tmp_path: Path) -> None:
-    """What it holds is listed: somebody's notes beside it stay where they are."""
+    """The contents are listed, so notes beside them stay where they are."""
     (project / ".notes").mkdir()
     (project / ".notes" / "big.bin").write_bytes(bytes(1 << 10))
     (project / "mine.ipynb").write_text("{}")

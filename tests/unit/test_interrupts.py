@@ -84,7 +84,7 @@ def test_signals_wait_for_the_block(name: str, handler: Any, error: type[BaseExc
 
 
 def test_within_another_block_it_waits_for_that_one() -> None:
-    """What comes in an inner block comes right after the outermost."""
+    """A signal in an inner block is handled right after the outermost block."""
     finished: list[str] = []
 
     def work() -> None:
@@ -187,7 +187,7 @@ def test_what_was_held_back_is_the_users_even_if_its_handler_has_gone() -> None:
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("deferred", [True, False])
 def test_timeouts_pass_the_guard(capsys: pytest.CaptureFixture[str], *, deferred: bool) -> None:
-    """It reaches the user's code, and nothing is said of it; a fault of ours is still said."""
+    """A timeout reaches the user's code without a message; a fault of ours is still reported."""
     signal.signal(signal.SIGALRM, raises)
 
     def ours() -> None:
@@ -293,7 +293,7 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the guard nor the function is entered, until there is."""
+    """Neither the guard nor the function is entered until there is something to do."""
     done: list[str] = []
     quiet = {threading.get_ident(): True}
     monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))

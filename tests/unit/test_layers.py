@@ -131,7 +131,7 @@ def test_no_feature_imports_another() -> None:
 
 
 def test_few_modules_stand_at_the_top() -> None:
-    """What has a room stands in it."""
+    """A module that has a room is in its folder."""
     assert len([*PACKAGE.glob("*.py")]) <= 8
     assert {rooms_of(path)[0] for path in MODULES} - {"__init__"} == set(RANK)
 

@@ -106,5 +106,5 @@ def test_a_picture_has_the_pieces_that_are_kept(name: str, make: Callable[[], li
 
 
 def test_every_picture_that_is_kept_is_drawn() -> None:
-    """None is left of a view that went."""
+    """No picture of a removed view is kept."""
     assert [name for name, _ in every()] == list(KEPT)

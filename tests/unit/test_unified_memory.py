@@ -144,7 +144,7 @@ def test_all_of_the_machine_is_one_stack(machine: Machine) -> None:
 
 @on(CACHED)
 def test_swap_is_in_no_part_and_in_a_note(machine: Machine) -> None:
-    """It is on a disk."""
+    """Swap is on a disk."""
     machine.now(swap=3 * GIB)
     anatomy = machine.watched(GIB).anatomy()
 
@@ -168,7 +168,7 @@ def test_the_card_says_whose_memory_it_is_and_what_is_free(machine: Machine) -> 
 
 @on(SPARK)
 def test_headroom_is_what_the_kernel_can_give(machine: Machine) -> None:
-    """What was reserved at the peak is in use by then."""
+    """Memory that was reserved at the peak is in use by then."""
     facts = facts_in(machine.watched(GIB))
 
     assert facts.headroom == SPARK.available
@@ -298,7 +298,7 @@ def test_an_apu_shares_what_is_not_carved_out(machine: Machine, is_shared: bool)
 
 @on(replace(SPARK, name="Apple M4 Max"))
 def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None:
-    """It is not counted twice."""
+    """Memory on the GPU is not counted twice."""
     machine.memory.device_type = "mps"
     machine.has_torch(mps(machine.memory))
     machine.has_nvml(NO_NVML)
@@ -384,7 +384,7 @@ def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagno
 
 @on(SPARK)
 def test_how_long_tasks_wait_is_read(machine: Machine) -> None:
-    """From the kernel's own figure, once there is any."""
+    """The series comes from the kernel's own figure, once there is any."""
     nothing = machine.watched()
     release_monitor()  # which would read it again after a second
     machine.now(stalled=14.25)

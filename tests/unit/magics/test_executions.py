@@ -58,7 +58,7 @@ def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
 def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], times: int
 ) -> None:
-    """With its own error; later cells are watched as before."""
+    """The watch has the cell's own error, and later cells are watched as before."""
     monkeypatch.setattr(shell, "showtraceback", breaks(error, times))
     shell.run_cell(f"{WATCHED}1 / 0")
 
@@ -67,7 +67,7 @@ def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
 
 
 def test_a_cell_without_result_ends_it(shell: InteractiveShell, magics: MemwatchMagics) -> None:
-    """As under ipykernel, if the error of a cell that awaits cannot be shown."""
+    """The error of a cell that awaits cannot be shown under ipykernel; the watch ends all the same."""
 
     async def cell() -> None:
         source = f"{WATCHED}await asyncio.sleep(0)\nraise KeyError"
@@ -96,7 +96,7 @@ def test_a_cell_without_event_ends_later(shell: InteractiveShell, magics: Memwat
 @pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
 @pytest.mark.parametrize("silent", [False, True])
 def test_an_inner_cell_ends_no_watch(shell: InteractiveShell, inner: str, silent: bool) -> None:
-    """Nor does an empty cell, or one without events."""
+    """An inner, an empty and a silent cell leave the outer cell's watch open."""
     shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
     shell.run_cell(
         f"{WATCHED}for _ in range(2):\n    get_ipython().run_cell(inner, silent=silent)\n"
@@ -171,7 +171,7 @@ def test_an_interrupt_as_a_cell_begins_or_ends_leaves_nothing_half_done(
 def test_a_cell_with_a_label_is_compared_with_its_earlier_runs(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, options: str, runs: list[int]
 ) -> None:
-    """With all of that label; without a label or a cell id it is compared with none."""
+    """All runs of the label are compared; a cell without a label or an id is compared with none."""
     seen: list[int] = []
 
     def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:

@@ -54,7 +54,7 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
 
 
 def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) -> None:
-    """It is shown, and stored under the given name; it has no session."""
+    """A snapshot is shown, and stored under the given name."""
     (tmp_path / "peak.pickle").write_bytes(training(1, layers=2).dump())
     shell.run_cell(f"%memwatch open {tmp_path / 'peak.pickle'} -o back")
 
@@ -114,7 +114,7 @@ def test_one_percent_sign_above_code_watches_nothing(told: Told, cell: str, says
 
 
 def test_the_end_of_every_cell_sums_up_the_cells(told: Told) -> None:
-    """Their number and the highest peak; a second time there is nothing to end."""
+    """`%memwatch off` has the number of cells and the highest peak; a second one has nothing to end."""
     told("%memwatch on", "kept = bytearray(40_000_000)")
     end, again = told("%memwatch off", "%memwatch off").splitlines()
 
@@ -134,7 +134,7 @@ def test_cells_that_change_little_show_nothing(told: Told) -> None:
 
 
 def test_every_cell_is_shown_on_request(told: Told) -> None:
-    """By `--min 0`; a cell is labelled with its first line of code."""
+    """`--min 0` shows every cell, labelled with its first line of code."""
     assert told("%memwatch on --min 0") == ""
     assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
@@ -154,7 +154,7 @@ ON = "%memwatch on --quiet -o session\n"
     ],
 )
 def test_a_cell_has_the_number_beside_it(cells: list[str], labels: list[str]) -> None:
-    """Also the first one after the extension was loaded, whatever that cell contains."""
+    """The first cell after the extension was loaded has its number, too, whatever it contains."""
     shell = InteractiveShell.instance()
     if not cells[0].startswith((FIRST, "y")):
         shell.run_cell(FIRST)
@@ -216,7 +216,7 @@ def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
 
 
 def test_an_action_is_refused(shell: InteractiveShell) -> None:
-    """As in the first line of a cell."""
+    """An action has no place in the first line of a cell."""
     with pytest.raises(UsageError, match="on its own line"):
         run(shell, "1", "on")
 
@@ -238,7 +238,7 @@ def test_a_fault_in_making_a_watch_costs_one_line(
     capsys: pytest.CaptureFixture[str],
     way: str,
 ) -> None:
-    """Such as a failing import; the cell still runs."""
+    """The cell still runs after a failing import of ours."""
     # A module that is None cannot be imported.
     monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
     args = "'memwatch', '', 'ran = 1'"
@@ -257,7 +257,7 @@ def test_a_fault_after_our_files_have_changed_says_what_helps(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """After an upgrade under a running kernel, with or without autoreload: restart it."""
+    """After an upgrade under a running kernel the line advises a restart."""
     newer = ModuleType("hfmem_widget.newer")
     newer.__file__ = str(tmp_path / "newer.py")
     Path(newer.__file__).touch()
@@ -291,7 +291,7 @@ def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: str) -> None:
-    """However the cell is run."""
+    """The value is that of the variable, however the cell is run."""
     shell.run_cell("import asyncio\nname = 'fine'\nrate = 2")
 
     assert label(shell, '"$name {rate * 10}"', way) == "fine 20"
@@ -299,7 +299,7 @@ def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: st
 
 @pytest.mark.parametrize("kind", ["line", "cell"])
 def test_ipython_expands_variables_without_a_first_line(shell: InteractiveShell, kind: str) -> None:
-    """For `%memwatch`, and for `%%memwatch` as a function."""
+    """IPython expands the line of `%memwatch`, and of `%%memwatch` as a function."""
     shell.run_cell("name = 'fine'")
     line = "--quiet --output session --label {name}"
     if kind == "line":
@@ -319,7 +319,7 @@ def test_variables_in_names_of_labels_expand(shell: InteractiveShell, told: Told
 
 
 def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
-    """Also one that is not among them."""
+    """The baseline is compared although it is not among the names."""
     for name in ("base", "lora"):
         shell.run_cell(f"%%memwatch --quiet --label {name}\n1")
     shell.run_cell("%memcompare lora --baseline ba -o seen")
@@ -348,7 +348,7 @@ def test_a_variable_may_be_a_budget(shell: InteractiveShell, told: Told) -> None
 def test_a_fault_in_the_expansion_is_an_error_of_one_line(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
-    """And the cell does not run."""
+    """The cell does not run."""
     monkeypatch.setattr(shell, "var_expand", Mock(side_effect=RuntimeError("no variables\nhere")))
     said = told("%%memwatch --quiet --label {x}\nran = True")
 

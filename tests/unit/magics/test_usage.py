@@ -20,7 +20,7 @@ HOSTILE = "a\u202e\x1b[31m b"
 
 @pytest.mark.parametrize("line", ["%memwatch on", "%memcompare a", "%memfit a"])
 def test_an_invalid_name_is_refused_as_plain_text(told: Told, line: str) -> None:
-    """By each magic that stores a result, in the same words."""
+    """Each magic that stores a result refuses it in the same words."""
     said = told(f"{line} --output '{HOSTILE}'")
 
     assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
@@ -55,7 +55,7 @@ def test_a_refused_line_ends_no_watch(
 
 
 def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: MemwatchMagics) -> None:
-    """For example if a variable in the line is an empty text."""
+    """A variable in the line may be an empty text."""
     magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
     session: Session = shell.user_ns["session"]
 
@@ -64,14 +64,14 @@ def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: Memwa
 
 
 def test_sizes_may_have_a_space(magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]) -> None:
-    """As people write it."""
+    """`20 GiB` is a size, as people write it."""
     magics.memwatch("on --min 20 GiB --label x")
 
     assert "less than 20.0 GiB" in capsys.readouterr().out
 
 
 def test_a_name_that_ends_with_a_digit_is_not_a_size() -> None:
-    """It stays a word of its own, whatever follows it."""
+    """The name stays a word of its own, whatever follows it."""
     assert words_of("--free run1 mb 2.5 gib") == ["--free", "run1", "mb", "2.5gib"]
     assert words_of("''") == [""]
 
@@ -93,7 +93,7 @@ def parser_of(name: str) -> Any:
     ],
 )
 def test_options_have_function_names(name: str, line: str, argument: str, value: object) -> None:
-    """If the two differ, both are accepted."""
+    """An option is also accepted under the name of the function's argument."""
     assert getattr(parser_of(name).parse_args(line.split()), argument) == value
 
 
@@ -155,7 +155,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, line: str) -> None:
-    """With a suggestion where possible, and without argparse' own words."""
+    """The error has a suggestion where possible, and none of argparse' own words."""
     said = told(line + ("\nran = True" if line.startswith("%%") else ""))
 
     assert said.startswith("UsageError: ")
@@ -209,7 +209,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["memwatch", *WORDS])
 def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name: str) -> None:
-    """By its first long name; Python's own names do not begin with a dash."""
+    """Each option is offered by its first long name; Python's own names do not begin with a dash."""
     kinds: dict[str, Any] = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     actions = getattr(kinds[name], name).parser._actions
     long = [[one for one in each.option_strings if one.startswith("--")] for each in actions]
@@ -232,7 +232,7 @@ def test_completions_match_the_word(shell: InteractiveShell, text: str, words: l
 
 
 def test_the_value_of_an_option_may_be_anything(shell: InteractiveShell) -> None:
-    """So no option is offered in its place."""
+    """No option is offered in the place of a value."""
     assert "--label" not in offered(shell, "%%memwatch --output ")
 
 

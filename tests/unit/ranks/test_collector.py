@@ -132,7 +132,7 @@ def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
 
 
 def test_the_spans_go_on_with_the_next_rank() -> None:
-    """Where the lowest rank falls silent, the next one's spans are shown."""
+    """The next rank's spans are shown where the lowest rank falls silent."""
     run = SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0}))
 
     spans = play(run, 16.0).session.spans
@@ -252,7 +252,7 @@ def test_of_a_rank_the_fullest_device_counts(gpus: int) -> None:
 
 
 def test_a_run_without_ranks_is_an_empty_session() -> None:
-    """Before any rank was heard of there is nothing to show, and nothing fails."""
+    """A collector without any rank has nothing to show, and nothing fails."""
     collector = Collector("empty")
     collector.tick(1.0)
     assert not collector.is_over(1e9)
@@ -310,7 +310,7 @@ def test_a_run_with_a_rank_that_has_no_end_is_not_done() -> None:
 
 
 def test_a_rank_that_was_just_found_is_not_grey() -> None:
-    """Of a run that is opened late, the last files are found when the first have long been read."""
+    """The last files of a run that is opened late are found when the first have long been read."""
     run = SimulatedRun(Script(world=4, interval=0.5))
     pieces = list(run.advance(20.0))
     collector, now = Collector(), run.began + run.now

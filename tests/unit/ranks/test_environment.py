@@ -84,7 +84,7 @@ def test_within_a_run_nothing_is_lent(known: dict[str, str]) -> None:
 
 
 def test_a_forked_child_lends_nothing_and_takes_nothing_back() -> None:
-    """Its environment is its own, and what it starts is followed still; who lends is no rank itself."""
+    """A child's environment is its own, and its processes are still followed; the lender is no rank."""
     environ: dict[str, str] = {}
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
@@ -98,7 +98,7 @@ def test_a_forked_child_lends_nothing_and_takes_nothing_back() -> None:
 
 
 def test_some_options_are_the_ranks_too() -> None:
-    """Who asked that the peak counters be left alone asked it for the ranks as well."""
+    """Options such as `ledger=False` hold for the ranks as well."""
     environ: dict[str, str] = {}
     options = WatchOptions(interval=0.5, ledger=False, steps="each", label="cell")
     lent = Lent(DIRECTORY, options, environ)
@@ -133,7 +133,7 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("environ", [{}, {RUN: "/nowhere"}, {RUN: "/nowhere", CLAIMED: "1"}])
 def test_it_loads_nothing_of_ours(environ: dict[str, str]) -> None:
-    """Neither us nor torch nor numpy, whether or not something is to be followed."""
+    """Our `sitecustomize` imports neither us nor torch nor numpy, whether or not a run is followed."""
     code = "import sys; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = set(python(code, **environ).stdout.split())
 
@@ -148,7 +148,7 @@ def waits(**environ: str) -> bool:
 
 
 def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
-    """Not without a run, and not below a rank; a rank that becomes another program is one still."""
+    """Torch is awaited only within a run and above ranks; a rank that becomes another program is one still."""
     assert waits(**{RUN: "/nowhere"})
     assert not waits()
     assert not waits(**{RUN: "/nowhere", CLAIMED: "1"})

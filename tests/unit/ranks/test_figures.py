@@ -83,7 +83,7 @@ def test_the_newest_steps_are_kept() -> None:
 
 
 def test_a_second_training_begins_anew() -> None:
-    """Where the numbers of steps begin again, those of the training before are forgotten."""
+    """Steps of the first training are forgotten where numbers begin again."""
     steps = RecentSteps()
     steps.widen(1)
     steps.add(0, finished(1, 30, 9.0))

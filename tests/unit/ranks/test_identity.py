@@ -71,12 +71,12 @@ def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[st
 
 
 def test_every_launcher_has_a_row_here() -> None:
-    """None of the table goes untried."""
+    """Each launcher that the package knows is tried."""
     assert {engine.name for engine in ENGINES} == {row[0] for row in KNOWN}
 
 
 def test_a_process_without_a_launcher_is_no_rank() -> None:
-    """A kernel, a script in a terminal."""
+    """A kernel and a script in a terminal have no launcher."""
     assert rank_of_process({"PATH": "/bin", "WORLD_SIZE": "8"}) is None
 
 
@@ -85,7 +85,7 @@ def test_a_process_without_a_launcher_is_no_rank() -> None:
     "bad", ["", "-1", "x", "1.5", "1_0", "\u0663", "9" * 5000, "1048577", "8", "\0"]
 )
 def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
-    """Negative, huge, no number, or beyond the world."""
+    """A negative, huge or invalid number, or one beyond the world, is no rank."""
     environ = {**dict.fromkeys(engine.sets, "1"), engine.rank: bad, engine.world: "8"}
 
     assert rank_of_process(environ) is None
@@ -93,14 +93,14 @@ def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
 
 @pytest.mark.parametrize("bad", ["", "-1", "x", "9" * 20])
 def test_what_else_makes_no_sense_is_passed_over(bad: str) -> None:
-    """Without a number on its host it has its own, without a count of restarts there were none."""
+    """A bad number on the host is replaced by the rank, a bad count of restarts by zero."""
     environ = ELASTIC | {"LOCAL_RANK": bad, "TORCHELASTIC_RESTART_COUNT": bad}
 
     assert rank_of_process(environ) == Rank(5, 5, 8, 0, *HERE, "torchrun")
 
 
 def test_torch_is_believed_before_the_environment() -> None:
-    """What Slurm's variables say of a job step of one task is not what the group has."""
+    """Slurm's variables may be those of a job step of one task; the group knows better."""
     stale = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
 
     assert rank_of_process(stale, (3, 4)) == Rank(3, 0, 4, 0, *HERE, "Slurm")
@@ -114,7 +114,7 @@ def test_torch_is_believed_before_the_environment() -> None:
     )
 )
 def test_no_environment_raises(environ: dict[str, str]) -> None:
-    """Whatever the variables say, it is a rank within its world or none."""
+    """Any environment gives a rank within its world, or none."""
     rank = rank_of_process({**environ, "RANK": "0"})
 
     assert rank is None or 0 <= rank.rank < rank.world
@@ -181,7 +181,7 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_joining_is_noticed_through_either_module(distributed: Any, joins: list[str]) -> None:
-    """Of torch.distributed and of its own module; once for each call, with its result or error unchanged."""
+    """Each call is noticed once, in torch.distributed and in its own module, with its result or error."""
     surround_all(PLACES)
     surround_all(PLACES)
     with pytest.raises(ValueError, match="bad"):

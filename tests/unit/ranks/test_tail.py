@@ -293,7 +293,7 @@ def test_a_slowly_read_fault_is_found(tmp_path: Path, fate: dict[str, Any], titl
 
 
 def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path: Path) -> None:
-    """Its server may be back by then; after that it is one whose connection is lost."""
+    """The server of a file may be back by then; after that the rank's connection is lost."""
     run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
     run.goes_on(10.0)
     run.disk.failing = {run.run.ranks[2].stream}

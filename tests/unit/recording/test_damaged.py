@@ -185,7 +185,7 @@ def test_kinds_and_fields_of_later_versions_are_ignored() -> None:
 
 
 def test_texts_are_made_plain() -> None:
-    """Control characters and endless names of a stranger do not reach a page."""
+    """Control characters and endless names from outside do not reach a page."""
     head = json.loads(HEAD)
     head["label"] = "a\u202eb\x00" + "x" * 9000
 
@@ -249,7 +249,7 @@ def test_a_series_added_meanwhile_waits_for_the_next_block() -> None:
 
 
 def test_a_damaged_member_costs_itself_alone(tmp_path: Path) -> None:
-    """Of a compressed recording the members before and after a flipped byte are read."""
+    """The members of a compressed recording before and after a flipped byte are read."""
     lines = saved(scripted_run("steps"))
     third = len(lines) // 3
     parts = [gzip.compress(b"".join(lines[at : at + third])) for at in range(0, len(lines), third)]
@@ -273,7 +273,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 
 def test_empty_folds_of_very_many_series_take_little() -> None:
-    """Each would have a place for all series: 64 kB for a line of 80 bytes."""
+    """An empty fold has no places for all series, which would take 64 kB for a line of 80 bytes."""
     series = [f"cuda:{index}/allocated" for index in range(4096)]
     columns = {"k": "series", "first": 0, "devices": [], "series": series, "labels": [""] * 4096}
     fold = '{"k":"fold","t":[%d,%d],"samples":1,"low":[%d],"high":[%d],"last":[0]}\n'
@@ -366,7 +366,7 @@ def test_a_rank_that_cannot_be_is_none(changes: dict[str, Any]) -> None:
 
 
 def test_texts_of_a_rank_are_made_plain() -> None:
-    """And shortened: a host is shown to people."""
+    """The name of a host is shown to people, so it is plain and short."""
     head = parsed(host="a\u202e\x00" + "b" * 500, engine="x" * 500)
 
     assert head.rank is not None

@@ -63,7 +63,7 @@ def opened(session: Session, folder: Path) -> Session:
 
 
 def test_they_come_back(tmp_path: Path) -> None:
-    """Each figure as it was, one that is not available as such; and so in a copy."""
+    """Each figure of a change is read as it was, also where it is not available, and in a copy."""
     session = failed(LESS, UNKNOWN)
     back = opened(session, tmp_path)
 
@@ -77,7 +77,7 @@ def test_they_come_back(tmp_path: Path) -> None:
 
 
 def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
-    """As its cell did, but for the line that puts a new cell below the cell: there is none."""
+    """The card lists the changes without the line that writes a new cell below the cell."""
     session = failed(LESS)
     sessions = (session, opened(session, tmp_path))
     bundles = [card_bundle(each, each.spans[0], with_chart=False) for each in sessions]
@@ -87,7 +87,7 @@ def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
 
 
 def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> None:
-    """Its changes are read as they were, and their table has no such column."""
+    """Changes of an older recording are read, and their table has no such column."""
     path = failed(LESS).save(tmp_path / "run.hfmem.jsonl")
     path.write_text(path.read_text().replace(',"largest_batch":3,"longest":700', ""))
     back = hfmem_widget.open(path)
@@ -125,7 +125,7 @@ def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
 
 
 def test_a_list_that_got_shorter_ends_there(tmp_path: Path) -> None:
-    """And a call that nobody knows costs its line alone."""
+    """An unknown call costs its own line only."""
     path = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl")
     text = path.read_text()
     head, end = text.rsplit("\n", 2)[:2]

@@ -106,7 +106,7 @@ def test_an_opened_session_equals_the_saved_one(name: str, tmp_path: Path) -> No
 
 
 def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
-    """Each place, of each device; if there are very many, the smallest are one, so that the sum stays."""
+    """Each place of each device comes back; the smallest of very many are one, so that the sum stays."""
     sites = [site(f"a/x.py:{at}", 1 + at % 7) for at in range(3 * MOST_SITES)]
     few, many = with_stacks("few", *sites[:9]), with_stacks("many", *sites)
     assert few.stacks is not None
@@ -125,7 +125,7 @@ def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
 
 
 def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> None:
-    """For the whole run and for each phase, and so what is said of it."""
+    """The numbers for the run and for each phase come back, and the sentence about them."""
     session = scripted_run("steps")
     session.polling.steps, session.polling.steps_with_phases = 100, 26
     session.polling.groups, session.polling.share = 37, 0.03125
@@ -223,7 +223,7 @@ def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:
     ("killed", "said"), [(False, "not ended when it was saved"), (True, "not watched to its end")]
 )
 def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, said: str) -> None:
-    """What was saved while it ran says so: its note, the line, the card, a report's list of cells."""
+    """Note, line, card and report say that the cell was saved while it ran."""
     session = saved_within_a_cell(tmp_path / "fit.hfmem.jsonl", killed=killed)
     cell = session.spans[1]
 
@@ -277,7 +277,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_bad_path_is_an_error(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that the system refuses, nobody's home, no path at all, no such folder."""
+    """One short sentence refuses an invalid name, nobody's home, no path at all, and a missing folder."""
     monkeypatch.chdir(tmp_path)
     for path in BAD:
         with pytest.raises(HFMemError) as refused:

@@ -27,7 +27,7 @@ pd = pytest.importorskip("pandas")
 
 
 def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
-    """With edges, outcome, counts, and allocated and reserved of each device."""
+    """A row has edges, outcome, counts, and allocated and reserved of each device."""
     session = scripted_run("leak")
     table = pd.read_csv(session.save(tmp_path / "x.csv", table="spans")).set_index("id")
     step = next(span for span in session.spans if span.kind == "step")
@@ -42,7 +42,7 @@ def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
 
 
 def test_the_tables_of_steps_and_of_samples_are_those_of_the_session(tmp_path: Path) -> None:
-    """With the same columns; samples are indexed by their time."""
+    """The tables have the session's columns; samples are indexed by their time."""
     session = scripted_run("steps")
     samples = pd.read_csv(session.save(tmp_path / "x.csv"))
     steps = pd.read_csv(session.save(tmp_path / "y.csv", table="steps"))
@@ -53,7 +53,7 @@ def test_the_tables_of_steps_and_of_samples_are_those_of_the_session(tmp_path: P
 
 
 def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> None:
-    """Neither a label nor the name of a count: a quote stands before it, and it is on one line."""
+    """A label and the name of a count are on one line, behind a quote where they could be a formula."""
     with hfmem_widget.watch("=1+1", quiet=True) as session:
         for name in ("@SUM(1)", "-1", "+1", "a\r\n=2\u202e"):
             with hfmem_widget.span(name, **{name: 1}):
@@ -69,7 +69,7 @@ def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("empty", [False, True])
 def test_parquet_has_the_same_figures(table: str, empty: bool, tmp_path: Path) -> None:
-    """Also of a session that has none."""
+    """A session without data has a file, too."""
     pytest.importorskip("pyarrow")
     session = Session() if empty else scripted_run("leak")
     text = session.save(tmp_path / "x.csv", table=table)

@@ -63,7 +63,7 @@ def test_a_trace_obeys_the_rules(name: str) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_of_a_track_lie_within_each_other_or_follow(name: str) -> None:
-    """None begins in another and ends after it: that is what a viewer cannot draw."""
+    """No slice begins in another and ends after it, which a viewer cannot draw."""
     assert overlapping(trace_of(name)) == []
 
 
@@ -88,7 +88,7 @@ def span(number: int, start: float, stop: float | None, label: str = "") -> Span
 
 
 def test_spans_that_overlap_have_tracks_of_their_own() -> None:
-    """Such as those of two threads; what fits into a track again goes there."""
+    """Spans of two threads overlap; what fits into a track again goes there."""
     spans = Spans([span(1, 0.0, 10.0), span(2, 5.0, 15.0), span(3, 6.0, 7.0), span(4, 16.0, 17.0)])
     events = events_of(Session("x", spans=spans))
     tracks = {event["name"]: event["tid"] for event in of_phase(events, "X")}

@@ -189,7 +189,7 @@ def test_an_empty_history_has_no_picture() -> None:
 
 
 def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
-    """With the most that they held; plain text, which has no headings, has only the peak."""
+    """The table has the most that each line held; plain text, without headings, has only the peak."""
     bundle = stacks_bundle(stacks_of(training()))
     modules = bundle["text/html"].split("by module")[-1]
 
@@ -199,7 +199,7 @@ def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
 
 
 def test_the_script_gets_the_bytes_of_each_band() -> None:
-    """By line, module and operator, in this order and in the picture's colours; there is one script."""
+    """The data are by line, module and operator, in the picture's colours; there is one script."""
     made = training()
     over, html = held(made), stacks_bundle(stacks_of(made))["text/html"]
 
@@ -216,7 +216,7 @@ def test_the_script_gets_the_bytes_of_each_band() -> None:
 
 
 def test_a_name_from_outside_cannot_end_the_scripts_data() -> None:
-    """Nor the script itself, since the data are encoded."""
+    """The data are encoded, so a name cannot end the script either."""
     hostile = '"><script>alert(1)</script>'
     made = Allocations()
     made.wait(1.0)

@@ -173,12 +173,12 @@ def test_other_events_change_nothing(action: str) -> None:
 
 
 def test_a_device_without_a_history_has_nothing() -> None:
-    """Also a device that the snapshot does not have."""
+    """A device that the snapshot does not have has nothing either."""
     assert replay({"segments": [], "device_traces": []}, 3).bytes == 0
 
 
 def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
-    """If the history begins with the highest bytes, their time is unknown."""
+    """The time of the peak is unknown if the history begins with the highest bytes."""
     allocator = Allocator(10, {0: 4000})
     allocator.free(0, in_use=False)
     found = replay(allocator.snapshot(), 0)
@@ -187,7 +187,7 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
 
 
 def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
-    """Not of the one before or after, nor of a later equal peak."""
+    """The time is not that of a neighbouring event, nor of a later equal peak."""
     allocator = Allocator(10)
     for address in range(3):
         allocator.alloc(address, 100)
@@ -229,7 +229,7 @@ def test_the_bands_add_up_to_the_allocated_bytes(allocator: Allocator, most: int
 
 @given(histories())
 def test_each_band_has_the_bytes_of_its_line(allocator: Allocator) -> None:
-    """By a simulation that knows each block's line; earlier memory is a band of its own."""
+    """A simulation knows the line of each block; earlier memory is a band of its own."""
     snapshot = allocator.snapshot()
     held, live, truth = drawn(snapshot), dict[int, str](), list[Counter[str]]()
     for at, (blocks, _) in enumerate(allocator.retained):
@@ -273,7 +273,7 @@ def test_bands_and_moments_are_limited() -> None:
 
 
 def test_a_spike_between_two_moments_is_kept() -> None:
-    """However short, with its height to the byte."""
+    """A short spike has its height to the byte."""
     made = many(3000)
     made.wait(100)
     made.free(made.alloc(123_456_789_123, ("/u/spike.py", 1, "f")))
@@ -308,7 +308,7 @@ def test_a_ring_that_lost_its_beginning_keeps_the_figures() -> None:
 
 
 def test_times_are_seconds_since_the_first_event() -> None:
-    """Before torch 2.2, which has no times, they are numbers of events."""
+    """Snapshots of torch before 2.2 have no times, so numbers of events stand for them."""
     snapshot = many(4).snapshot()
     timed = drawn(snapshot)
     for event in snapshot["device_traces"][0]:
