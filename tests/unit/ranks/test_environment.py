@@ -148,7 +148,7 @@ def waits(**environ: str) -> bool:
 
 
 def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
-    """Torch is awaited only within a run and above ranks; a rank that becomes another program is one still."""
+    """Torch is awaited within a run and above ranks only; a rank that becomes another program stays one."""
     assert waits(**{RUN: "/nowhere"})
     assert not waits()
     assert not waits(**{RUN: "/nowhere", CLAIMED: "1"})
