@@ -120,9 +120,7 @@ def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts
 
 
 @pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
-def test_bars_are_coloured(
-    kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str
-) -> None:
+def test_bars_have_colour(kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str) -> None:
     """Text on a bar has a contrast of at least 4.5, in the live chart's colours."""
     assert palette.bar(kind, lane, worst=is_worst) == colour
     assert palette.ink_on(colour) == ink

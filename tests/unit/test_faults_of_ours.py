@@ -122,9 +122,7 @@ def test_a_fault_at_a_line_of_ours_stays_ours(scenario: Scenario, fake_monitor: 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_a_fault_at_any_line_of_ours_stays_ours(
-    scenario: Scenario, fake_monitor: MakeBench
-) -> None:
+def test_a_fault_at_any_line_stays_ours(scenario: Scenario, fake_monitor: MakeBench) -> None:
     """At every line; what another scenario has gone through already is tried at every seventh."""
     reached = reached_by(scenario, fake_monitor)
     known = [place for place in reached if place in _gone_through]
@@ -189,9 +187,7 @@ def test_what_a_fault_has_kept_from_being_watched_is_said(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_repeated_fault_is_a_line(
-    fake_monitor: MakeBench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repeats_are_a_line(fake_monitor: MakeBench, capsys: pytest.CaptureFixture[str]) -> None:
     """A hook that fails in every step has one line on stderr, and one more in the next watch."""
     fake_monitor()
     lines = []
@@ -204,9 +200,7 @@ def test_a_repeated_fault_is_a_line(
     assert lines == ["memwatch: RuntimeError: ours\n"] * 2
 
 
-def test_faults_stay_in_one_session(
-    fake_monitor: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_stay_inside(fake_monitor: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other session's peak is exact, with what was allocated in the broken span."""
     bench = fake_monitor()
     one = bench.monitor
@@ -231,9 +225,7 @@ def test_faults_stay_in_one_session(
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_a_source_recovers_at_the_next_reading(
-    error: type[Exception], fake_monitor: MakeBench
-) -> None:
+def test_a_source_recovers_at_once(error: type[Exception], fake_monitor: MakeBench) -> None:
     """The same watch goes on with it, and nobody is asked to report a fault of the source."""
     bench = fake_monitor()
     with hfmem_widget.watch("watched", quiet=True) as session:

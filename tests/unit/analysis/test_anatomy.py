@@ -233,9 +233,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         (lambda: Session("nothing"), {}, "no samples yet"),
     ],
 )  # fmt: skip
-def test_unknown_moments_are_refused(
-    make: Callable[[], Session], asked: dict[str, Any], said: str
-) -> None:
+def test_bad_moments_fail(make: Callable[[], Session], asked: dict[str, Any], said: str) -> None:
     """The error for an unknown step, moment or device names those that there are."""
     with pytest.raises(OptionError, match=said):
         anatomy(make(), **asked)

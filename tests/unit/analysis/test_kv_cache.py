@@ -65,9 +65,7 @@ def test_of_the_host_no_such_length_is_told() -> None:
         ({}, (0.0, 0.0, 0, 0), math.nan),
     ],
 )
-def test_growth_is_counted(
-    counts: dict[str, float], grows: tuple[float, ...], longest: float
-) -> None:
+def test_growth_counts(counts: dict[str, float], grows: tuple[float, ...], longest: float) -> None:
     """A static cache is full at its limit, and one that has stopped growing fits for ever."""
     cache = found(decoded(counts))
 

@@ -196,9 +196,7 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
         ("", "5; # ;", None),
     ],
 )
-def test_it_has_the_value_of_a_cell(
-    shell: InteractiveShell, before: str, cell: str, value: object
-) -> None:
+def test_it_has_its_value(shell: InteractiveShell, before: str, cell: str, value: object) -> None:
     """Future imports of earlier cells hold, ours do not; a trailing semicolon hides the value."""
     shell.run_cell(before)
 

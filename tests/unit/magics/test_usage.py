@@ -30,9 +30,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
-def test_ipythons_names_are_refused(
-    shell: InteractiveShell, magics: MemwatchMagics, name: str
-) -> None:
+def test_taken_names_fail(shell: InteractiveShell, magics: MemwatchMagics, name: str) -> None:
     """Otherwise the kernel, IPython or every magic would break."""
     before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
@@ -42,9 +40,7 @@ def test_ipythons_names_are_refused(
 
 
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
-def test_a_refused_line_ends_no_watch(
-    shell: InteractiveShell, magics: MemwatchMagics, line: str
-) -> None:
+def test_bad_lines_end_no_watch(shell: InteractiveShell, magics: MemwatchMagics, line: str) -> None:
     """`%memwatch off` with an option, or `on` for a missing device, ends no session."""
     magics.memwatch("on --quiet --output session")
     session: Session = shell.user_ns["session"]

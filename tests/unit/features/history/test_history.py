@@ -109,9 +109,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
         ("block", "training", None, "training", "label training"),
     ],
 )
-def test_a_watch_has_a_name(
-    kind: Any, label: str, cell: Cell | None, name: str, identity: str
-) -> None:
+def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
     """The name is the label or the first line; runs of a label, else of a cell, have one identity."""
     session = scripted_run("short")
     span = replace(session.spans[0], kind=kind, label=label)
