@@ -81,9 +81,8 @@ def test_a_clear_in_a_callback_is_not_the_cells(loaded: Kernel) -> None:
     loaded.run("go = threading.Event()")
     watched = loaded.send("%%memwatch\ngo.wait(20)\ntime.sleep(0.5)")
     loaded.wait_for(lambda one: one.kind == "display_data" and one.parent == watched.request)
-    beside = loaded.send("clear_output()\ngo.set()", subshell=subshell)
 
-    assert loaded.collect(beside).status == "ok"
+    assert loaded.collect(loaded.send("clear_output()\ngo.set()", subshell=subshell)).status == "ok"
     assert places(loaded.collect(watched)) == 2
 
 

@@ -61,8 +61,7 @@ def test_nbconvert_shows_card_and_chart(executed: nbformat.NotebookNode) -> None
 def test_a_script_prints_one_line() -> None:
     """Outside IPython a watched block ends with its line on standard output, and nothing else."""
     block = "with hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)"
-    script = f"import hfmem_widget\n{block}\n"
-    done = run_alone(script)
+    done = run_alone(f"import hfmem_widget\n{block}\n")
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
     assert done.stderr == ""
@@ -137,6 +136,5 @@ def test_the_resident_peak_is_exact_on_request() -> None:
         "rose = peak.value - session.value(span.before, 'cpu/reserved')\n"
         "print(peak.certainty, rose > 90_000_000)"
     )
-    done = run_alone(script)
 
-    assert done.stdout.split() == ["exact", "True"]
+    assert run_alone(script).stdout.split() == ["exact", "True"]

@@ -55,8 +55,7 @@ def test_reloads_leave_no_thread_file_hook_or_wrapper(kernel: Kernel) -> None:
 
     assert kernel.run("print(inventory() == loaded, inventory(), loaded)").text().startswith("True")
     kernel.run("%unload_ext hfmem_widget")
-    left = kernel.run("print([a for a, b in zip(inventory(), bare) if a != b])")
-    assert left.text() == "[]\n"
+    assert kernel.run("print([a for a, b in zip(inventory(), bare) if a != b])").text() == "[]\n"
     wrapped = "print([key for key, one in vars(torch._C).items() if originals.get(key) is not one])"
     assert kernel.run(wrapped).text() == "[]\n"
     assert kernel.run("%%memwatch\n1").status == "error"

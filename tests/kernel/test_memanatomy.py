@@ -29,8 +29,7 @@ HISTORY.latest = scripted_run({name!r})
 
 
 def columns(result: Result) -> list[str]:
-    head = result.shown["text/plain"].splitlines()[2]
-    return re.split(r"  +", head)
+    return re.split(r"  +", result.shown["text/plain"].splitlines()[2])
 
 
 def test_it_shows_the_watched_cell_at_its_end_and_at_its_peak(reloaded: Kernel) -> None:

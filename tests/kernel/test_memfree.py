@@ -37,8 +37,7 @@ def told(kernel: Kernel, line: str) -> str:
 
 def figures(text: str) -> dict[str, str]:
     """Return the first figure of each row by its name."""
-    rows = re.findall(r"^(\S[^\n]*?) {2,}<?([\d.]+ [MG]iB)", text, re.MULTILINE)
-    return dict(rows)
+    return dict(re.findall(r"^(\S[^\n]*?) {2,}<?([\d.]+ [MG]iB)", text, re.MULTILINE))
 
 
 def change(text: str) -> float:
@@ -200,8 +199,7 @@ def test_the_card_of_a_failed_cell_names_what_its_error_holds(fresh: Kernel) -> 
     bundle = card(fresh, cell, status="error")
     path = r"the error of cell \[\d+\] . train\(\) . activations"
     assert re.search(rf"is held by {path}", bundle["text/plain"])
-    words = re.sub(r"<[^>]*>", "", bundle["text/html"])
-    assert "%memholders --free errors frees" in words
+    assert "%memholders --free errors frees" in re.sub(r"<[^>]*>", "", bundle["text/html"])
 
 
 def shown(result: Result) -> str:

@@ -45,9 +45,7 @@ LEAK = (" grows by ", "has run")
 @pytest.mark.parametrize("path", TO_TRY, ids=lambda path: path.stem)
 def test_the_notebooks_to_try_are_kept_without_outputs(path: Path) -> None:
     """A reader sees only outputs of their own machine."""
-    cells = nbformat.read(path, as_version=4).cells
-
-    assert not any(cell.get("outputs") for cell in cells)
+    assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)
 
 
 def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
@@ -118,9 +116,8 @@ def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[s
     notebook = run(NOTEBOOKS[4], torch_command)
     text = said(notebook)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    errors = [output.ename for output in outputs if output.output_type == "error"]
 
-    assert len(errors) == 2
+    assert len([output.ename for output in outputs if output.output_type == "error"]) == 2
     assert "out of memory \u00b7" in text
     assert "Limit reached: " in text
     assert "Oversized request: 1.31 TiB in one piece" in text

@@ -48,8 +48,7 @@ def test_the_error_stays_and_the_cause_is_given_once(with_torch: Kernel) -> None
 def test_the_traceback_is_that_of_an_unwatched_cell(with_torch: Kernel) -> None:
     """Watched or not, its text is identical."""
     bare = with_torch.run(f"# not watched\n{TOO_BIG}")
-    watched = with_torch.run(f"%%memwatch\n{TOO_BIG}")
-    assert traceback_of(watched) == traceback_of(bare)
+    assert traceback_of(with_torch.run(f"%%memwatch\n{TOO_BIG}")) == traceback_of(bare)
     assert points_at(traceback_of(bare), 3)
 
 
@@ -88,11 +87,9 @@ def test_other_errors_of_memory(with_torch: Kernel, code: str, name: str, said: 
 
 def test_quiet_keeps_the_finding(with_torch: Kernel) -> None:
     """Nothing is shown; the session has the finding."""
-    result = with_torch.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
-    assert not result.displays
+    assert not with_torch.run(f"%%memwatch --quiet --output session\n{TOO_BIG}").displays
     figures = "[(one.kind, one.severity, one.evidence['cause']) for one in session.findings]"
-    told = with_torch.run(f"print({figures})")
-    assert told.text().strip() == "[('oom', 'critical', 'huge')]"
+    assert with_torch.run(f"print({figures})").text().strip() == "[('oom', 'critical', 'huge')]"
 
 
 WITHIN = """

@@ -175,9 +175,8 @@ def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> 
     kernel.run(BEHIND)
     script = str(SCRIPTS / "until.py")
     start = f"print([one.wait() for one in start({script!r}, {str(flag)!r})])"
-    result = kernel.run(f"%%memwatch -o other --no-ranks\n{start}")
 
-    assert "[0, 0]" in result.text()
+    assert "[0, 0]" in kernel.run(f"%%memwatch -o other --no-ranks\n{start}").text()
     assert said(kernel, "other.run") is None
 
 

@@ -29,8 +29,7 @@ def test_a_cell_is_shown_again_in_another_kernel(bare_command: list[str], tmp_pa
     with Kernel(command=bare_command) as kernel:
         kernel.run(LOAD)
         code = "block = bytearray(64 << 20); time.sleep(0.6)"
-        cell = f"%%memwatch --record {path} --label mine\n{code}"
-        shown = kernel.run(cell)
+        shown = kernel.run(f"%%memwatch --record {path} --label mine\n{code}")
     with Kernel(command=bare_command) as other:
         other.run(LOAD)
         opened = other.run(f"%memwatch open {path} -o back")

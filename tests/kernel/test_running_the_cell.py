@@ -68,8 +68,7 @@ def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
 
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
-    traceback = without_colours("".join(result.errors[0].content["traceback"]))
-    assert points_at(traceback, 3)
+    assert points_at(without_colours("".join(result.errors[0].content["traceback"])), 3)
     assert len(cards(result)) == 1
     assert_nothing_left(reloaded)
 

@@ -87,8 +87,7 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
 
 def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
     """No old rank is called silent as 2 ranks become 4, a node is lost, and 2 go on."""
-    done = python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag")
-    said = json.loads(done.stdout)
+    said = json.loads(python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag").stdout)
     two, four, lost, after = said["seen"]
 
     assert [two["ranks"], four["ranks"], after["ranks"]] == [[0, 1], [0, 1, 2, 3], [0, 1]]

@@ -119,8 +119,7 @@ def test_peaks_are_exact_where_they_can_be_counted(machine: Machine, certainty: 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)
 def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
     """The highest reading: what came and went in between was not seen, and the card says so."""
-    session = watched(machine)
-    peak = session.spans[0].peaks[machine.key("allocated")]
+    peak = watched(machine).spans[0].peaks[machine.key("allocated")]
 
     assert (peak.value, peak.certainty) == (4 * MIB, "sampled")
     assert machine.memory.resets == 0

@@ -105,8 +105,7 @@ def test_pip_installs_node_only_where_needed(project: Path, build_without_node: 
 
 def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_node: Build) -> None:
     """The times of its files tell the order of unpacking only."""
-    version = hfmem_widget.__version__
-    about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {version}\n"
+    about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {hfmem_widget.__version__}\n"
     (project / "PKG-INFO").write_text(about)
     os.utime(project / STATIC / "chart.js", (0, 0))
 
@@ -202,8 +201,7 @@ def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
     """A module that has another name by now goes, and nobody else's files do."""
     prefix = tmp_path / "environment"
     install_shared_data.install_shared_data(prefix)
-    neighbour = prefix / "share" / "theirs"
-    neighbour.write_text("stays")
+    (prefix / "share" / "theirs").write_text("stays")
     static = checkout / "built" / "extension" / "static"
     (static / "remoteEntry.1.js").rename(static / "remoteEntry.2.js")
     install_shared_data.install_shared_data(prefix)

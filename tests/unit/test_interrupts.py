@@ -273,9 +273,8 @@ try:
 except KeyboardInterrupt:
     print(finished, guard._action(signal.SIGINT)[:place] == before)
 """
-    done = run_alone(code)
 
-    assert done.stdout == "[True] True\n"
+    assert run_alone(code).stdout == "[True] True\n"
 
 
 def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

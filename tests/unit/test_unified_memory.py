@@ -375,8 +375,7 @@ def ran_out(machine: Machine, asked: int) -> Session:
 )
 def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagnosis: str) -> None:
     """The rest of the machine is not called a process; page cache could have been given by the kernel."""
-    session = ran_out(machine, 4 * GIB)
-    (finding,) = (each for each in session.findings if each.kind == "oom")
+    (finding,) = (each for each in ran_out(machine, 4 * GIB).findings if each.kind == "oom")
 
     assert title in finding.title
     assert diagnosis in str(finding.evidence["diagnosis"])

@@ -211,8 +211,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
             ("samples", "longest", "tokens", "content_tokens"), NAN
         )
         known = {"parent": parent, "first": 5, "last": 5, "start": 0, "stop": 1}
-        group = StepGroup(devices={"cuda:0": device}, **known, **figures)
-        add_group(script.session.steps, group)
+        add_group(script.session.steps, StepGroup(devices={"cuda:0": device}, **known, **figures))
     assert anatomy(script.session, 5).allocated == 3 * GIB
 
 
@@ -356,8 +355,7 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
     """A peak known as a lower bound has an anatomy that is "at least" as much."""
     session = training()
     cell = session.spans[0]
-    bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}
-    session._spans.add(replace(cell, peaks=bound))
+    session._spans.add(replace(cell, peaks={"cuda:0/allocated": Peak(20 * GIB, "at least")}))
     peak = anatomy(session, "peak")
     assert (peak.allocated, peak.certainty) == (20 * GIB, "at least")
 

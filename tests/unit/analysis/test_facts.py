@@ -38,8 +38,7 @@ def cell(
 def test_devices_with_allocations_are_shown(read: dict[str, float], shown: list[str]) -> None:
     """The host only where no GPU was used, and none of the GPUs is taken for it."""
     row = tuple(read.values())
-    devices = active_devices(*cell_of(row, row, keys=list(read)))
-    assert [device.key for device in devices] == shown
+    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == shown
 
 
 @pytest.mark.parametrize(

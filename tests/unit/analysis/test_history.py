@@ -47,8 +47,7 @@ def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MOST_BYTES", 2 * curve.nbytes)
     for number in range(4):
         bare = remember(History(), number=number)
-        device = DeviceRecord(key="cuda:0", after=5.0, curve=curve)
-        history.add(replace(bare, devices=(device,)))
+        history.add(replace(bare, devices=(DeviceRecord(key="cuda:0", after=5.0, curve=curve),)))
 
     assert [record.size > 0 for record in history.records] == [False, False, True, True]
     assert [record.devices[0].after for record in history.records] == [5.0] * 4

@@ -149,9 +149,8 @@ def test_a_second_training_counts_on() -> None:
     for group in list(session.steps)[:20]:
         anew = {name: getattr(group, name) for name in StepGroup.__slots__}
         add_group(session.steps, StepGroup(**anew))
-    numbers = device_of(session).steps[:, 0]
 
-    assert numbers.tolist() == list(range(1, 81))
+    assert device_of(session).steps[:, 0].tolist() == list(range(1, 81))
 
 
 def test_a_running_session_is_not_compared() -> None:

@@ -246,8 +246,7 @@ def test_it(gpu): gpu.alloc(9 * MIB)
 def test_nothing_asks_cuda_before_the_test_does(play: Play) -> None:
     """A test that initialises CUDA itself is measured from nothing; before, no function of CUDA is called."""
     play.allocator = FakeAllocator(initialized=False)
-    torch = FakeTorch(play.allocator)
-    play.use(CudaAllocator({"torch": torch}))
+    play.use(CudaAllocator({"torch": FakeTorch(play.allocator)}))
     result = play("""
 def test_before(gpu, memory):
     assert memory.peak() >= 0

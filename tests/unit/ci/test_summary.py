@@ -176,10 +176,9 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (16, 32)}
     kept = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
     assert kept == {"NVIDIA Fake, torch unknown": peaks}
-    cases = ET.parse(folder / "junit.xml").getroot().iter("testcase")
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
-        for case in cases
+        for case in ET.parse(folder / "junit.xml").getroot().iter("testcase")
     }
     assert properties["test_it[16]"] == {
         "hfmem_device": "cuda:0",

@@ -53,8 +53,7 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
 )
 def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
     """Missing or unreadable data are a sentence, and the exit code is 1."""
-    run = made(tmp_path / "run")
-    path = tmp_path / "run" / run.ranks[2].stream
+    path = tmp_path / "run" / made(tmp_path / "run").ranks[2].stream
     lines = path.read_bytes().splitlines(keepends=True)
     if damage == "a rank":
         path.unlink()
@@ -136,8 +135,7 @@ def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFi
         del seconds
         run.write(tmp_path / "run", 4.0, finish=parts.pop(0))
 
-    asked = Namespace(RUN=str(tmp_path / "run"), once=False, json=True)
-    assert watch(asked, pause) == FINE
+    assert watch(Namespace(RUN=str(tmp_path / "run"), once=False, json=True), pause) == FINE
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [one["state"] for one in shown] == ["running", "running", "done"]

@@ -16,8 +16,7 @@ from tests.unit.cli.conftest import Hfmem
 @pytest.fixture
 def model(bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a folder with a small configuration; this machine has 64 GiB free."""
-    free = Room("cpu", "CPU", 64.0 * GIB, 64.0 * GIB)
-    monkeypatch.setattr(api, "rooms", lambda: ([free], ""))
+    monkeypatch.setattr(api, "rooms", lambda: ([Room("cpu", "CPU", 64.0 * GIB, 64.0 * GIB)], ""))
     return bert
 
 

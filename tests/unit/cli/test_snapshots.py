@@ -134,8 +134,7 @@ def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
     assert code == FINE
     assert out.startswith("a.pickle: a snapshot with 737 events over 1.7 s\n492.0 MiB was")
     assert "264.0 MiB was reserved there when it was taken, 0.00 MiB of it free." in out
-    lines = out[out.index("Lines that held most at the peak") :]
-    assert "project/train.py:61   327.0 MiB" in lines
+    assert "project/train.py:61   327.0 MiB" in out[out.index("Lines that held most at the peak") :]
     assert len(out.splitlines()) <= 40
 
 
@@ -234,8 +233,7 @@ def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: 
     """They are compared by requested bytes and by line, since a snapshot has neither texts nor classes."""
     lines = ((9, 8, "main"), (21, 10, "Run.step"), (22, 4, "Run.step"))
     sites = [site(f"project/train.py:{at}", size, name) for at, size, name in lines]
-    session = with_stacks("base", *sites)
-    recorded = session.save(tmp_path / "base.jsonl")
+    recorded = with_stacks("base", *sites).save(tmp_path / "base.jsonl")
     words = "compare", recorded, write(run_of(16).snapshot(), "head.pickle"), "--by", "line"
     out = hfmem(*words, "--fail-over", "50%").out
 

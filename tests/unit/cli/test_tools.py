@@ -109,8 +109,7 @@ def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_every_recording_has_documented_data(name: str, recorded: Make, checked: Checked) -> None:
     """`explain`, `check` and `watch` have the documented form, whatever was watched."""
     run = recorded(name)
-    found = checked("explanation", "explain", run, "--json")
-    assert found["devices"][0]["peak"] > 0
+    assert checked("explanation", "explain", run, "--json")["devices"][0]["peak"] > 0
     assert checked("check", "check", run, "--json")["damage"] == []
     checked("now", "watch", run, "--once", "--json")
 

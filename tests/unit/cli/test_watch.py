@@ -40,8 +40,7 @@ class Growing:
     def watch(self, pause: Pause | None = None, path: Path | None = None, **flags: bool) -> Said:
         """Run `hfmem watch`, and return its exit code and its output."""
         asked = Namespace(**{"RUN": str(path or self.path), "once": False, "json": False, **flags})
-        code = watch(asked, pause or self.pause)
-        return Said(code, *self._capsys.readouterr())
+        return Said(watch(asked, pause or self.pause), *self._capsys.readouterr())
 
 
 @pytest.fixture

@@ -71,8 +71,7 @@ def test_a_cell_without_result_ends_it(shell: InteractiveShell, magics: Memwatch
 
     async def cell() -> None:
         source = f"{WATCHED}await asyncio.sleep(0)\nraise KeyError"
-        transformed = shell.transform_cell(source)
-        await shell.run_cell_async(source, transformed_cell=transformed)
+        await shell.run_cell_async(source, transformed_cell=shell.transform_cell(source))
 
     shell.user_ns["asyncio"] = asyncio
     asyncio.run(cell())

@@ -223,9 +223,8 @@ def test_two_first_lines_are_two_watches_of_one_cell(shell: InteractiveShell) ->
     """The cell may await, and its last value is shown."""
     shell.run_cell("import asyncio")
     lines = "%%memwatch -q -o outer\n%%memwatch -q -o inner"
-    result = shell.run_cell(f"{lines}\nawait asyncio.sleep(0)\n5")
 
-    assert result.result == 5
+    assert shell.run_cell(f"{lines}\nawait asyncio.sleep(0)\n5").result == 5
     assert [shell.user_ns[name].running for name in ("outer", "inner")] == [False, False]
 
 

@@ -28,8 +28,7 @@ def play(
     collector = collector or Collector()
     stop = run.now + seconds
     while run.now < stop - 1e-9:
-        pieces = list(run.advance(min(run.script.pace, stop - run.now)))
-        for stream, data in arranged(pieces):
+        for stream, data in arranged(list(run.advance(min(run.script.pace, stop - run.now)))):
             collector.feed(stream, data)
         collector.tick(run.began + run.now)
     return collector

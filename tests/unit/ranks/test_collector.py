@@ -94,9 +94,7 @@ def test_ranks_are_shown_in_their_order() -> None:
 
 def test_the_band_lies_around_the_median() -> None:
     """At every instant the lowest is at most the median, and that at most the highest."""
-    session = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session
-
-    frame = session.to_pandas()
+    frame = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session.to_pandas()
     low, middle, high = (frame[f"ranks/{name}"] for name in ("lowest", "median", "allocated"))
     known = high.notna()
     assert known.sum() > 5
@@ -133,9 +131,7 @@ def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
 
 def test_the_spans_go_on_with_the_next_rank() -> None:
     """The next rank's spans are shown where the lowest rank falls silent."""
-    run = SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0}))
-
-    spans = play(run, 16.0).session.spans
+    spans = play(SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0})), 16.0).session.spans
 
     ends = [(span.kind, span.stop is None) for span in spans]
     assert ends == [("block", True), ("train", False), ("train", True)]
@@ -292,9 +288,8 @@ def test_a_run_ends_as_the_first_rank_that_failed() -> None:
 def test_before_a_rank_began_nothing_is_known_of_it() -> None:
     """No line rises from zero to its first reading."""
     run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0, Collector(started_at=run.began - 5))
 
-    session = collector.session
+    session = play(run, 4.0, Collector(started_at=run.began - 5)).session
     assert np.isnan(session.between(0.0, 4.5).high).all()
     assert session.value(session.last_sample, "ranks/allocated") > 0
 
@@ -350,8 +345,7 @@ def test_hostile_lines_are_counted() -> None:
     run = SimulatedRun(Script(world=2, interval=0.5))
     collector = Collector()
     for seed, (stream, data) in enumerate(run.advance(6.0)):
-        lines = data.splitlines(keepends=True)
-        for line in lines:
+        for line in data.splitlines(keepends=True):
             collector.feed(stream, garbage(20, seed) + line)
         collector.feed(f"foreign-{seed}", garbage(60, seed))
     collector.tick(run.began + run.now)
@@ -375,8 +369,7 @@ def test_a_damaged_stream_is_left_alone() -> None:
 
 def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
     """The arrays grow with the ranks that write, and not with what they say."""
-    script = Script(world=1, interval=0.5)
-    (stream, data), *_ = SimulatedRun(script, run="a").advance(1.0)
+    (stream, data), *_ = SimulatedRun(Script(world=1, interval=0.5), run="a").advance(1.0)
     data = data.replace(b'"rank":0,', b'"rank":1048570,')
     data = data.replace(b'"world":1,', b'"world":1048576,')
     collector = Collector()

@@ -65,9 +65,7 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
 )
 def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[str, str]) -> None:
     """Rank 5 of 8, the second on its host, whoever has started it."""
-    rank = rank_of_process(environ)
-
-    assert rank == Rank(5, 1, 8, attempt, *HERE, engine)
+    assert rank_of_process(environ) == Rank(5, 1, 8, attempt, *HERE, engine)
 
 
 def test_every_launcher_has_a_row_here() -> None:

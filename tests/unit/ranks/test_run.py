@@ -63,8 +63,7 @@ def test_a_long_run_is_opened_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -> None:
     """No rank that is read faster is ahead before all have made a step."""
-    simulated = SimulatedRun(Script(world=2, interval=0.5))
-    simulated.write(tmp_path / "run", 150.0)
+    SimulatedRun(Script(world=2, interval=0.5)).write(tmp_path / "run", 150.0)
     run = hfmem_widget.open(tmp_path / "run")
     run.look()
     steps = list(run.overview.steps)
@@ -109,8 +108,7 @@ def test_it_shows_itself(run: Run, directory: Path) -> None:
     """A run is shown as text, as a page and as a figure."""
     assert "rank" in run._repr_mimebundle_()["text/plain"]
     assert run.figure().data
-    page = run.report(directory.parent / "run.html", static=True)
-    assert "rank:3" in page.read_text()
+    assert "rank:3" in run.report(directory.parent / "run.html", static=True).read_text()
 
 
 def test_a_copy_opens_again(run: Run, directory: Path) -> None:
@@ -164,8 +162,7 @@ def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path
     script = Script(world=4, per_node=2)
     for at, node in enumerate(nodes):
         assert make_or_join(node).run == about.run
-        part = SimulatedRun(script, run=about.run, ranks=range(2 * at, 2 * at + 2))
-        part.write(node, 10.0)
+        SimulatedRun(script, run=about.run, ranks=range(2 * at, 2 * at + 2)).write(node, 10.0)
     for path in nodes[1].glob("r*.jsonl"):
         shutil.copy2(path, nodes[0])
 

@@ -101,8 +101,7 @@ def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> No
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
     """Under a heading of their own; without any there is none."""
-    session = opened(failed(LESS), tmp_path) if is_opened else failed(LESS)
-    shown = page(session, static=True)
+    shown = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
 
     assert "What fits in 6.00 GiB" in shown
     assert "per_device_train_batch_size=2" in shown.replace("<wbr>", "")
@@ -126,8 +125,7 @@ def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
 
 def test_a_list_that_got_shorter_ends_there(tmp_path: Path) -> None:
     """An unknown call costs its own line only."""
-    path = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl")
-    text = path.read_text()
+    text = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl").read_text()
     head, end = text.rsplit("\n", 2)[:2]
     strange = text.replace('"target":"data"', '"target":"os.system"')
     for name, changed in (("short", f'{head}\n{{"k":"move","i":1}}\n{end}\n'), ("odd", strange)):

@@ -112,9 +112,8 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
 def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
     """The name is the label or the first line; runs of a label, else of a cell, have one identity."""
     session = scripted_run("short")
-    span = replace(session.spans[0], kind=kind, label=label)
 
-    row = record_of(session, span, cell=cell)
+    row = record_of(session, replace(session.spans[0], kind=kind, label=label), cell=cell)
 
     assert (row.name, row.identity) == (name, identity)
 
@@ -175,8 +174,7 @@ def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None
 )
 def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: float) -> None:
     """A sample meets a peak by chance: three rises of about the same size are needed."""
-    runs = [run(peak=peak, left=10, certainty="sampled") for peak in peaks]
-    moved = drift(runs, "cuda:0")
+    moved = drift([run(peak=peak, left=10, certainty="sampled") for peak in peaks], "cuda:0")
 
     assert moved is not None
     assert moved.peak / MIB == pytest.approx(rise, nan_ok=True)
@@ -275,8 +273,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
     def on_many_gpus(name: str, peak: float) -> Record:
         devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
-        uses = tuple(use_of(key, 0.0, MIB, peak * MIB) for key in devices)
-        return run(name, devices=uses)
+        return run(name, devices=tuple(use_of(key, 0.0, MIB, peak * MIB) for key in devices))
 
     runs = on_many_gpus("a", 30), on_many_gpus("b", 20), on_many_gpus("c", 10)
     text = history_bundle(CellHistory(runs, sort=sort))["text/plain"]

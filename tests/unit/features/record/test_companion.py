@@ -74,8 +74,7 @@ class Watched:
 
     def end(self) -> Session:
         """End the cell."""
-        span = self.session.spans[0]
-        self.recording.end(self.stage.recorder, span, None)
+        self.recording.end(self.stage.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         self.stage.recorder.stop(9.0)
         assert self.recording.conclude(self.session, self.session.spans[0]) == {}
@@ -178,8 +177,7 @@ def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
 
 def place_of(session: Session) -> Path:
     """Return where a session says that its recording is."""
-    said = str(session.notes[-1])
-    return Path(said.removeprefix("The recording is in ").removesuffix("."))
+    return Path(str(session.notes[-1]).removeprefix("The recording is in ").removesuffix("."))
 
 
 def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
@@ -247,8 +245,7 @@ def test_a_hanging_disk_is_not_awaited(tmp_path: Path, monkeypatch: pytest.Monke
         return disk
 
     stage = Stage("run", gpus=1)
-    options = WatchOptions(record=str(tmp_path / "run.hfmem.jsonl"))
-    recording = FileRecording(options, opened=opened)
+    recording = FileRecording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
     with stage.span("cell", "run") as cell:
         recording.begin(NO_MONITOR, stage.recorder, cell)
         recording.end(stage.recorder, cell, None)
@@ -268,9 +265,7 @@ def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         watched.stage.hold({"cuda:0": size * 2**30}, 1.0)
         watched.stage.recorder.publish()
 
-    session = watched.end()
-
-    assert any("recorded: more than 6 waited to be written" in note for note in session.notes)
+    assert any("recorded: more than 6 waited to be written" in note for note in watched.end().notes)
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])

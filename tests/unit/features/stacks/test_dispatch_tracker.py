@@ -128,8 +128,7 @@ def test_the_backward_pass_is_followed() -> None:
     weight = torch.ones(64, 64, requires_grad=True)
     with Following() as following:
         (weight * 2).sum().backward()
-    names = {frames[0]["name"] for _, frames in live(following.peak) if frames}
-    assert "aten::mul" in names
+    assert "aten::mul" in {frames[0]["name"] for _, frames in live(following.peak) if frames}
     assert weight.grad is not None
 
 
@@ -261,8 +260,7 @@ def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sparse_tensors_pass() -> None:
     """A tensor without a storage of its own is not counted, and still works."""
     with Following():
-        sparse = torch.eye(3).to_sparse()
-        assert float((sparse @ torch.ones(3, 1)).sum()) == 3.0
+        assert float((torch.eye(3).to_sparse() @ torch.ones(3, 1)).sum()) == 3.0
 
 
 def test_the_viewer_of_torch_can_read_it() -> None:
@@ -404,8 +402,7 @@ def test_a_fault_of_ours_ends_the_recording_and_is_reported_once(
 
     assert all(torch.isfinite(one).shape == (KIB,) for one in results)
     assert sizes(following.peak) == [8 * KIB]
-    said = capsys.readouterr().err
-    assert said.count("stacks are no longer recorded (TypeError") == 1
+    assert capsys.readouterr().err.count("stacks are no longer recorded (TypeError") == 1
     del kept, after
 
 

@@ -110,8 +110,7 @@ def test_nothing_recorded_is_one_sentence() -> None:
 def test_text_from_outside_stays_text() -> None:
     """Lines, sources and modules come from the user's files."""
     hostile = Site(HOSTILE, HOSTILE, HOSTILE, "forward", 5 * MIB, 1, HOSTILE)
-    drawn = html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
-    assert "<img" not in drawn
+    assert "<img" not in html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
 
 
 def test_the_note_on_saving_is_shown_only_with_a_snapshot() -> None:

@@ -40,8 +40,7 @@ class Allocator:
         self.states = [self._state()]
 
     def _state(self) -> tuple[dict[int, int], int]:
-        active = sum(self.allocated.values()) + sum(self.pending.values())
-        return dict(self.allocated), active
+        return dict(self.allocated), sum(self.allocated.values()) + sum(self.pending.values())
 
     def _record(self, action: str, address: int, size: int) -> None:
         number = len(self.events)
@@ -134,8 +133,7 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     """Two training steps on an H200, to the byte; whole blocks add a little."""
-    text = (DATA / "h200_history.json").read_text(encoding="utf-8")
-    recorded = json.loads(text)
+    recorded = json.loads((DATA / "h200_history.json").read_text(encoding="utf-8"))
     actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
     events = [
         {"action": actions[action], "addr": address, "size": size, "frames": [{}] * has_stack}
