@@ -225,7 +225,7 @@ def as_in_a_snapshot(run: Record) -> Record:
 def names_of(span: Span, label: str, cell: Cell | None) -> tuple[str, str, str]:
     """Return a watch's label, what else to call it, and what it has in common with its other runs."""
     title = plain(span.label) or span.kind
-    own = "" if cell is None else cell.id or cell.first_line
+    own = "" if cell is None else cell.id
     # As cells are called that have no label, one by one and under `%memwatch on`.
     if (
         cell is not None

@@ -26,8 +26,8 @@ MOST: Final = 64
 WORKER: Final = "pt_data_worker"
 """PyTorch's name for the processes of a DataLoader."""
 
-PSS: Final = "PSS"
-"""Counts proportionally: pages that several processes have are divided among them."""
+PSS: Final = "PSS beyond this process"
+"""Counts proportionally: pages that children share are divided among them; this process' own are left out."""
 
 
 class Held(NamedTuple):
@@ -37,6 +37,8 @@ class Held(NamedTuple):
     shared: float = 0.0  # the part that is shared memory
     how: str = PSS  # the way of counting, for people
     name: str = ""
+    divided: float = 0.0  # the part that is its share of pages that others have, too
+    lent: float = 0.0  # of its own pages, the shares that count with the others
 
 
 class Descendants:
@@ -139,8 +141,11 @@ class LinuxProcesses(PsutilProcesses):
             with suppress(OSError):  # somebody else's, or an old kernel
                 text = (folder / "smaps_rollup").read_bytes()
                 if (size := kibibytes(text, b"\nPss:")) >= 0:
-                    shared = kibibytes(text, b"\nPss_Shmem:")
-                    return Held(size, shared if shared > 0 else 0.0, name=name)
+                    names = b"Pss_Shmem Private_Clean Private_Dirty Anonymous Pss_Anon".split()
+                    shared, *own, whole, part = (kibibytes(text, b"\n%b:" % each) for each in names)
+                    figures = shared, size - sum(own), whole - part
+                    shared, divided, lent = (max(0.0, each) for each in figures)  # unknown is none
+                    return Held(size, shared, name=name, divided=divided, lent=lent)
             _, resident, common, *_ = map(int, (folder / "statm").read_text().split())
             if resident:  # else it has ended, and nobody has waited for it
                 size = float((resident - common) * self._page)
@@ -171,6 +176,7 @@ class ChildSource(Source):
         self._cpu = cpu
         self._held: dict[int, tuple[Held, float]] = {}  # with the second at which it is due again
         self._pids: list[int] = []
+        self._lent = 0.0
         self._look_due = self._read_due = -math.inf
 
     def read(self, now: float) -> Sequence[float]:
@@ -199,8 +205,10 @@ class ChildSource(Source):
             return ()
         live = [held for held, _ in self._held.values() if held.bytes >= 0]
         is_whole = len(self._held) == len(self._pids)
+        # A fork has this process' pages until one of both writes them: they take memory once.
+        ours = min(self._lent, math.fsum(held.divided for held in live))
         return (
-            math.fsum(held.bytes for held in live) if is_whole else NOT_AVAILABLE,
+            math.fsum(held.bytes for held in live) - ours if is_whole else NOT_AVAILABLE,
             float(len(live)),
             float(sum(held.name == WORKER for held in live)),
             math.fsum(held.shared for held in live),
@@ -213,6 +221,8 @@ class ChildSource(Source):
         for pid in sorted(due, key=self._held.__contains__):
             is_new, started = pid not in self._held, self._cpu()
             held = self._processes.held(pid)
+            if held.divided:
+                self._lent = self._processes.held(os.getpid()).lent
             ended = self._cpu()
             cost = (ended - started) * len(self._pids)
             self._held[pid] = held, now + max(SLOWLY, cost / SHARE)

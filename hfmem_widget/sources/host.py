@@ -179,7 +179,7 @@ class HostSource(Source):
         self.series = tuple(Series("cpu", *metric) for metric in metrics)
         self._heap_now = (0.0, 0.0)
         self._heap_due = self._slow_due = -math.inf
-        self._machine = NOT_AVAILABLE
+        self._machine, self._is_stale, self._arenas_at = NOT_AVAILABLE, False, 0.0
         self._arenas, self._lacking, self._kept, self._rest = malloc.Arenas(0.0, 0.0), 0.0, 0.0, 0.0
         self._arena_looks, self._heap_looks = Looks(SOON, MIB), Looks(SOON, MIB)
 
@@ -246,8 +246,9 @@ class HostSource(Source):
         if math.isnan(own.private):
             return own.private if self._heap is None else used
         private = max(0.0, own.private - kept - free)
-        # No page of shared memory is malloc's or Python's.
-        self._put(untouched=max(0.0, used + python + own.shared - private))
+        # No page of shared memory is malloc's or Python's. Old figures may have memory freed since.
+        most = self._extras.get("untouched", 0.0) if self._is_stale else math.inf
+        self._put(untouched=min(max(0.0, used + python + own.shared - private), most))
         return private
 
     @property
@@ -255,7 +256,8 @@ class HostSource(Source):
         return IDLE_SHARE if self.is_beside else Looks.SHARE
 
     def _read_heap(self, now: float) -> tuple[float, float]:
-        if self._heap is not None and now >= self._heap_due:
+        self._is_stale = now < self._heap_due
+        if self._heap is not None and not self._is_stale:
             info = self._heap()
             self._heap_now = (float(info.in_use), float(info.fordblks))
             # mallinfo2 walks every free piece with the heap locked: 2 ms for 100,000, 19 ms for a million.
@@ -268,9 +270,11 @@ class HostSource(Source):
         return self._heap_now
 
     def _read_arenas(self, own: Own, now: float) -> malloc.Arenas:
-        if self._python is not None and self._arena_looks.is_due(now, own.private):
+        is_due = self._arena_looks.is_due(now, own.private)
+        self._is_stale |= own.private < self._arenas_at and not is_due
+        if self._python is not None and is_due:
             began = time.perf_counter()
-            self._arenas = self._python()
+            self._arenas, self._arenas_at = self._python(), own.private
             self._arena_looks.took(now, own.private, time.perf_counter() - began, self._idle_share)
         return self._arenas
 

@@ -331,6 +331,7 @@ def _growth(cache: Any) -> CacheGrowth | None:
         if _of(layer, "is_sliding") is True:
             window_bytes += a_token
             window = max(window, most or _of(layer, "sliding_window") or 0)
+            limit = max(limit, most or 0)
             length = max(length, held)
         else:
             token_bytes += a_token

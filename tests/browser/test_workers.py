@@ -40,7 +40,7 @@ def test_workers_and_arrays_are_told(lab: Lab, training: str) -> None:
     lab.open(SETUP, TRAIN, "%memanatomy", "%memholders", kernel=training)
     lab.run_all()
     lab.wait_for_text(1, "2 DataLoader workers held up to")
-    lab.wait_for_text(2, "2 DataLoader workers (PSS)")
+    lab.wait_for_text(2, "2 DataLoader workers (PSS beyond this process)")
     lab.wait_for_text(2, "page cache")
     lab.wait_for_text(3, "pandas")
     lab.wait_for_text(3, "mapped files")

@@ -238,6 +238,11 @@ CASES = (
         advice=("Raise the limit (ulimit -v",),
     ),
     case(
+        "CPU: a leak that a limit of the shell's has stopped", "leak",
+        asked=0.1, free=600, total=640, device=HOST, origin="numpy", host=HostLimit(80 * GIB, 79.95 * GIB),
+        allocated=70, growth=LEAK, advice=("%memholders", "Raise the limit (ulimit -v"),
+    ),
+    case(
         "CPU: more than the machine has, and a limit of the shell's besides", "huge",
         asked=1000, free=60, total=64, device=HOST, origin="cpu", allocated=1,
         host=HostLimit(8 * GIB, 6 * GIB),

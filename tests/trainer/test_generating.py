@@ -233,6 +233,14 @@ def test_a_static_cache_says_its_most() -> None:
     assert "for at most 23 tokens" in kv_cache_text(session, session.spans[0])
 
 
+def test_a_static_cache_with_a_sliding_window_does_not_grow() -> None:
+    """It is allocated at once, for the window."""
+    session, look, *_ = generate(made(mistral), cache_implementation="static")
+
+    assert len(set(look.ours)) == 1
+    assert "allocated at once for at most 8 tokens" in kv_cache_text(session, session.spans[0])
+
+
 def test_a_cache_that_is_kept_counts_as_long_as_it_is() -> None:
     """In a variable after the cell, and in the next; nothing of ours keeps it."""
     model, kept = made(llama), DynamicCache()

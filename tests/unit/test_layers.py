@@ -40,8 +40,8 @@ RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 ON_META = {
     f"features/fit/{name}.py"
     for name in (
-        *("as_on_device", "backward", "dry_run", "inputs", "live_bytes", "on_meta", "predict"),
-        *("trial", "workspaces"),
+        *("as_on_device", "backward", "dry_run", "inputs", "liger", "live_bytes", "on_meta"),
+        *("predict", "trial", "workspaces"),
     )
 }
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""

@@ -184,7 +184,7 @@ class Comparison(Shown):
 
 
 def difference(value: float, baseline: float, least: float = 0.0) -> Difference:
-    """Return the difference to a baseline; without percent if the baseline is not above `least`."""
+    """Return the difference to a baseline; without percent across zero, or from `least` or less."""
     change = value - baseline
-    percent = 100 * change / baseline if baseline > least else NOT_AVAILABLE
+    percent = 100 * change / baseline if baseline > least and value >= 0 else NOT_AVAILABLE
     return Difference(change, percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE)

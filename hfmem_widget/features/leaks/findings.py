@@ -11,6 +11,7 @@ from hfmem_widget.analysis.facts import end_of, label_of
 from hfmem_widget.features.leaks.trends import A_SECOND, A_STEP, Floats, Trend, trends_of
 from hfmem_widget.session import Device, Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
+from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import (
     KIB,
     MIB,
@@ -133,6 +134,11 @@ def _left(session: Session, device: str) -> float:
     cache = max(reserved - allocated, 0.0) if ":" in device else 0.0
     used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)
+    if device == "cpu":
+        limit, mapped, _ = address_space()  # NaN without a limit
+        left = min(
+            left, limit - mapped + max(0.0, session.value(session.last_sample, "cpu/cached"))
+        )
     return math.inf if math.isnan(left) else max(left, 0.0)
 
 

@@ -172,7 +172,7 @@ def _fragmentation(incident: Incident) -> OomDiagnosis | None:
 
 def _growth(incident: Incident) -> OomDiagnosis | None:
     finding, grown = incident.growth, incident.known_growth
-    missing = max(incident.asked - incident.free, 0.0)
+    missing = max(incident.asked - min(incident.free, incident.room), 0.0)
     if finding is None or grown < GROWN_FROM * incident.ceiling or grown < missing:
         return None
     return OomDiagnosis("leak", f"Leak: {finding.title[:1].lower()}{finding.title[1:]}")

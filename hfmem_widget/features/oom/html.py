@@ -178,7 +178,7 @@ def advice_list(advice: Sequence[Advice], *, beside_moves: bool = False) -> kit.
     items, lines = [], []
     for number, change in enumerate(advice, start=1):
         action, reason = kit.shown(change.action, SENTENCE), kit.shown(change.because, SENTENCE)
-        saving = f"could save {change.saving}" if change.saving else ""
+        saving = f"could save {change.saving}" if change.saving not in change.reason else ""
         items.append(
             f'<li style="margin:5px 0 0"><strong>{action.html}</strong>'
             f"<div>{reason.html}.</div>{kit.block(f'font-size:12px;{kit.FAINT}', saving).html}</li>"

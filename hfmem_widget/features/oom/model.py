@@ -159,7 +159,7 @@ class Incident:
     @property
     def ceiling(self) -> float:
         """Bytes that this process could use if it had the device to itself."""
-        return known_of(self.allowed, self.total)
+        return known_of(self.limit, self.total)
 
     @property
     def capacity(self) -> float:
@@ -292,6 +292,6 @@ class Advice:
         return self.reason[:1].upper() + self.reason[1:]
 
     def sentence(self) -> str:
-        """Return action, reason and saving as plain text."""
-        saves = f" It could save {self.saving}." if self.saving else ""
+        """Return action, reason and saving as plain text; a saving that the reason has is not repeated."""
+        saves = f" It could save {self.saving}." if self.saving not in self.reason else ""
         return f"{self.action}. {self.because}.{saves}"

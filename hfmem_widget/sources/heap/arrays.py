@@ -84,11 +84,11 @@ def owner_of(array: Any) -> Any:
     return array
 
 
-def size_of(value: Any) -> float:
+def size_of(value: Any, *, is_array: bool) -> float:
     """Return the bytes of an array's or a tensor's own elements; of other objects infinitely many."""
-    for own in (_of_numpy(), vars(type_in("torch", "_C.TensorBase") or object)):
-        with suppress(Exception):  # of another type, or a sparse tensor
-            return float(own["nbytes"].__get__(value))
+    own = _of_numpy() if is_array else vars(type_in("torch", "_C.TensorBase") or object)
+    with suppress(Exception):  # another object, or a sparse tensor
+        return float(own["nbytes"].__get__(value))
     return math.inf
 
 
@@ -127,12 +127,14 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
         inner = fields["_df" if len(shape) > 1 else "_s"]
         yield HeapMemory(id(inner), int(inner.estimated_size()), shape)
         return
+    held = getattr(value, "type", None)  # a user's own type would run its code for a name
+    dtype = str(held) if type(held).__module__ == "pyarrow.lib" else ""
     for column in getattr(value, "columns", [value]):
         for chunk in getattr(column, "chunks", [column]):
             for buffer in chunk.buffers():
                 if buffer is not None and buffer.is_cpu and buffer.size:
                     start = buffer.address
-                    yield HeapMemory(start, buffer.size, shape, start=start, is_lent=True)
+                    yield HeapMemory(start, buffer.size, shape, dtype, start, is_lent=True)
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:

@@ -49,7 +49,8 @@ def look_into(kind: type, user_modules: Collection[str] = ()) -> Look | None:
     """Return the `Look` for a type; None if it is not followed. Of classes, `user_modules`' are followed."""
     if kind in ATOMS or issubclass(kind, types.ModuleType):
         return None
-    if is_of_jupyter(vars(kind).get("__module__")):
+    is_error = issubclass(kind, BaseException)  # such as that of a task that was cancelled
+    if is_of_jupyter(vars(kind).get("__module__")) and not is_error:
         return None
     if issubclass(kind, type):
         return lambda value: _in_class(value, user_modules)

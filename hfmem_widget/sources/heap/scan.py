@@ -177,8 +177,9 @@ class _SearchForPaths(Search):
         (self._models if is_model else self._waiting).append((node, value))
 
     def _note(self, node: PathNode, value: Any) -> None:
-        size = arrays.size_of(value)
-        if self.kinds[type(value)].role == "array":
+        is_array = self.kinds[type(value)].role == "array"
+        size = arrays.size_of(value, is_array=is_array)
+        if is_array:
             value = arrays.owner_of(value)
         traits = self.kinds[type(value)]
         if traits.role != "tensor" and node.kind == "tensors":

@@ -5,6 +5,7 @@ The bytes of Python's own objects are those that their types report; no ``__size
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import sys
@@ -30,6 +31,7 @@ MOST_SECONDS = 10.0
 _BETWEEN_LOOKS_AT_THE_CLOCK = 256
 _LEVELS = 3
 _NOTHING = ATOMS | {type}
+_CACHE = type(functools.lru_cache(len))
 _FEW_REFERENTS = 16
 """The most referents of an object that is looked through at once: an instance, its dict, a list in that."""
 
@@ -110,7 +112,7 @@ class TraitsOfTypes(dict[type, Traits]):
             traits = Traits(look, "optimizer")
         else:
             is_container = look is not None and bool(CONTAINERS & {*type_.__mro__})
-            is_plain = is_container or look is in_object
+            is_plain = is_container or look is in_object or type_ is _CACHE
             size_of = sizer(type_) if is_plain or type_ in ATOMS else basic_size
             traits = Traits(look, is_plain=is_plain, size_of=size_of)
         self[type_] = traits
@@ -227,6 +229,8 @@ class Search:
         items, of_fields = gc.get_referents(value), traits.look is in_object
         if of_fields and _dict_at(kind) and not _COUNTS_FIELDS:
             size += _rounded(_WORD * len(items))
+        if issubclass(kind, dict) and len(items) < 2 * dict.__len__(value):
+            items += dict.keys(value)  # the collector does not know keys that are texts
         self._above.add(id(value))
         inside = self._inside(items, deeper, most, of_fields=of_fields)
         self._above.discard(id(value))

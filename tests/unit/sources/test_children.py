@@ -241,3 +241,24 @@ def test_so_many_at_most_are_counted() -> None:
 
     assert values(source, 0.0)["child_processes"] == MOST
     assert len(source.notes) == 1
+
+
+@linux
+def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
+    """These pages are in this process' memory already; what the child has written itself counts."""
+    common, (ready, tell) = bytearray(os.urandom(100 * MB)), os.pipe()
+    child = os.fork()
+    if child == 0:
+        own = bytearray(os.urandom(20 * MB))
+        os.write(tell, b"x")
+        while own:
+            os.read(0, 0)
+    try:
+        os.read(ready, 1)
+        processes = LinuxProcesses()
+        held = math.fsum(processes.held(pid).bytes for pid in processes.pids())
+        assert 20 * MB < values(ChildSource(processes), 0.0)["children"] < held - 40 * MB
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        del common

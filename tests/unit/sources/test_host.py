@@ -445,3 +445,23 @@ def test_beside_a_gpu_what_is_slow_is_read_seldom(*, is_beside: bool, looked: in
     source.read(3.0)
 
     assert len(looks) - before == looked
+
+
+def test_memory_that_was_freed_is_not_memory_that_was_not_written() -> None:
+    """Python's arenas are read seldom: until then, less private memory is no more untouched memory."""
+    fake = FakeMemory()
+    fake.now = Own(9e9, 9e9, 8e9, 0.0, 0.0)
+    heap = Mallinfo(uordblks=int(3e9))
+    now = [Arenas(6e9, 0.0), Arenas(1e9, 0.0)]
+
+    def look() -> Arenas:
+        time.sleep(0.02)
+        return now.pop(0)
+
+    source = of_fake(fake, heap, find_python=lambda: look)
+    before = read(source)["untouched"]
+    fake.now = fake.now._replace(private=3e9)
+
+    assert before == 1e9
+    assert read(source, 0.01)["untouched"] == before
+    assert read(source, 9.0)["untouched"] == 1e9

@@ -126,9 +126,9 @@ def test_a_difference_has_its_sign_and_its_percent() -> None:
     assert turned.difference(turned.cells[0], "peak").value == 2.0
 
 
-@pytest.mark.parametrize(("value", "baseline"), [(5.0, 0.0), (5.0, -1.0), (5.0, 1e-9)])
+@pytest.mark.parametrize(("value", "baseline"), [(5.0, 0.0), (5.0, -1.0), (5.0, 1e-9), (-3.0, 1.0)])
 def test_a_percentage_that_says_nothing_is_not_told(value: float, baseline: float) -> None:
-    """Against nothing, against less than nothing, or a thousandfold, there is no percent."""
+    """Against nothing, against less than nothing, across zero, or a thousandfold, there is no percent."""
     assert math.isnan(difference(value, baseline).percent)
 
 

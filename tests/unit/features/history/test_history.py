@@ -99,7 +99,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
         ("cell", "fine-tune", CELL, "fine-tune", "label fine-tune"),
         ("cell", "cell [7]", CELL, "x = model(**batch)", "cell abc"),
         ("cell", "[7] x = model(**batch)", CELL, "x = model(**batch)", "cell abc"),
-        ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell x = model(**batch)"),
+        ("cell", "cell [7]", CELL._replace(id=""), "x = model(**batch)", "cell cell [7]"),
         ("cell", "cell [7]", Cell(7, "", ""), "cell [7]", "cell cell [7]"),
         ("cell", "cell [7]", None, "cell [7]", "label cell [7]"),
         ("cell", "training", CELL, "training", "label training"),
@@ -110,7 +110,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     ],
 )
 def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
-    """The name is the label or the first line; runs of a label, else of a cell, have one identity."""
+    """By its label, else its first line; runs of a label or of a cell with an id have one identity."""
     session = scripted_run("short")
 
     row = record_of(session, replace(session.spans[0], kind=kind, label=label), cell=cell)

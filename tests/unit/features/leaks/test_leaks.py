@@ -11,6 +11,7 @@ import pytest
 
 from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.judgement import judge
+from hfmem_widget.features.leaks import findings
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
 from hfmem_widget.session import DeviceSteps, Finding, Session, Span, StepGroup
@@ -367,3 +368,19 @@ def test_small_growth_is_given_in_small_units() -> None:
         "grows by 1.25 KiB a step (95 %: 1.20 to 1.30 KiB) since step 6: 6.10 MiB so far" in title
     )
     assert guide_of(trend(1.25 * KIB)).label == "+1.25 KiB a step"
+
+
+def test_a_limit_of_the_shells_is_reached_before_the_machine_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With `ulimit -v`, the steps left are those until this process may map no more."""
+    stage = Stage("train", gpus=0)
+    with stage.span("cell", "train"):
+        for step in range(1, 41):
+            with stage.span("step", f"step {step}"):
+                stage.hold({"cpu": leaking(step) * MIB}, 0.2)
+    session = stage.finish()
+    monkeypatch.setattr(findings, "address_space", lambda: (8 * GIB, 8 * GIB - 1250 * MIB, ""))
+    (finding,) = leaks(session, session.spans[0])
+
+    assert finding.title.endswith("so far, full in about 100 steps.")

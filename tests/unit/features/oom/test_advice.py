@@ -173,3 +173,10 @@ def test_other_processes_are_named_with_their_use(
     assert told is not None
     assert told.action == f"Stop other processes on the GPU{named}"
     assert (told.saving, told.bytes) == (saving, 30 * GIB)
+
+
+def test_advice_says_a_size_once() -> None:
+    """A saving that its reason has said already is not said again."""
+    assert Advice("Free it", "it holds 5.00 GiB", "5.00 GiB").sentence() == (
+        "Free it. It holds 5.00 GiB."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import functools
 import gc
 import io
 import sys
@@ -58,6 +59,14 @@ def floats(count: int) -> list[float]:
     return [index + 0.5 for index in range(count)]
 
 
+def cached() -> Any:
+    """Return a function that keeps the 8 MB that it returned."""
+    read = functools.lru_cache(lambda number: bytes(200_000 + number))
+    for number in range(40):
+        read(number)
+    return read
+
+
 KINDS = (
     Kept("bytes", lambda: bytes(4 * MIB), 4 * MIB),
     Kept("bytearray", lambda: bytearray(4 * MIB), 4 * MIB),
@@ -67,6 +76,7 @@ KINDS = (
     Kept("a buffer in memory", lambda: io.BytesIO(bytes(4 * MIB)), 4 * MIB),
     Kept("images as bytes", lambda: [bytes(200_000) for _ in range(40)], 8_000_000),
     Kept("a dict of bytes", lambda: {k: bytes(200_000) for k in range(40)}, 8_000_000),
+    Kept("results that functools.lru_cache keeps", cached, 8_000_000),
     Kept("few keys", lambda: {k: bytes(2_000_000) for k in "abcd"}, 8_000_000),
     Kept("numbers", lambda: floats(200_000), 200_000 * (_WORD + _FLOAT)),
     Kept("a deque", lambda: deque(floats(200_000)), 200_000 * (_WORD + _FLOAT)),
@@ -307,6 +317,8 @@ def walked(value: Any) -> int:
         size = sys.getsizeof(held)
         total += -(-size // 16) * 16 if size <= 512 else size
         waiting += gc.get_referents(held)
+        if isinstance(held, dict):
+            waiting += held  # the collector does not know keys that are texts
     return total
 
 
@@ -400,3 +412,14 @@ def endless() -> Iterator[int]:
 def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
     """Generators, classes and functions in a list: no figure is made up for them."""
     assert python_rows(odd=[map(str, ()), Kept, floats, sys, endless()]) == []
+
+
+def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:
+    """As arrays have; their number alone would say nothing."""
+    arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    texts = [f"{k:0100d}" for k in range(20_000)]
+    series = pandas.Series(texts, dtype=pandas.ArrowDtype(arrow.large_string()))
+    found = holders_bundle(scan({"series": series, "column": arrow.array(texts)}))["text/plain"]
+
+    assert "biggest 20,000 large_string" in found
+    assert "biggest 20,000 string" in found

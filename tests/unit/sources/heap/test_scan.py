@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import weakref
@@ -373,4 +374,24 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
         ("whole[0]", 0, 2**20),
     ]
     text = holders_bundle(found)["text/plain"]
-    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views · " in text
+    assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views of larger memory · " in text
+
+
+def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
+    """As any error does, although its class is asyncio's."""
+
+    async def work() -> None:
+        held = block()
+        await asyncio.sleep(100)
+        del held
+
+    async def cancelled() -> asyncio.Task[None]:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task
+
+    (path,) = paths(task=asyncio.run(cancelled()))
+    assert path.startswith("task")
+    assert path.endswith("held")
