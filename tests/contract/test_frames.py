@@ -32,10 +32,6 @@ def test_python_sends_what_is_in_git(name: str) -> None:
 
 
 def test_every_file_of_frames_is_a_run_of_today() -> None:
-    """A run that was taken away leaves nothing behind that the page would still be tested against."""
+    """A run that was taken away leaves nothing behind, and those in git stay below 115 kB together."""
     assert {path.stem for path in FRAMES.iterdir()} == set(RUNS)
-
-
-def test_the_frames_stay_small() -> None:
-    """Together below 115 kB: they are in git."""
     assert sum(path.stat().st_size for path in FRAMES.iterdir()) < 115_000

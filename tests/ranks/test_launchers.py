@@ -49,10 +49,9 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
 def test_notebook_launcher_forks_ranks(tmp_path: Path) -> None:
     """Each child of the watched process is a rank; the watch goes on, and the environment is as it was."""
     done = python(SCRIPTS / "notebook.py", tmp_path / "run", free_port())
-    ranks = sessions(tmp_path / "run")
 
     assert json.loads(done.stdout.splitlines()[-1]) == {"same": True, "steps": 0, "outcome": "done"}
-    assert [rank.steps.count for rank in ranks] == [4, 4]
+    assert [rank.steps.count for rank in sessions(tmp_path / "run")] == [4, 4]
     head = json.loads(streams(tmp_path / "run").paths[1].read_bytes().splitlines()[0])
     assert {name: head[name] for name in ("rank", "local", "world", "attempt", "engine")} == {
         "rank": 1, "local": 1, "world": 2, "attempt": 0, "engine": "notebook_launcher",

@@ -75,8 +75,7 @@ def under_fake_tensors() -> Any:
 
     def call() -> Any:
         with FakeTensorMode():
-            ids = torch.ones(2, 3, dtype=torch.int64)
-            return module(input_ids=ids, attention_mask=torch.ones(2, 3))
+            return module(input_ids=torch.ones(2, 3).long(), attention_mask=torch.ones(2, 3))
 
     return module, call
 

@@ -155,12 +155,10 @@ def test_the_front_end_has_the_packages_version() -> None:
 
 def test_make_and_the_wheel_build_from_the_same_files() -> None:
     """What the bundles are made of is listed twice, and no list lacks a file."""
-    makefile = (ROOT / "Makefile").read_text()
+    makefile, hook = ((ROOT / name).read_text() for name in ("Makefile", "hatch_build.py"))
     built_by = sorted(path.name for path in (ROOT / "js").glob("*.mjs"))
-    hook = (ROOT / "hatch_build.py").read_text()
 
-    assert all(f'"{name}"' in hook for name in built_by)
-    assert all(f"js/{name}" in makefile for name in built_by)
+    assert all(f'"{name}"' in hook and f"js/{name}" in makefile for name in built_by)
 
 
 PROJECT = """

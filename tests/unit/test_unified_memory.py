@@ -240,10 +240,9 @@ def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
 def test_a_carve_out_is_not_taken_for_the_pool(machine: Machine) -> None:
     """Nvidia-smi has 8,128 MiB there, CUDA 46,477, and the machine 54.2 GiB: the last are the pool."""
     session = machine.watched(GIB)
-    facts = facts_in(session)
 
     assert (session.devices[0].total, session.devices[0].shared) == (N1X.total, N1X.torch_total)
-    assert facts.headroom == N1X.available
+    assert facts_in(session).headroom == N1X.available
 
 
 @on(SPARK)

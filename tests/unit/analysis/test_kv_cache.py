@@ -44,15 +44,11 @@ def found(session: Session) -> KVCache:
 
 
 def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
-    """Nine tenths of it, beyond what the sequences had: of 16 GiB, 1 is others' and 4 are allocated."""
+    """Of 16 GiB, 1 is others' and 4 are allocated; of a host, whose memory is everybody's, none is told."""
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
     assert found(decoded(USUAL)).longest == pytest.approx(longest)
-
-
-def test_of_the_host_no_such_length_is_told() -> None:
-    """The memory of a host belongs to every process."""
     assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
 
 

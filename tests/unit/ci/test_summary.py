@@ -33,7 +33,7 @@ def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
 
 def test_the_table_has_the_highest_first(play: Play) -> None:
     """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
-    text = play.text(
+    lines = play.text(
         """
 @pytest.mark.parametrize("size", range(12))
 def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
@@ -43,9 +43,7 @@ def test_most(gpu):
     assert False
 """,
         "--hfmem",
-    )
-
-    lines = text.splitlines()
+    ).splitlines()
     at = next(at for at, line in enumerate(lines) if "GPU memory of tests" in line)
     rows = [line.split() for line in lines[at + 1 : at + 13]]
     assert rows[0] == ["peak", "left", "reserved", "device", "test"]
@@ -99,14 +97,10 @@ def test_the_marker_and_the_fixture_are_listed(play: Play) -> None:
 
 
 def test_the_package_brings_the_plugin() -> None:
-    """The project names it as an entry point of pytest."""
+    """It is an entry point, and where a notebook uses us pytest does not warn that it cannot rewrite us."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
     assert hasattr(import_module(project["entry-points"]["pytest11"]["hfmem"]), "pytest_addoption")
-
-
-def test_pytest_may_be_run_in_a_notebook_that_uses_us() -> None:
-    """Pytest does not warn that it cannot rewrite the assertions of a package that was imported before."""
     assert AssertionRewriter.is_rewrite_disabled(hfmem_widget.__doc__ or "")
 
 
