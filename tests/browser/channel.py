@@ -19,12 +19,7 @@ TIMEOUT = 240.0
 
 
 class Channel:
-    """A kernel and one client of it, that may hang up, come back, or not read.
-
-    Parameters
-    ----------
-    server : JupyterLab
-    """
+    """A kernel and one client of it, that may hang up, come back, or not read."""
 
     def __init__(self, server: JupyterLab) -> None:
         request = urllib.request.Request(

@@ -113,7 +113,10 @@ def lab(
     used_page: Page,
     shots: Path,
 ) -> Iterator[Lab]:
-    """Return a page on which no notebook is open; one of the test's own where it is marked ``new_page``."""
+    """Return a page on which no notebook is open; one of the test's own where it is marked ``new_page``.
+
+    A test that leaves an error on it fails.
+    """
     is_new = request.node.get_closest_marker("new_page") is not None
     page = browser.new_page() if is_new else used_page
     lab = Lab(page, jupyter_server, shots)
@@ -123,3 +126,4 @@ def lab(
     if is_new:
         page.close()
     jupyter_server.reset()
+    assert lab.errors == []

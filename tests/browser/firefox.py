@@ -28,23 +28,10 @@ def find_firefox() -> str | None:
 
 
 class Firefox:
-    """One page of a Firefox that nobody else uses.
-
-    Parameters
-    ----------
-    path : str
-        The program.
-    profile : Path
-        An empty folder.
-
-    Attributes
-    ----------
-    errors : list of str
-        What the page logged as an error, or threw.
-    """
+    """One page of a Firefox that nobody else uses, with an empty folder for its profile."""
 
     def __init__(self, path: str, profile: Path) -> None:
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # that the page logged or threw
         self._numbers = count(1)
         self._socket: Any = None
         options = ("--headless", "--no-remote", "--remote-debugging-port", "0")

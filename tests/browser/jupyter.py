@@ -43,67 +43,25 @@ NOTIFICATIONS = {"checkForUpdates": False, "fetchNews": "false"}
 PAGE_CONFIG = {"buildAvailable": False, "buildCheck": False}
 # Parts of JupyterLab that stand beside ours and never meet it. A third of what a page takes to load, and to
 # open a notebook, is theirs.
-LEFT_OUT = (
-    "audio-extension",
-    "cell-toolbar-extension",
-    "celltags-extension",
-    "console-extension",
-    "csvviewer-extension",
-    "debugger-extension",
-    "docmanager-extension:recents",
-    "extensionmanager-extension",
-    "fileeditor-extension",
-    "help-extension",
-    "htmlviewer-extension",
-    "hub-extension",
-    "imageviewer-extension",
-    "inspector-extension",
-    "json-extension",
-    "json-lines-extension",
-    "launcher-extension",
-    "logconsole-extension",
-    "lsp-extension",
-    "mainmenu-extension:recents",
-    "markdownviewer-extension",
-    "mermaid-extension",
-    "notebook-extension:code-console",
-    "notebook-extension:export",
-    "notebook-extension:language-server",
-    "notebook-extension:log-output",
-    "pdf-extension",
-    "pluginmanager-extension",
-    "running-extension:recently-closed",
-    "terminal-extension",
-    "tooltip-extension",
-    "vega5-extension",
-    "video-extension",
-    "workspaces-extension:sidebar",
-)
+LEFT_OUT = """
+    audio-extension cell-toolbar-extension celltags-extension console-extension
+    csvviewer-extension debugger-extension docmanager-extension:recents
+    extensionmanager-extension fileeditor-extension help-extension htmlviewer-extension
+    hub-extension imageviewer-extension inspector-extension json-extension json-lines-extension
+    launcher-extension logconsole-extension lsp-extension mainmenu-extension:recents
+    markdownviewer-extension mermaid-extension notebook-extension:code-console
+    notebook-extension:export notebook-extension:language-server notebook-extension:log-output
+    pdf-extension pluginmanager-extension running-extension:recently-closed terminal-extension
+    tooltip-extension vega5-extension video-extension workspaces-extension:sidebar
+"""
 
 
 class JupyterLab:
-    """A server with folders of its own, that serves this checkout's front end.
+    """A server that serves this checkout's front end, and reads and writes in an empty folder alone.
 
-    Parameters
-    ----------
-    home : Path
-        An empty folder for everything it reads and writes.
-    *options : str
-        More of its command line.
-    program : tuple of str
-        What begins its command line.
-    whole : bool
-        With all parts of JupyterLab, as it is installed.
-    kernels : mapping of str to sequence of str
-        The command lines that begin kernels, by what a notebook calls them; by default ipykernel's own alone,
-        as "python3".
-
-    Attributes
-    ----------
-    url : str
-        Where it listens, with a slash at the end.
-    folder : Path
-        What it shows in its file browser.
+    `program` and `options` are its command line; as a `whole` it has all parts of JupyterLab. `kernels` are
+    command lines by what a notebook calls the kernels that they begin: by default ipykernel's alone,
+    "python3". `url`, where it listens, ends with a slash; `folder` is what its file browser shows.
     """
 
     def __init__(
@@ -124,7 +82,7 @@ class JupyterLab:
         self.write_setting(APPUTILS, "notification", NOTIFICATIONS)
         for_pages = home / "config" / "labconfig" / "page_config.json"
         for_pages.parent.mkdir(parents=True)
-        left_out = {} if whole else {f"@jupyterlab/{name}": True for name in LEFT_OUT}
+        left_out = {} if whole else {f"@jupyterlab/{name}": True for name in LEFT_OUT.split()}
         config = {**PAGE_CONFIG, "disabledExtensions": left_out}
         for_pages.write_text(json.dumps(config), encoding="utf-8")
         for name, command in (kernels or {}).items():

@@ -62,19 +62,8 @@ LOOK = 0.1
 class Kernels:
     """The process that kernels are copies of.
 
-    Parameters
-    ----------
-    home : Path
-        A folder; what is in it is named after these kernels.
-    name : str
-        What a notebook calls these kernels.
-    *also : str
-        Modules that it imports besides, of the libraries that a test is about.
-
-    Attributes
-    ----------
-    command : list of str
-        The command line that begins a kernel, once `start` was called.
+    `name` is what a notebook calls them, and what files in `home` are called; `also` are modules that it
+    imports besides. Once it was started, `command` is the command line that begins a kernel.
     """
 
     def __init__(self, home: Path, name: str, *also: str) -> None:

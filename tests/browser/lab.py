@@ -129,28 +129,16 @@ def take(of: Page | Locator, path: Path, **options: Any) -> None:
 
 
 class Lab:
-    """A browser page with JupyterLab and one notebook in it.
-
-    Parameters
-    ----------
-    page : Page
-        An empty page.
-    server : JupyterLab
-    shots : Path
-        Where screenshots go; none are taken where there is no such folder.
-
-    Attributes
-    ----------
-    errors : list of str
-        What the page logged as an error, or threw, and bare JupyterLab does not.
-    """
+    """A browser page with JupyterLab and one notebook in it; pictures are taken where `shots` is a folder."""
 
     def __init__(self, page: Page, server: JupyterLab, shots: Path) -> None:
         self.page = page
         self.server = server
         self.path = ""
-        self.errors: list[str] = []
+        self.errors: list[str] = []  # that the page logged or threw, and bare JupyterLab does not
         self._shots = shots
+        # After a restart or a reload messages to the widget that was there before are still on their way.
+        self._is_new = True
         self._workspace = uuid4().hex[:8]
         page.set_default_timeout(TIMEOUT * 1000)
         page.add_init_script(SCRIPT)
@@ -169,13 +157,6 @@ class Lab:
         if saved:
             self.save()
         self.run_cell(1, wait=False)
-
-    def errors_but_lost(self) -> list[str]:
-        """Return the errors without what is logged of messages to a widget that the page has taken away.
-
-        After a restart or a reload those of the old widget are still on their way.
-        """
-        return [error for error in self.errors if not error.startswith("Comm not found")]
 
     def open_path(self, path: str, *, kernel: bool = True) -> None:
         """Open a notebook of the server's folder; without waiting for a kernel where it gets none."""
@@ -206,6 +187,7 @@ class Lab:
     def another_page(self) -> Lab:
         """Open the notebook in a second page, as another tab of the same browser."""
         other = Lab(self.page.context.new_page(), self.server, self._shots)
+        self._is_new = other._is_new = False
         other.open_path(self.path, kernel=False)
         return other
 
@@ -214,6 +196,7 @@ class Lab:
 
         With `forget` the page knows as little as one in a new tab, which has not what this one remembers.
         """
+        self._is_new = False
         if forget:
             self.page.evaluate("() => addEventListener('pagehide', () => sessionStorage.clear())")
         self.page.reload()
@@ -296,6 +279,7 @@ class Lab:
 
     def restart_kernel(self) -> None:
         """Restart the kernel, and wait until it is idle again."""
+        self._is_new = False
         # A page that has not yet heard from the kernel may never hear from the one that follows.
         self.page.evaluate("() => notebook().sessionContext.ready")
         self.wait_for("() => kernel()?.status === 'idle' || kernel()?.status === 'busy'")
@@ -361,5 +345,6 @@ class Lab:
         self._add_error(error.stack or error.message)
 
     def _add_error(self, text: str) -> None:
-        if not any(re.search(pattern, text) for pattern in IGNORED):
+        ignored = IGNORED if self._is_new else (*IGNORED, "^Comm not found")
+        if not any(re.search(pattern, text) for pattern in ignored):
             self.errors.append(text)

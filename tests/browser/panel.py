@@ -10,12 +10,7 @@ DRAWN = "#hfmem-panel [data-hfmem-draws]"
 
 
 class Panel:
-    """The panel at the right of a page.
-
-    Parameters
-    ----------
-    lab : Lab
-    """
+    """The panel at the right of a page."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -87,3 +82,10 @@ class Panel:
     def _number(self, name: str) -> int:
         script = "([drawn, name]) => Number(document.querySelector(drawn)?.dataset[name] ?? 0)"
         return int(self._lab.page.evaluate(script, [DRAWN, name]))
+
+
+def wait_for_panel(lab: Lab) -> Panel:
+    panel = Panel(lab)
+    panel.element.wait_for()
+    panel.wait_for_draws(2)
+    return panel

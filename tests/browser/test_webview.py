@@ -93,10 +93,7 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
 def test_it_is_live_while_the_kernel_answers_nothing(
     kernel: Kernel, page: Page, shots: Path, *, theme: str, later: str, manager: Literal[7, 8]
 ) -> None:
-    """The whole chart comes with the widget: nothing is fetched, and no answer is waited for.
-
-    All can be read, as well after a change of the theme; nothing is left of VS Code's white behind widgets.
-    """
+    """The whole chart comes with the widget, fetches nothing, and can be read in each theme."""
     errors: list[str] = []
     fetched: list[str] = []
     page.on("pageerror", lambda error: errors.append(error.message))

@@ -62,16 +62,9 @@ tbody th { font-weight: normal }
 
 
 class Webview:
-    """Such a page, in front of a kernel.
+    """Such a page in one of `THEMES`, in front of a kernel.
 
-    Parameters
-    ----------
-    page : Page
-    kernel : Kernel, optional
-    theme : str
-        One of `THEMES`.
-    manager : int
-        The major version of ipywidgets whose manager runs. VS Code takes 7 for kernels with ipywidgets 7.
+    `manager` is the major version of ipywidgets whose manager runs: VS Code takes 7 for kernels with that.
     """
 
     def __init__(

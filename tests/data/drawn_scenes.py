@@ -288,6 +288,12 @@ MANY = tuple(
 )
 
 
+MANY_HOLDERS = Holders((*MANY, MODEL), (Remainder("cpu", 3 * GIB, True),), 2.0, 10**6, "Cut.")
+GROWN = tuple(Grown(f"x{at}", "tensors", GPU, int((50 - at) * MIB), at, 0) for at in range(40))
+SEGMENTS = tuple(segment(("used", 1 + at % 7), ("free", 1 + at % 3), at=at) for at in range(300))
+NOTED = replace(made(weights=1, cache=0.001), notes=("One.", "Two 2.00 GiB."))
+
+
 def compared_without_lines() -> Bundle:
     """Return cells of which only the parts are known."""
     records = {}
@@ -330,42 +336,12 @@ PAGES: dict[str, Callable[[], list[Bundle]]] = {
     ],
     "cells without lines": lambda: [compared_without_lines()],
     "a map of several moments": lambda: [moments_bundle((("before", MAP), ("after", heap())))],
-    "a map of many segments": lambda: [
-        memory_map_bundle(
-            MemoryMap(
-                (GPU,),
-                tuple(
-                    segment(("used", 1 + at % 7), ("free", 1 + at % 3), at=at) for at in range(300)
-                ),
-                1.5,
-            )
-        )
-    ],
-    "many holders": lambda: [
-        holders_bundle(
-            Holders((*MANY, MODEL), (Remainder("cpu", 3 * GIB, True),), 2.0, 10**6, "Cut.")
-        )
-    ],
+    "a map of many segments": lambda: [memory_map_bundle(MemoryMap((GPU,), SEGMENTS, 1.5))],
+    "many holders": lambda: [holders_bundle(MANY_HOLDERS)],
     "no holders": lambda: [holders_bundle(Holders(()))],
-    "much growth": lambda: [
-        growth_bundle(
-            Growth(
-                tuple(
-                    Grown(f"x{at}", "tensors", GPU, int((50 - at) * MIB), at, 0) for at in range(40)
-                ),
-                bound="Cut.",
-            )
-        )
-    ],
+    "much growth": lambda: [growth_bundle(Growth(GROWN, bound="Cut."))],
     "an anatomy with notes": lambda: [
-        anatomy_bundle(
-            [
-                replace(made(weights=1, cache=0.001), notes=("One.", "Two 2.00 GiB.")),
-                made("now", weights=2),
-            ],
-            title="A title",
-            contents="Contents",
-        )
+        anatomy_bundle([NOTED, made("now", weights=2)], title="A title", contents="Contents")
     ],
 }
 """What each page shows, by name."""

@@ -71,15 +71,14 @@ def cleared_last() -> list[float]:
 
 
 def cleared_first() -> list[float]:
-    model, losses = model_of(8, 8, 1), []
+    model = model_of(8, 8, 1)
     optimizer = adam(model)
-    for batch in batches():
+
+    def loss_of_batch(batch: Any) -> Any:
         model.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+        return loss_of(model, batch)
+
+    return usual(model, optimizer.step, loss_of_batch=loss_of_batch)
 
 
 def accumulated() -> list[float]:

@@ -32,14 +32,7 @@ def _blocks(segment: dict[str, Any]) -> list[dict[str, Any]]:
     blocks, address = [], segment["address"]
     for text in segment["blocks"].split():
         size, _, asked = text[:-1].partition(":")
-        state = _STATES[text[-1]]
-        blocks.append(
-            {
-                "address": address,
-                "size": int(size),
-                "requested_size": int(asked or size),
-                "state": state,
-            }
-        )
+        block = {"address": address, "size": int(size), "state": _STATES[text[-1]]}
+        blocks.append(block | {"requested_size": int(asked or size)})
         address += int(size)
     return blocks

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import re
+from html import unescape
 
 from tests.data import DATA
 
@@ -19,3 +21,8 @@ def assert_reads(name: str, text: str) -> None:
         TEXTS.mkdir(exist_ok=True)
         file.write_text(f"{text}\n", encoding="utf-8")
     assert f"{text}\n" == file.read_text(encoding="utf-8"), "HFMEM_UPDATE_TEXTS=1 writes it anew"
+
+
+def seen(html: str) -> str:
+    """Return what is left of HTML when a front end drops all markup."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())

@@ -124,11 +124,8 @@ def training(steps: int = 4, layers: int = 12) -> Allocations:
         forward = []
         for layer in range(layers):
             made.wait(0.012)
-            place = (
-                _MODEL,
-                290 + layer % 3 * 40,
-                f"Bert{('Self', 'Inter', 'Out')[layer % 3]}.forward",
-            )
+            part = ("Self", "Inter", "Out")[layer % 3]
+            place = _MODEL, 290 + layer % 3 * 40, f"Bert{part}.forward"
             forward += [made.alloc(size * mib, place, _LOSS, CELL) for size in (14, 5)]
             made.free(made.alloc(11 * mib + 3, (_MODEL, 301, "BertSelf.forward"), _LOSS, CELL))
         gradients = []

@@ -103,8 +103,7 @@ def with_optimizer(bench: Bench) -> str:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
-    batch = {"input_ids": torch.ones(2, 3, dtype=torch.int64)}
-    mask = torch.ones(2, 3, dtype=torch.int64)
+
     bench.allocator.free(bench.allocator.alloc(16 * PIECE))
     with hfmem_widget.watch(model, optimizer, quiet=True):
         loss = model(torch.ones(2, 2)).sum()
@@ -113,8 +112,7 @@ def with_optimizer(bench: Bench) -> str:
         optimizer.zero_grad()
     assert not model._forward_pre_hooks, "a hook of ours was left"
     assert not model._forward_hooks, "a hook of ours was left"
-    assert len(batch) == 1
-    assert mask.sum() == 6
+
     return RESULT
 
 
@@ -144,11 +142,6 @@ def in_a_loop(bench: Bench) -> str:
     return RESULT
 
 
-class Handler:
-    def __init__(self) -> None:
-        self.callbacks: list[Any] = []
-
-
 def made_trainer(bench: Bench) -> Any:
     """Return a Trainer that fires the events of transformers' own, without its slow parts."""
     torch = pytest.importorskip("torch")
@@ -159,7 +152,7 @@ def made_trainer(bench: Bench) -> Any:
 
     class Trainer:
         def __init__(self) -> None:
-            self.callback_handler = Handler()
+            self.callback_handler = SimpleNamespace(callbacks=[])
             self.args = SimpleNamespace(gradient_accumulation_steps=2, world_size=1)
             self.state = TrainerState(max_steps=2, num_train_epochs=1, epoch=0.0)
             self.control = TrainerControl()

@@ -290,10 +290,8 @@ class SimulatedRank:
     def _values(self, at: float) -> tuple[float, ...]:
         script = self._script
         if at < LOADING:
-            allocated, held = (
-                self._weights * self._times * at / LOADING,
-                self._weights * at / LOADING,
-            )
+            held = self._weights * at / LOADING
+            allocated = held * self._times
         else:
             within = (at - LOADING) % script.step_seconds / script.step_seconds
             if script.interval > script.step_seconds / 4:
@@ -303,15 +301,8 @@ class SimulatedRank:
             held = self._weights
         states = 2 * held if self._has_states else 0.0
         gradients = held if self._has_states else 0.0
-        gpu = (
-            allocated,
-            1.06 * allocated,
-            1.06 * allocated + _CONTEXT,
-            held,
-            gradients,
-            states,
-            0.0,
-        )
+        reserved = 1.06 * allocated
+        gpu = (allocated, reserved, reserved + _CONTEXT, held, gradients, states, 0.0)
         gpus = gpu * len(self._devices)
         heap = 0.6 * GIB if self._devices else allocated
         return (*gpus, heap, heap + 0.4 * GIB)

@@ -41,6 +41,9 @@ class Training:
         batches = 8 if self.accumulates else 1
         self.run = TrainingRun(monitor, self.session, batches=batches, clock=self.clock)
         self.run.train_begins("train", {})
+        self.backward, self.optimizer = self.run.backward_begins, self.run.optimizer_begins
+        self.optimizer_ended, self.step_ended = self.run.optimizer_ended, self.run.step_ended
+        self.log = self.run.take_figures
         self.number = 0
         self.allocated = PAGE
         self.trace = [(-math.inf, PAGE)]
@@ -62,20 +65,8 @@ class Training:
         self.run.forward_begins(SHAPE)
         self.run.forward_ended()
 
-    def backward(self) -> None:
-        self.run.backward_begins()
-
     def backward_ended(self) -> None:
         self.run.backward_ended("done")
-
-    def optimizer(self) -> None:
-        self.run.optimizer_begins()
-
-    def optimizer_ended(self) -> None:
-        self.run.optimizer_ended()
-
-    def step_ended(self) -> None:
-        self.run.step_ended()
 
     def alloc(self, pages: float) -> None:
         self.blocks.append((self.bench.allocator.alloc(PAGE * int(pages)), PAGE * int(pages)))
@@ -127,9 +118,6 @@ class Training:
     def evaluate(self, pages: float) -> None:
         with self.run.aside("evaluate", "evaluate"):
             self.comes_and_goes(pages)
-
-    def log(self) -> None:
-        self.run.take_figures()
 
     def epoch(self) -> None:
         self.run.epoch_ended()

@@ -24,10 +24,14 @@ BATCH = torch.ones(2, 4)
 
 @pytest.fixture(autouse=True)
 def nothing_compiled() -> Iterator[None]:
-    """Begin and end without anything that was compiled."""
-    torch._dynamo.reset()
+    """Leave nothing that was compiled."""
     yield
     torch._dynamo.reset()
+
+
+def library_model() -> torch.nn.Module:
+    """Return a model of torch's own class, whose call is traced with its hooks."""
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
 
 
 class Own(torch.nn.Module):  # type: ignore[misc]  # torch is Any here
@@ -38,13 +42,7 @@ class Own(torch.nn.Module):  # type: ignore[misc]  # torch is Any here
         self.inner = library_model()
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.inner(batch)
-        return result
-
-
-def library_model() -> torch.nn.Module:
-    """Return a model of torch's own class, whose call is traced with its hooks."""
-    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        return self.inner(batch)
 
 
 def optimizer_of(model: Any) -> torch.optim.Optimizer:
@@ -58,19 +56,20 @@ def trained(call: Compiled, optimizer: torch.optim.Optimizer, steps: int = 3) ->
         optimizer.zero_grad()
 
 
-def evaluated_before(model: torch.nn.Module, compiler: Compiler) -> Compiled:
-    call = compiler(model.eval())
+def evaluated(call: Any) -> Compiled:
+    """Return a compiled model after an evaluation with it."""
     with torch.no_grad():
         call(BATCH)
-    return call
+    return call  # type: ignore[no-any-return]
+
+
+def evaluated_before(model: torch.nn.Module, compiler: Compiler) -> Compiled:
+    return evaluated(compiler(model.eval()))
 
 
 def evaluated_after(model: torch.nn.Module, compiler: Compiler) -> Compiled:
     call: Any = compiler(model)
-    call.eval()
-    with torch.no_grad():
-        call(BATCH)
-    return call  # type: ignore[no-any-return]
+    return evaluated(call.eval())
 
 
 def trained_as_compiled(model: torch.nn.Module, compiler: Compiler) -> Compiled:
@@ -92,8 +91,7 @@ def trained_and_evaluated(model: torch.nn.Module, compiler: Compiler) -> Compile
         model.train()
         trained(call, optimizer)
         model.eval()
-        with torch.no_grad():
-            call(BATCH)
+        evaluated(call)
     return call
 
 
@@ -105,12 +103,8 @@ def compiled_step(model: torch.nn.Module, compiler: Compiler) -> Compiled:
 
 def compiled_method(model: torch.nn.Module, compiler: Compiler) -> Compiled:
     class Task:
-        def __init__(self) -> None:
-            self.model = model
-
         def step(self, batch: torch.Tensor) -> torch.Tensor:
-            loss: torch.Tensor = self.model(batch).sum()
-            return loss
+            return model(batch).sum()
 
     call = compiler(Task().step)
     trained(call, optimizer_of(model))
@@ -139,21 +133,18 @@ def graphs(
     shape: Callable[[torch.nn.Module, Compiler], Compiled], model: torch.nn.Module, watch: Any
 ) -> tuple[int, int]:
     """Return how many graphs are compiled in a cell, and more in the next one."""
-    made = 0
+    made: list[torch.fx.GraphModule] = []
 
     def count(graph: torch.fx.GraphModule, _inputs: object) -> Compiled:
-        nonlocal made
-        made += 1
-        forward: Compiled = graph.forward
-        return forward
+        made.append(graph)
+        return graph.forward  # type: ignore[no-any-return]
 
     torch._dynamo.reset()
     with watch:
         call = shape(model, lambda function: torch.compile(function, backend=count))
-    within = made
-    with torch.no_grad():
-        call(BATCH)
-    return within, made - within
+    within = len(made)
+    evaluated(call)
+    return within, len(made) - within
 
 
 Case = tuple[Callable[[torch.nn.Module, Compiler], Compiled], Callable[[], torch.nn.Module]]
@@ -165,7 +156,7 @@ USUAL = [*CASES[: len(SHAPES)], (trained_and_evaluated, Own)]
     "case", some_of(CASES, USUAL), ids=lambda case: "-".join(one.__name__ for one in case)
 )
 def test_as_many_graphs_are_compiled_as_without_a_watch(case: Case) -> None:
-    """Whether a model is watched by name or not, and in the cell after the watch."""
+    """As many graphs are compiled, in a watch of the model or not, and in the cell after it."""
     shape, make = case
     named = make()
     unwatched = graphs(shape, make(), nullcontext())
@@ -175,7 +166,7 @@ def test_as_many_graphs_are_compiled_as_without_a_watch(case: Case) -> None:
     assert graphs(shape, named, hfmem_widget.watch(named, quiet=True)) == unwatched
 
 
-def test_steps_are_told_of_a_model_that_is_not_compiled_itself() -> None:
+def test_a_model_that_is_not_compiled_itself_has_steps() -> None:
     """A compiled loss takes no hooks off the model."""
     with hfmem_widget.watch(quiet=True) as session:
         graphs(compiled_loss, library_model(), nullcontext())

@@ -12,30 +12,23 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import models
-from hfmem_widget.monitor import grouping
-from hfmem_widget.session import Session
 from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined, usual
-
-torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Have each step followed by itself, however busy the machine is, in a folder of the test's own."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "SHARE", 1e9)
+def own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Run each test in a folder of its own, and restore the environment."""
     monkeypatch.chdir(tmp_path)
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    with patch.dict(os.environ):
+        yield
 
 
 def rows() -> Any:
@@ -113,11 +106,8 @@ def with_optimizer(name: str, make: Callable[[Any, Any], Any]) -> Callable[[], l
 
 
 def deepspeed() -> list[float]:
-    for name, value in {
-        "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29577", "DS_ACCELERATOR": "cpu",
-    }.items():  # fmt: skip
-        os.environ[name] = value
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "DS_ACCELERATOR": "cpu"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
     with contextlib.redirect_stdout(io.StringIO()):
         library = pytest.importorskip("deepspeed", exc_type=Exception)  # type: ignore[arg-type]
         if not torch.distributed.is_initialized():
@@ -164,61 +154,49 @@ def with_keras() -> list[float]:
     return losses
 
 
-LIBRARIES: dict[str, tuple[Callable[[], list[float]], str]] = {
-    "lightning": (lambda: lightning("lightning"), STEP),
-    "lightning, manual": (lambda: lightning("lightning", manual=True), STEP),
-    "pytorch_lightning": (lambda: lightning("pytorch_lightning"), STEP),
-    "accelerate": (
-        accelerated,
-        "step(substep(forward backward) substep(forward backward) optimizer)",
+LIBRARIES: dict[str, Callable[[], list[float]]] = {
+    "lightning": lambda: lightning("lightning"),
+    "lightning, manual": lambda: lightning("lightning", manual=True),
+    "pytorch_lightning": lambda: lightning("pytorch_lightning"),
+    "accelerate": accelerated,
+    "schedulefree": with_optimizer(
+        "schedulefree", lambda made, model: made.AdamWScheduleFree(model.parameters(), lr=0.01)
     ),
-    "schedulefree": (
-        with_optimizer(
-            "schedulefree", lambda made, model: made.AdamWScheduleFree(model.parameters(), lr=0.01)
-        ),
-        STEP,
+    "pytorch_optimizer's Lookahead": with_optimizer(
+        "pytorch_optimizer", lambda made, model: made.Lookahead(adam(model))
     ),
-    "pytorch_optimizer's Lookahead": (
-        with_optimizer("pytorch_optimizer", lambda made, model: made.Lookahead(adam(model))),
-        STEP,
+    "torch_optimizer's Lookahead": with_optimizer(
+        "torch_optimizer", lambda made, model: made.Lookahead(adam(model))
     ),
-    "torch_optimizer's Lookahead": (
-        with_optimizer("torch_optimizer", lambda made, model: made.Lookahead(adam(model))),
-        STEP,
+    "galore_torch": with_optimizer(
+        "galore_torch", lambda made, model: made.GaLoreAdamW(model.parameters())
     ),
-    "galore_torch": (
-        with_optimizer("galore_torch", lambda made, model: made.GaLoreAdamW(model.parameters())),
-        STEP,
-    ),
-    "deepspeed": (deepspeed, STEP),
-    "ignite": (ignited, STEP),
+    "deepspeed": deepspeed,
+    "ignite": ignited,
 }
-"""What trains, and what its last step is to be made of."""
-
-
-def last_step(session: Session) -> str:
-    steps = [span for span in session.spans if span.kind == "step"]
-    return f"step({outlined(session, steps[-1].id)})"
+ACCUMULATED = {"accelerate": "step(substep(forward backward) substep(forward backward) optimizer)"}
+"""The last step of a loop that is made of more than `STEP`."""
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_librarys_loop_is_followed(name: str) -> None:
-    """Three optimizer steps, each with its phases; the losses are bit for bit those of the bare loop."""
-    train, expected = LIBRARIES[name]
+    """A loop of three steps has its phases, and its losses are bit for bit those of the bare loop."""
+    train = LIBRARIES[name]
     bare = train()
     with hfmem_widget.watch(quiet=True) as session:
         watched = train()
 
     assert watched == bare
     assert session.steps.count == 3
-    assert last_step(session) == expected
+    last = [span for span in session.spans if span.kind == "step"][-1]
+    assert f"step({outlined(session, last.id)})" == ACCUMULATED.get(name, STEP)
     assert session.peak("cpu/weights") > 0
     assert session.peak("cpu/optimizer") > 0
 
 
 @pytest.mark.parametrize("name", ["lightning", "pytorch_lightning"])
 def test_lightnings_epochs_and_validations_have_spans(name: str) -> None:
-    """A check of the validation comes first; each epoch has its steps, and its validation after them."""
+    """Lightning's check comes first; each epoch has its steps, and its validation after them."""
     lightning(name)  # its first run imports much
     with hfmem_widget.watch(quiet=True) as session:
         lightning(name)
@@ -227,7 +205,7 @@ def test_lightnings_epochs_and_validations_have_spans(name: str) -> None:
 
 
 def test_keras_on_torch_has_no_optimizer_of_torch() -> None:
-    """Its backward passes are no steps: no optimizer of torch's ends them."""
+    """Keras on torch, whose optimizer is not torch's, has no steps."""
     with hfmem_widget.watch(quiet=True) as session:
         with_keras()
 

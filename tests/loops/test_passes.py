@@ -11,22 +11,20 @@ import pytest
 import torch
 
 import hfmem_widget
-from hfmem_widget.drivers.training import forwards, models
+from hfmem_widget.drivers.training import forwards
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training.model_hooks import Hooked
 from hfmem_widget.monitor import grouping
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.session import Session, Span
 from hfmem_widget.view.phases import phase_rows
-from tests.data.loops import STEP, adam, batches, loss_of, model_of, outlined
+from tests.data.loops import STEP, adam, batches, model_of, outlined, usual
 from tests.data.threads import on_threads
 
 
 @pytest.fixture(autouse=True)
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have each pass and each step told by itself, however busy the machine is."""
-    monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
-    monkeypatch.setattr(models, "SHARE", 1e9)
+def nothing_left(one_by_one: None) -> Iterator[None]:
+    """Leave no pass open and no hook on a model."""
     yield
     assert not process_state(forwards.ActivePasses)
     assert not process_state(Hooked).hooks, "hooks were left on a model"
@@ -60,6 +58,11 @@ class Tree(torch.nn.Module):  # type: ignore[misc]
         return self.join(torch.cat([self(values, depth - 1), self(values, depth - 1)], 1))
 
 
+def with_no_gradients(model: Any, batch: Any) -> Any:
+    with torch.no_grad():
+        return model(batch)
+
+
 def images() -> list[Any]:
     torch.manual_seed(0)
     return [torch.randn(2, 3, 16, 16) for _ in range(3)]
@@ -67,10 +70,8 @@ def images() -> list[Any]:
 
 def evaluated(make: Callable[[], Any]) -> list[Any]:
     torch.manual_seed(0)
-    model = make()
-    model.eval()
-    with torch.no_grad():
-        return [model(batch) for batch in images()]
+    model = make().eval()
+    return [with_no_gradients(model, batch) for batch in images()]
 
 
 def predicted() -> list[Any]:
@@ -78,10 +79,7 @@ def predicted() -> list[Any]:
     torch.manual_seed(0)
     model = Cnn().eval()
 
-    def predict(batch: Any) -> Any:
-        return model(batch).softmax(-1)
-
-    decorated = torch.inference_mode()(predict)
+    decorated = torch.inference_mode()(lambda batch: model(batch).softmax(-1))
     return [decorated(batch) for batch in images()]
 
 
@@ -89,12 +87,7 @@ def trained_and_evaluated() -> list[Any]:
     model, scores = model_of(8, 8, 1), []
     optimizer = adam(model)
     for _ in range(2):
-        model.train()
-        for batch in batches(1):
-            loss = loss_of(model, batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        usual(model.train(), optimizer.step, optimizer.zero_grad, count=1)
         model.eval()
         with torch.no_grad():
             scores += [model(batch) for batch in batches(2)]
@@ -103,17 +96,15 @@ def trained_and_evaluated() -> list[Any]:
 
 def distilled() -> list[Any]:
     """Ask a teacher without gradients beside the steps of a student."""
-    teacher, student, losses = model_of(8, 1).eval(), model_of(8, 8, 1), []
+    teacher, student = model_of(8, 1).eval(), model_of(8, 8, 1)
     optimizer = adam(student)
-    for batch in batches(2):
-        with torch.no_grad():
-            wanted = teacher(batch)
-        loss = (student(batch) - wanted).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return losses
+
+    def loss_of_batch(batch: Any) -> Any:
+        wanted = with_no_gradients(teacher, batch)
+        return (student(batch) - wanted).square().mean()
+
+    losses = usual(student, optimizer.step, optimizer.zero_grad, loss_of_batch=loss_of_batch)
+    return [torch.tensor(loss) for loss in losses]
 
 
 def ensemble() -> list[Any]:
@@ -149,11 +140,6 @@ LOOPS: dict[str, tuple[Callable[[], list[Any]], str]] = {
 }
 
 
-def with_no_gradients(model: Any, batch: Any) -> Any:
-    with torch.no_grad():
-        return model(batch)
-
-
 def passes_of(session: Session) -> list[Span]:
     return [span for span in session.spans if span.kind == "forward" and span.name]
 
@@ -170,7 +156,7 @@ def named(session: Session) -> str:
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_pass_without_gradients_has_a_span_named_by_its_model(name: str) -> None:
-    """The outermost module's alone, with its peak; what is computed is bit for bit the same."""
+    """A pass has the name of its outermost module and a peak, and computes the same bits."""
     loop, expected = LOOPS[name]
     bare = loop()
     with hfmem_widget.watch(quiet=True) as session:
@@ -182,11 +168,10 @@ def test_a_pass_without_gradients_has_a_span_named_by_its_model(name: str) -> No
 
 
 def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
-    """Of one that no variable of the notebook holds."""
+    """A model that no variable of the notebook holds counts as weights."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
-        with torch.no_grad():
-            model(images()[0])
+        with_no_gradients(model, images()[0])
 
     assert session.latest("cpu/weights") == sum(one.nbytes for one in model.parameters())
     assert session.index("cpu/unattributed") is not None
@@ -195,7 +180,7 @@ def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
 def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a notebook, where a cell before has made it."""
+    """A model from an earlier cell is found by its variable."""
     import __main__
 
     model = Cnn().eval()
@@ -209,7 +194,7 @@ def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
 
 
 def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
-    """By its name, how many, and their highest peak; a batch's size is counted."""
+    """A row of the card has the model's name, its number of passes and their highest peak."""
     with hfmem_widget.watch(quiet=True) as session:
         evaluated(Cnn)
     row = next(row for row in phase_rows(session, session.spans[0]) if row.name == "Cnn")
@@ -219,8 +204,8 @@ def test_a_row_of_the_card_has_the_passes_of_a_model() -> None:
     assert [span.counts["samples"] for span in passes_of(session)] == [2, 2, 2]
 
 
-def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where telling each would take more than a share of the time; the row says how many were measured."""
+def test_very_short_passes_are_counted_and_some_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Very short passes are counted, and the row says how many were measured."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
     monkeypatch.setattr(grouping, "SHARE", 1e-12)
     monkeypatch.setattr(forwards, "MOST_GROUP", 1.0)
@@ -244,7 +229,7 @@ def test_very_short_passes_are_counted_and_not_all_told(monkeypatch: pytest.Monk
 
 
 def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
-    """The error is its own."""
+    """A pass that fails has its error as outcome, and the next has a span."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         with torch.no_grad():
@@ -257,7 +242,7 @@ def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
 
 
 def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
-    """A server's threads may run the same model."""
+    """Passes on other threads, as of a server, and passes with gradients have no span."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         model(images()[0])
@@ -267,7 +252,7 @@ def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:
 
 
 def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
-    """What somebody names is not told twice."""
+    """A pass within the user's evaluation has no span; in another block it has one."""
     with hfmem_widget.watch(quiet=True) as session:
         model = Cnn().eval()
         with torch.no_grad(), hfmem_widget.span("evaluate"):
@@ -280,21 +265,20 @@ def test_a_pass_within_a_span_of_a_step_is_a_part_of_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_model_is_copied_and_compiled_as_ever() -> None:
-    """Nothing of ours goes with it."""
+def test_a_model_is_copied_and_traced_as_ever() -> None:
+    """Neither a copy nor a traced model, which takes no hooks, has any of ours."""
     with hfmem_widget.watch(quiet=True):
         model = Cnn().eval()
         twin = copy.deepcopy(model)
         traced = torch.jit.trace(model, images()[0]).eval()
-        with torch.no_grad():
-            same = torch.allclose(traced(images()[0]), model(images()[0]))
+        same = torch.allclose(*(with_no_gradients(one, images()[0]) for one in (traced, model)))
 
     assert same
     assert not twin._forward_hooks
 
 
 def test_models_that_come_and_go_leave_nothing() -> None:
-    """Each may get the place in memory of the one before, and there may be more than are followed at once."""
+    """Many models count, one after another, also in the same place in memory."""
     with hfmem_widget.watch("many", quiet=True) as session, torch.no_grad():
         for _ in range(following.MOST_HOOKED + 6):
             torch.nn.Linear(4, 4).eval()(torch.ones(1, 4))
@@ -304,7 +288,7 @@ def test_models_that_come_and_go_leave_nothing() -> None:
 
 
 def test_a_hook_that_is_only_half_on_does_nothing() -> None:
-    """As torch has it for an instant where another thread puts one on, or takes it off."""
+    """A hook that another thread is just putting on does nothing."""
     model = torch.nn.Linear(4, 4)
     with hfmem_widget.watch("half", quiet=True), torch.no_grad():
         model.eval()

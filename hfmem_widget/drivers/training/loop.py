@@ -63,7 +63,7 @@ class Loop:
         # About the step.
         self._within = self._is_guess = False
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
-        self._missed, self._missed_many = 0, False  # passes that were taken for others'
+        self._passes_outside, self._had_many_outside = 0, False
         self._stepped, self._expected = 0, 1
         self._optimizer_steps = self._optimizers_per_step = 0
         # About what runs now.
@@ -113,10 +113,10 @@ class Loop:
         if self._forwards > 1 or self._backwards or not wants_gradients():
             return False
         if self._drop_supposed_step() or not self._begins(is_guess=not self._is_armed):
-            self._missed += 1
+            self._passes_outside += 1
             return False
         self._passes += 1
-        self._missed = 0
+        self._passes_outside = 0
         if self._has_phases:  # of a group only the first batch would be seen
             self._run.count(counts)
         if self._has_phases and self._passes == 1:
@@ -131,11 +131,8 @@ class Loop:
         """Begin a backward pass."""
         self._backwards += 1
         if self._backwards == 1 and self._begins():
-            # More than usual are an evaluation's, unless the step before had them too, as in episodes.
-            is_many = self._missed > (0 if self._usual_passes else MOST_PASSES)
-            missed = sys.maxsize if is_many and self._missed_many else self._missed * (not is_many)
-            self._usual_passes = max(self._usual_passes, self._passes, missed)
-            self._is_guess, self._missed, self._missed_many = False, 0, is_many
+            self._learn_passes()
+            self._is_guess = False
             if self._has_phases:
                 self._run.backward_begins()
 
@@ -226,13 +223,26 @@ class Loop:
         self._stepping.clear()
         self._close()
 
+    def _learn_passes(self) -> None:
+        """Learn how many forward passes come before a backward pass, also from those outside of a step.
+
+        Many outside are an evaluation's; if the step before had many too, steps are episodes of any length.
+        """
+        is_many = self._passes_outside > (0 if self._usual_passes else MOST_PASSES)
+        if is_many and self._had_many_outside:
+            self._usual_passes = sys.maxsize
+        outside = 0 if is_many else self._passes_outside
+        self._usual_passes = max(self._usual_passes, self._passes, outside)
+        self._passes_outside, self._had_many_outside = 0, is_many
+
     def _drop_supposed_step(self) -> bool:
         """Drop a supposed step that goes on without a backward pass, as an evaluation does."""
         most = self._usual_passes or (1 if self._is_guess else MOST_PASSES)
-        most = max(most, MOST_PASSES * bool(self._batches))
+        if self._batches:
+            most = max(most, MOST_PASSES)
         if not self._within or self._stepped or self._passes < most:
             return False
-        self._missed = self._passes
+        self._passes_outside = self._passes
         self._within = self._is_armed = self._may_guess = False
         self._close(NO_STEP)
         return True

@@ -134,11 +134,10 @@ def _left(session: Session, device: str) -> float:
     cache = max(reserved - allocated, 0.0) if ":" in device else 0.0
     used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)
-    if device == "cpu":
+    if device == "cpu" and session.is_of_here:
         limit, mapped, _ = address_space()  # NaN without a limit
-        left = min(
-            left, limit - mapped + max(0.0, session.value(session.last_sample, "cpu/cached"))
-        )
+        cached = session.value(session.last_sample, "cpu/cached")
+        left = min(left, limit - mapped + max(0.0, cached))
     return math.inf if math.isnan(left) else max(left, 0.0)
 
 

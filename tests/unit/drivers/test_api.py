@@ -29,7 +29,7 @@ def model() -> torch.nn.Module:
 
 
 def test_every_forward_pass_of_a_watched_model_is_a_span(model: torch.nn.Module) -> None:
-    """With its samples, in order, and of that model alone."""
+    """Each forward pass of the watched model, and of no other, is a span with its samples."""
     other = torch.nn.Linear(8, 8)
     with hfmem_widget.watch(model, quiet=True) as session:
         for samples in (2, 3):
@@ -43,7 +43,7 @@ def test_every_forward_pass_of_a_watched_model_is_a_span(model: torch.nn.Module)
 
 
 def test_the_model_is_let_go(model: torch.nn.Module) -> None:
-    """After the block nothing of ours is on it, also after an error in a forward pass."""
+    """After the block no hook is on the model, also after an error in a forward pass."""
     with pytest.raises(RuntimeError), hfmem_widget.watch(model, quiet=True) as session:
         model(torch.zeros(2, 3))
 
@@ -53,7 +53,7 @@ def test_the_model_is_let_go(model: torch.nn.Module) -> None:
 
 
 def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
-    """Within the block, too, and without the garbage collector."""
+    """A model that is deleted within the block is freed at once, without the garbage collector."""
     model = torch.nn.Linear(8, 8)
     gone = weakref.ref(model)
     with hfmem_widget.watch(model, quiet=True):
@@ -63,7 +63,7 @@ def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
 
 
 def test_a_watch_keeps_no_model_alive() -> None:
-    """Neither before its block nor after it; it may be entered again, and then finds no model."""
+    """A watch keeps a model alive neither before nor after its block; entered again, it has no model."""
     model = torch.nn.Linear(8, 8)
     gone = weakref.ref(model)
     watch = hfmem_widget.watch(model, quiet=True)
@@ -79,7 +79,7 @@ def test_a_watch_keeps_no_model_alive() -> None:
 
 
 def test_parameters_of_a_watched_model_may_be_swapped(model: torch.nn.Module) -> None:
-    """As `Module.to` does where it is told so, which a weak reference to a parameter would forbid."""
+    """No weak reference to a parameter keeps `Module.to` from swapping parameters."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -95,7 +95,7 @@ def test_parameters_of_a_watched_model_may_be_swapped(model: torch.nn.Module) ->
 
 
 def test_a_label_may_be_given_either_way(model: torch.nn.Module) -> None:
-    """As the subject itself, or beside it."""
+    """A label may be the subject itself, or an option beside it."""
     labels = []
     for watch in (
         hfmem_widget.watch("one", quiet=True),
@@ -120,7 +120,7 @@ def test_a_label_may_be_given_either_way(model: torch.nn.Module) -> None:
 def test_anything_else_is_an_error_that_says_what_is_allowed(
     subject: Any, options: dict[str, Any], message: str
 ) -> None:
-    """Before anything is watched, and with what was probably meant; nothing is dropped in silence."""
+    """An error says what is allowed, or what was probably meant, before anything is watched."""
     with pytest.raises(OptionError, match=message):
         hfmem_widget.watch(subject, **options)
 
@@ -131,12 +131,13 @@ def test_everything_can_be_read_once() -> None:
 
     assert not session.running
     assert session.latest("cpu/allocated") > 0
+    assert session.latest("cpu/reserved") > 0
     assert session.anatomy("now", "cpu").allocated == session.latest("cpu/allocated")
     assert running_monitor() is None
 
 
 def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Module) -> None:
-    """`watch(model, optimizer)` tells weights and states before any step is made."""
+    """`watch(model, optimizer)` has weights and states from its first reading on."""
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(1, 8)).sum().backward()
     optimizer.step()
@@ -150,17 +151,8 @@ def test_a_model_and_its_optimizer_are_counted_from_the_start(model: torch.nn.Mo
     assert session.value(before, "cpu/optimizer") >= states
 
 
-@pytest.mark.parametrize("devices", ["cpu", ["cpu"], None])
-def test_one_device_may_be_named_by_itself(devices: str | list[str] | None) -> None:
-    """A text is one device and not its letters; None is all."""
-    with hfmem_widget.watch(quiet=True, devices=devices) as session:
-        pass
-
-    assert "cpu" in [device.key for device in session.devices]
-
-
 def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
-    """A model that was deleted since the last watch is not in the next one, whatever counting took."""
+    """A model that was deleted since the last watch is not in the next one."""
     model = torch.nn.Bilinear(3, 3, 3)
     with hfmem_widget.watch(model, quiet=True) as before:
         pass
@@ -173,7 +165,7 @@ def test_a_watch_counts_anew_however_soon_it_follows_another() -> None:
 
 
 def test_models_may_be_trained_on_many_threads_while_one_is_watched() -> None:
-    """Training on several threads under a watch neither crashes nor says a word; the sessions all end."""
+    """Training on several threads under a watch raises nothing and prints nothing; all sessions end."""
     script = """
 import sys, threading, time, torch, hfmem_widget
 from hfmem_widget.monitor.shared import shared_monitor
@@ -223,7 +215,7 @@ def _interrupt(*_: object) -> None:
 def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in a container that allows no more of them: the block runs, and the card says what is missing."""
+    """Without a thread, as in a full container, a watch reads at its edges, and its card says so."""
     monkeypatch.setattr(
         Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))
     )
@@ -240,7 +232,7 @@ def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
 
 
 def test_a_watch_within_a_watch_is_a_block_of_the_outer_one() -> None:
-    """It has a bar in the outer chart's lanes, as long as it lasted and with how it ended."""
+    """An inner watch is a block of the outer session, with its label and outcome."""
     with hfmem_widget.watch("outer", quiet=True) as outer:
         with hfmem_widget.watch("first", quiet=True) as first:
             open_now = [span.label for span in outer.open_spans]
@@ -257,19 +249,19 @@ def test_a_watch_within_a_watch_is_a_block_of_the_outer_one() -> None:
 
 
 def test_a_watch_outlives_the_one_it_was_begun_in() -> None:
-    """Of two that overlap, each has its own end."""
+    """Of two watches that overlap, each has its own end."""
     outer, inner = hfmem_widget.watch("outer", quiet=True), hfmem_widget.watch("inner", quiet=True)
-    told, told_inside = outer.start(), inner.start()
+    outer_session, inner_session = outer.start(), inner.start()
     outer.stop()
     inner.stop()
 
-    assert [one.outcome for one in told.spans] == ["done", "done"]
-    assert not told_inside.running
-    assert [one.label for one in told_inside.spans] == ["inner"]
+    assert [one.outcome for one in outer_session.spans] == ["done", "done"]
+    assert not inner_session.running
+    assert [one.label for one in inner_session.spans] == ["inner"]
 
 
 def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """As where memory runs out in a block whose ranks go on: the second follows the card."""
+    """Of two reports that stand above the card, the second follows it."""
 
     class Says(Companion):
         stands_above = True
@@ -296,7 +288,7 @@ def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFi
 
 
 def test_a_watch_within_very_many_watches_nothing() -> None:
-    """As in a recursion: the one around it says so once, and later ones are watched."""
+    """Very deep watches, as in a recursion, watch nothing, and the one around them says so once."""
     with ExitStack() as stack:
         sessions = [
             stack.enter_context(hfmem_widget.watch(str(at), quiet=True))
@@ -313,7 +305,7 @@ def test_a_watch_within_very_many_watches_nothing() -> None:
 
 
 def test_watches_side_by_side_are_not_within_each_other() -> None:
-    """A thread's own watches count, and no other's."""
+    """Watches of other threads do not count as outer ones."""
     with ExitStack() as stack:
         for at in range(MOST_NESTED):
             stack.enter_context(hfmem_widget.watch(str(at), quiet=True))

@@ -7,7 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +57,7 @@ def in_group(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:
 
 
 def test_a_script_follows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the numbers of its launcher, from the call to the end of the process."""
+    """A script is followed from the call to the end of its process, with its launcher's numbers."""
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert follow(tmp_path / "run") is None
@@ -89,7 +89,7 @@ def test_a_process_is_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DataLoader's worker that runs the script's first line again, for one."""
+    """A child that runs the script's first line again, such as a DataLoader's worker, is no rank."""
     monkeypatch.setenv(CLAIMED, "1")
     follow(tmp_path / "run")
     in_group(monkeypatch, 1, 2)
@@ -102,7 +102,7 @@ def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_forked_child_leaves_the_rank_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it does at its end is nothing."""
+    """A forked child does not end its parent's rank."""
     follow(tmp_path / "run")
     pid = os.getpid()
     with monkeypatch.context() as forked:
@@ -115,7 +115,7 @@ def test_a_forked_child_leaves_the_rank_alone(
 def test_the_notebook_that_lends_is_no_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group of one in the kernel itself, to try things out, is not taken for the run's."""
+    """A group of one in the kernel itself is no rank of the run."""
     in_group(monkeypatch, 0, 1)
     lent = Lent(tmp_path / "run")
     lent.begin()
@@ -129,7 +129,7 @@ def test_the_notebook_that_lends_is_no_rank(
 def test_without_a_run_the_line_in_a_script_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`follow()` may stay in it: where it is started by hand, nobody follows it."""
+    """`follow()` does nothing in a script that is started by hand."""
     monkeypatch.chdir(tmp_path)
     follow()
     assert directory_here() is None
@@ -140,7 +140,7 @@ def test_without_a_run_the_line_in_a_script_does_nothing(
 
 
 def test_a_function_is_followed_while_it_runs(tmp_path: Path) -> None:
-    """Each call is one stream; its result and its error are its own."""
+    """Each call is one stream, and its result and its error are its own."""
 
     def loop(steps: int) -> str:
         for _ in range(steps):
@@ -175,7 +175,7 @@ def as_decorated(value: int) -> int:
 
 @pytest.mark.parametrize("function", [decorated, as_decorated])
 def test_a_followed_function_travels_as_the_function_does(function: Any) -> None:
-    """By reference, also where it stands in the function's place; without a run it is just called."""
+    """A followed function is pickled by reference, and without a run it is just called."""
     there = pickle.loads(pickle.dumps(function))
 
     assert there(1) == function(1)
@@ -185,7 +185,7 @@ def test_a_followed_function_travels_as_the_function_does(function: Any) -> None
 def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker on another machine does not inherit the cell's environment."""
+    """A wrapped function has the run with it, for workers on other machines."""
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     followed = follow(of_a_module)
     monkeypatch.delenv(RUN)
@@ -195,8 +195,8 @@ def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
 
 
 @pytest.mark.parametrize(("subject", "run"), [(5, ""), ("/a", "/b"), (None, 5), ("a\0b", "")])
-def test_what_it_does_not_take_is_said(subject: Any, run: Any) -> None:
-    """A path or a function, and one directory."""
+def test_an_invalid_argument_is_an_error(subject: Any, run: Any) -> None:
+    """Anything but a path or a function, and one directory, is an error."""
     with pytest.raises(OptionError):
         follow(subject, run=run)
 
@@ -204,7 +204,7 @@ def test_what_it_does_not_take_is_said(subject: Any, run: Any) -> None:
 def test_the_options_of_the_cell_are_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the peak counters are to be left alone, the ranks leave them alone."""
+    """A rank has the options of the cell, such as `ledger=False`."""
     monkeypatch.setenv(OPTIONS, '{"interval":0.5,"ledger":false}')
     follow(tmp_path / "run")
 
@@ -215,7 +215,7 @@ def test_the_options_of_the_cell_are_the_ranks(
 
 
 def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
-    """Begun before the rank's or after it: the rank has them, too; in neither a block is added."""
+    """The user's watches and the rank have the user's spans, whichever began first."""
     with hfmem_widget.watch("before", quiet=True) as before:
         follow(tmp_path / "run")
         with hfmem_widget.span("step"):
@@ -236,7 +236,7 @@ def test_a_watch_of_the_user_gets_its_own_spans(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_ends_within_a_watch_of_the_user_ends_what_it_has_of_it(tmp_path: Path) -> None:
-    """The user's own spans go on."""
+    """A rank that ends within the user's watch ends its own copies of open spans alone."""
     with hfmem_widget.watch("mine", quiet=True) as mine:
         follow(tmp_path / "run")
         with hfmem_widget.span("step"), hfmem_widget.span("block"):
@@ -253,7 +253,7 @@ def test_a_rank_that_ends_within_a_watch_of_the_user_ends_what_it_has_of_it(tmp_
 
 
 def test_a_rank_has_a_watch_within_a_watch_as_a_block(tmp_path: Path) -> None:
-    """As the outer one has it."""
+    """A rank has an inner watch as a block, as the outer watch has it."""
     follow(tmp_path / "run")
     with (
         hfmem_widget.watch("outer", quiet=True),
@@ -270,7 +270,7 @@ def test_a_rank_has_a_watch_within_a_watch_as_a_block(tmp_path: Path) -> None:
 def test_a_script_without_a_launcher_is_followed_as_the_only_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process that has torch, and not what it starts; one that joins a group is no longer alone."""
+    """The first process with torch is followed alone, until it joins a group; its children are not."""
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     monkeypatch.setenv(SOLO, "1")
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
@@ -294,7 +294,7 @@ def test_a_script_without_a_launcher_is_followed_as_the_only_one(
 def test_a_script_that_joins_a_group_later_knows_better_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first line knew no launcher: until then it was the only one."""
+    """A script that joins a group is no longer the only rank."""
     follow(tmp_path / "run")
     in_group(monkeypatch, 3, 4)
     follows.joined()
@@ -318,7 +318,7 @@ def test_a_script_that_joins_a_group_later_knows_better_then(
 def test_neither_a_launcher_nor_one_of_several_is_alone(
     command: str, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launcher imports torch first of all; what Slurm has started waits for its group."""
+    """A launcher, which imports torch first of all, and a rank of Slurm are not followed alone."""
     for name, value in {RUN: str(tmp_path / "run"), SOLO: "1", **environment}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "orig_argv", ["python", *command.split()])
@@ -354,7 +354,7 @@ endings: dict[str, Callable[[], object]] = {
 def test_how_a_process_ends_is_how_its_rank_ends(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that nobody has caught, one that torch.multiprocessing makes an exit code of, or none."""
+    """The outcome is the process' error, also one that became an exit code, or "done"."""
     follow(tmp_path / "run")
     if how == "last":
         monkeypatch.setattr(sys, "last_value", Caught(), raising=False)
@@ -368,10 +368,10 @@ def test_how_a_process_ends_is_how_its_rank_ends(
     assert outcome == ("done" if how == "ended" else "raised Caught")
 
 
-def test_a_directory_that_cannot_be_costs_one_sentence(
+def test_an_unusable_directory_costs_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The process goes on, and says at its end at the latest why it is not followed."""
+    """A process that cannot be followed goes on, and prints one line."""
     (tmp_path / "file").touch()
     follow(tmp_path / "file")
     follows.end()
@@ -381,10 +381,9 @@ def test_a_directory_that_cannot_be_costs_one_sentence(
 
 
 def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
-    """What a script asks of `MemoryCallback` is done in a rank as it is without one."""
+    """`MemoryCallback` does in a rank what it was asked for."""
     trainer = pytest.importorskip("hfmem_widget.drivers.trainer")
-    arguments: Any = ModuleType("args")
-    arguments.gradient_accumulation_steps = 1
+    arguments = SimpleNamespace(gradient_accumulation_steps=1)
     path = tmp_path / "mine.hfmem.jsonl"
     plain, own = trainer.MemoryCallback(), trainer.MemoryCallback(record=path, quiet=True)
     follow(tmp_path / "run")
@@ -397,7 +396,7 @@ def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
 
 
 def test_the_users_exit_is_left_as_it_is(tmp_path: Path) -> None:
-    """A script that catches it finds nothing of ours on it."""
+    """A `SystemExit` of the user's has no attribute of ours."""
     follow(tmp_path / "run")
     with pytest.raises(SystemExit) as left:
         sys.exit(3)
@@ -413,7 +412,7 @@ def followed(tmp_path: Path) -> Run:
 
 
 def test_the_highest_the_median_and_the_lowest_peak_are_logged(tmp_path: Path) -> None:
-    """In GiB and exact, with the rank that is the worst and how many were heard of."""
+    """Exact peaks in GiB are logged, with the worst rank and the number of ranks that report."""
     run = SimulatedRun(Script(world=4, heavier={3: 1.1}))
     run.write(tmp_path / "run", 10.0, finish=False)
     entries = figures_of(followed(tmp_path))
@@ -427,8 +426,7 @@ def test_the_highest_the_median_and_the_lowest_peak_are_logged(tmp_path: Path) -
 
 
 def test_before_a_rank_has_a_peak_nothing_is_logged(tmp_path: Path) -> None:
-    """A directory in which nobody has written yet."""
-    run = SimulatedRun(Script(world=4), ranks=())
-    run.write(tmp_path / "run", 0.0)
+    """A directory without a recording gives no entry for the log."""
+    SimulatedRun(Script(world=4), ranks=()).write(tmp_path / "run", 0.0)
 
     assert figures_of(followed(tmp_path)) == {}

@@ -13,18 +13,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from hfmem_widget.drivers import install as attaching
 from hfmem_widget.drivers import optimizers
 
-GENERATION = "transformers.generation.utils"
-
-
-@pytest.fixture
-def mixin(monkeypatch: pytest.MonkeyPatch) -> type:
-    """Return what stands for transformers' class that generates."""
-    generation = ModuleType(GENERATION)
-    mixin = type("GenerationMixin", (), {"generate": lambda _self: 1})
-    vars(generation)["GenerationMixin"] = mixin
-    monkeypatch.setitem(sys.modules, GENERATION, generation)
-    return mixin
-
 
 def loaded_in(shell: Any) -> set[str]:
     loaded: set[str] = shell.extension_manager.loaded
@@ -32,9 +20,13 @@ def loaded_in(shell: Any) -> set[str]:
 
 
 def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
-    mixin: type, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A fault with the optimizers is one line, and `generate` is the original all the same."""
+    """A fault with the optimizers is one line, and `generate` is restored all the same."""
+    generation = ModuleType("transformers.generation.utils")
+    mixin = type("GenerationMixin", (), {"generate": lambda _self: 1})
+    vars(generation)["GenerationMixin"] = mixin
+    monkeypatch.setitem(sys.modules, generation.__name__, generation)
     attaching.detach()
     original = vars(mixin)["generate"]
     attaching.attach()
@@ -64,7 +56,7 @@ def broken(_: object) -> None:
 def test_it_is_unloaded_where_something_else_is_called_torch(
     torch: ModuleType | None, shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """IPython takes it for unloaded, so that it can be loaded again."""
+    """The extension can be unloaded and loaded again where a namesake of torch is imported."""
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "torch", torch)
         for _ in range(2):
@@ -81,10 +73,7 @@ def test_an_unloading_that_fails_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """IPython takes an extension whose unloading raises for one that is still loaded.
-
-    Where a part fails, the other magics are taken away all the same.
-    """
+    """The extension counts as unloaded; where a part fails, the other magics are gone all the same."""
     shell.run_cell("%load_ext hfmem_widget").raise_error()
     with monkeypatch.context() as patched:
         patched.setattr(f"hfmem_widget.magics.{part}", broken)

@@ -83,51 +83,56 @@ def files(tmp_path: Path) -> list[str]:
     return paths
 
 
-def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
-    """Return the session of a watch in which a model was loaded from files."""
+def followed_model(load: Load = lambda file: file, *, threads: bool = False) -> Any:
+    """Return the class of a model whose loads are followed."""
     module = modeling(load, threads=threads)
     follow(module)
+    return module.PreTrainedModel
+
+
+def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = False) -> Session:
+    """Return the session of a watch in which a model was loaded from files."""
+    model = followed_model(load, threads=threads)
     with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
     return session
 
 
-def told(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
+def described(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
     """Return what is said of each span but the outermost."""
     return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
 
 
 def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
-    """With the bytes of each, from the headers of the files."""
+    """A load and its shards have spans with the bytes from the headers of the files."""
     session = loaded(files)
 
     shards = [("shard", f"shard {one} of 3", "done", {"bytes": 400.0}) for one in (1, 2, 3)]
     counts = {"shards": 3.0, "bytes": 1200.0}
-    assert told(session) == [("load", "load PreTrainedModel", "done", counts), *shards]
+    assert described(session) == [("load", "load PreTrainedModel", "done", counts), *shards]
     assert {one.parent for one in session.spans[2:]} == {session.spans[1].id}
 
 
 def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
-    """So whoever looks on sees how far it is."""
+    """The open spans say how far a load is."""
     seen = []
-    module = modeling(lambda _file: seen.append([one.label for one in session.open_spans]))
-    follow(module)
+    model = followed_model(lambda _: seen.append([one.label for one in session.open_spans]))
     with hfmem_widget.watch("all", quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert seen == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
 
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
-    """The load says all there is to say."""
+    """A load of one file has no span for it."""
     session = loaded(files[:1])
 
     counts = {"shards": 1.0, "bytes": 400.0}
-    assert told(session) == [("load", "load PreTrainedModel", "done", counts)]
+    assert described(session) == [("load", "load PreTrainedModel", "done", counts)]
 
 
-def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> None:
-    """What is not known of one file is not known of all."""
+def test_a_load_with_unknown_bytes_tells_none(tmp_path: Path, files: list[str]) -> None:
+    """A load with a file whose bytes are unknown has no number of bytes."""
     pickled = tmp_path / "pytorch_model.bin"
     pickled.write_bytes(b"")
     session = loaded([*files, str(pickled)])
@@ -137,10 +142,10 @@ def test_of_other_files_no_bytes_are_told(tmp_path: Path, files: list[str]) -> N
 
 
 def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None:
-    """Several are open at once then, and the load is told alone."""
+    """A load that reads shards on several threads at once has no spans for them."""
     session = loaded(files, threads=True)
 
-    assert [label for _, label, *_ in told(session)] == ["load PreTrainedModel"]
+    assert [label for _, label, *_ in described(session)] == ["load PreTrainedModel"]
 
 
 @pytest.mark.parametrize(
@@ -150,19 +155,18 @@ def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None
 def test_an_error_ends_the_spans_and_stays_as_it_is(
     files: list[str], error: BaseException, outcome: str
 ) -> None:
-    """The caller gets the very same object, and the spans say what it was."""
+    """The caller gets the very same error, and the spans have it as their outcome."""
 
     def load(file: str) -> None:
         if file == files[1]:
             raise error
 
-    module = modeling(load)
-    follow(module)
+    model = followed_model(load)
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(type(error)) as raised:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert raised.value is error
-    assert [(label, how) for _, label, how, _ in told(session)] == [
+    assert [(label, how) for _, label, how, _ in described(session)] == [
         ("load PreTrainedModel", outcome),
         ("shard 1 of 3", "done"),
         ("shard 2 of 3", outcome),
@@ -170,17 +174,12 @@ def test_an_error_ends_the_spans_and_stays_as_it_is(
 
 
 def test_one_may_load_another(files: list[str]) -> None:
-    """As a model made of models does: each has its own shards."""
-    inner = modeling()
-    module = modeling(lambda file: inner.PreTrainedModel.from_pretrained([file] * 1 + files[:1]))
-    follow(module)
-    follow(inner)
-    with hfmem_widget.watch(quiet=True) as session:
-        module.PreTrainedModel.from_pretrained(files[1:])
-
-    labels = [label for _, label, *_ in told(session)]
+    """A model made of models has a load for each, with its own shards."""
+    inner = followed_model()
+    session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
     within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
-    assert labels == [
+
+    assert [label for _, label, *_ in described(session)] == [
         "load PreTrainedModel",
         *("shard 1 of 2", *within),
         *("shard 2 of 2", *within),
@@ -188,10 +187,8 @@ def test_one_may_load_another(files: list[str]) -> None:
 
 
 def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
-    """A class may be called anything."""
-    module = modeling()
-    follow(module)
-    hostile: Any = type("A\u202e\n<b>$x$", (module.PreTrainedModel,), {})
+    """Control characters in a class' name are removed from the label."""
+    hostile: Any = type("A\u202e\n<b>$x$", (followed_model(),), {})
     with hfmem_widget.watch(quiet=True) as session:
         hostile.from_pretrained(files[:1])
 
@@ -201,10 +198,8 @@ def test_a_name_from_outside_is_plain_text(files: list[str]) -> None:
 def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing is watched, a call only asks whether something is."""
     monkeypatch.setattr(loading, "Load", None)
-    module = modeling()
-    follow(module)
 
-    assert module.PreTrainedModel.from_pretrained(files) is not None
+    assert followed_model().from_pretrained(files) is not None
 
 
 def test_a_watch_that_ends_meanwhile_is_left_alone(
@@ -212,10 +207,11 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
 ) -> None:
     """The model is loaded, and nothing is said."""
     watch = hfmem_widget.watch(quiet=True)
-    module = modeling(lambda file: watch.__exit__(None, None, None) if file == files[1] else None)
-    follow(module)
+    model = followed_model(
+        lambda file: watch.__exit__(None, None, None) if file == files[1] else None
+    )
     with watch as session:
-        module.PreTrainedModel.from_pretrained(files)
+        model.from_pretrained(files)
 
     assert not session.running
     assert capsys.readouterr().err == ""
@@ -224,14 +220,12 @@ def test_a_watch_that_ends_meanwhile_is_left_alone(
 def test_a_fault_of_ours_leaves_the_load_as_it_is(
     files: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is said in one line, whatever is to come, and the model is loaded."""
-    module = modeling()
-    follow(module)
-    with hfmem_widget.watch(quiet=True) as session:
-        monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
-        loaded = module.PreTrainedModel.from_pretrained(files)
+    """A fault is one line on stderr, and the model is loaded."""
+    monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
+    seen: list[str] = []
+    session = loaded(files, seen.append)
 
-    assert loaded is not None
+    assert seen == files
     assert capsys.readouterr().err.count("broken") == 1
     assert all(one.stop is not None for one in session.spans)
 
@@ -242,7 +236,7 @@ def test_all_that_is_followed_is_waited_for() -> None:
 
 
 def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A load that is interrupted before it begins is not taken for one that runs, and keeps no session."""
+    """A load that is interrupted before it begins is not open afterwards, and keeps no session."""
     with hfmem_widget.watch(quiet=True) as session:
         monitor = running_monitor()
         assert monitor is not None
@@ -266,53 +260,36 @@ def test_an_interrupt_as_a_load_begins_leaves_none_open(monkeypatch: pytest.Monk
         assert [span.kind for span in session.open_spans] == ["block"]
 
 
-@pytest.fixture
-def paths(tmp_path: Path) -> list[str]:
-    """Return two shards: a and b of 400 and 40 bytes, and c of 2."""
-    made = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
-    save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, made[0], metadata={"format": "pt"})
-    save_file({"c": torch.zeros(1, dtype=torch.float16)}, made[1])
-    return made
-
-
-def test_a_file_is_completed_with_the_last_of_its_tensors(paths: list[str]) -> None:
-    """Whatever the order; a tensor is in the model when the next one goes in."""
+@pytest.mark.parametrize(
+    ("wanted", "placed", "completed"),
+    [
+        pytest.param(
+            *("abc", ["b", "c", "a", ""], [[], [(40, False)], [(2, True)], [(400, True)]]),
+            id="one by one",
+        ),
+        pytest.param(
+            *("abc", ["abc", ""], [[], [(400, False), (40, True), (2, True)]]),
+            id="together, as experts' weights, which become one",
+        ),
+        pytest.param(
+            "a", ["a", ""], [[], [(400, True)]], id="without what the model does not take"
+        ),
+        pytest.param("ax", ["a", "ax", ""], [[], [(400, True)], []], id="twice, and of no file"),
+    ],
+)
+def test_a_file_is_completed_with_the_last_of_its_tensors(
+    tmp_path: Path, wanted: str, placed: list[str], completed: list[list[tuple[int, bool]]]
+) -> None:
+    """A tensor is in the model when the next one goes in, and counts once; a file without any is left out."""
+    paths = [str(tmp_path / f"{number}.safetensors") for number in (1, 2)]
+    save_file({"a": torch.zeros(100), "b": torch.zeros(10)}, paths[0], metadata={"format": "pt"})
+    save_file({"c": torch.zeros(1, dtype=torch.float16)}, paths[1])
     shards = Shards(paths)
-    for name in "abc":
+    for name in wanted:
         shards.collect(name)
-    steps = [list(shards.place(names)) for names in ("b", "c", "a", "")]
 
-    assert steps == [[], [(40, False)], [(2, True)], [(400, True)]]
-
-
-def test_tensors_that_go_in_together_are_there_together(paths: list[str]) -> None:
-    """As experts' weights do, which become one."""
-    shards = Shards(paths)
-    for name in "abc":
-        shards.collect(name)
-    list(shards.place("abc"))
-
-    assert list(shards.place(())) == [(400, False), (40, True), (2, True)]
-
-
-def test_what_the_model_does_not_take_is_not_waited_for(paths: list[str]) -> None:
-    """A file is completed without it, and one with nothing else is not wanted at all."""
-    shards = Shards(paths)
-    shards.collect("a")
-    list(shards.place("a"))
-
-    assert shards.wanted == 1
-    assert list(shards.place(())) == [(400, True)]
-
-
-def test_a_tensor_counts_once(paths: list[str]) -> None:
-    """Though it is put in twice, and a tensor of no file not at all."""
-    shards = Shards(paths)
-    shards.collect("a")
-    shards.collect("elsewhere")
-    found = [*shards.place("a"), *shards.place(["a", "elsewhere"]), *shards.place(())]
-
-    assert found == [(400, True)]
+    assert [list(shards.place(names)) for names in placed] == completed
+    assert shards.wanted == (2 if "c" in wanted else 1)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +301,7 @@ def test_a_tensor_counts_once(paths: list[str]) -> None:
     ids=["missing", "empty", "endless", "no json", "a list", "null", "a number"],
 )
 def test_a_file_that_cannot_be_read_has_no_tensors(tmp_path: Path, content: bytes | None) -> None:
-    """Whoever loads it says what is wrong."""
+    """A file with a damaged header has no tensors."""
     path = tmp_path / "broken.safetensors"
     if content is not None:
         path.write_bytes(content)

@@ -13,19 +13,16 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import hfmem_widget
-from hfmem_widget.drivers.optimizers import _stepped, follow_optimizers, leave_optimizers
-from hfmem_widget.drivers.training.loop import Loop, step_counter
+from hfmem_widget.drivers.optimizers import follow_optimizers, leave_optimizers
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from tests.data.timeouts import TimeIsUpError
 from tests.fakes.source import spanned
-
-torch = pytest.importorskip("torch")
-overrides = pytest.importorskip("torch.overrides")
-
 
 ORIGINALS = torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad
 
@@ -68,7 +65,7 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_are_there_as_an_optimizer_begins_its_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of an optimizer that was made in the notebook before the watch, too."""
+    """Gradients count in the first step of an optimizer from before the watch, too."""
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters())
     for name, value in {"model": model, "optimizer": optimizer}.items():
@@ -111,9 +108,9 @@ def stepped() -> tuple[Any, Any]:
 
 
 def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
-    """What a `TorchFunctionMode` is told of a watched step is what it is told of one that nobody watches."""
+    """A `TorchFunctionMode` gets the same calls in a watched step as in an unwatched one."""
 
-    class Told(overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]  # torch may be absent
+    class Told(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
         def __init__(self) -> None:
             super().__init__()
             self.of: list[str] = []
@@ -124,36 +121,28 @@ def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
             self.of.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    def told() -> list[str]:
+    def calls_seen() -> list[str]:
         _, optimizer = stepped()
         with Told() as mode:
             optimizer.step()
             optimizer.zero_grad()
         return [one.partition(" at 0x")[0] for one in mode.of]
 
-    alone = told()
+    alone = calls_seen()
     with hfmem_widget.watch(quiet=True):
-        watched = told()
+        watched = calls_seen()
 
     assert watched == alone
 
 
-def stepped_by_hand() -> tuple[Any, Any]:
-    """Return the same after a step without a backward pass, of gradients that were made otherwise."""
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    return model, optimizer
-
-
-def test_what_an_optimizer_told_ends_with_the_cell() -> None:
-    """After a loop that only its optimizer told of, the next cell has no activations: it is no step."""
+def test_activations_end_with_the_cell() -> None:
+    """After a cell whose steps only an optimizer told, the next cell has no activations."""
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    weight.grad = torch.ones(4, 4)  # without a backward pass, which would tell of the step
     with spanned(monitor, session, "cell"):
-        stepped_by_hand()
+        torch.optim.SGD([weight], lr=0.1).step()
         monitor.sample(session)
         after_step = session.latest("cpu/unattributed")
     with spanned(monitor, session, "cell"):
@@ -207,27 +196,10 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
     assert ended == [True] * 30
 
 
-def test_a_step_is_none_of_another_threads_group() -> None:
-    """A loop's group counts the steps of its own thread, whatever a Trainer does on another."""
-    monitor = shared_monitor()
-    with hfmem_widget.watch(quiet=True) as session:
-        step_counter.begin(loop := Loop(monitor, session), optimizers_per_step=1)
-        loop._run.grouping.until = math.inf
-        try:
-            _stepped(None, (), {})
-            of_its_own = step_counter.optimizer_steps
-            step_counter.thread += 1
-            _stepped(None, (), {})
-            assert (of_its_own, step_counter.optimizer_steps) == (1, 1)
-        finally:
-            step_counter.thread -= 1
-            step_counter.end()
-
-
 def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A fault in ending the loops keeps no hook on, and nothing surrounded."""
+    """A fault in ending loops leaves no hook on torch, and no method surrounded."""
     monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", Mock(side_effect=OSError))
     with pytest.raises(OSError, match=r"^$"):
         leave_optimizers()

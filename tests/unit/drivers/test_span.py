@@ -11,83 +11,66 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.drivers.span import OVERLAP_NOTE
-from hfmem_widget.session import Session
 from tests.data.modules import run_alone
-
-
-def watched(work: object) -> Session:
-    """Return the session of a function that was watched."""
-    assert callable(work)
-    with hfmem_widget.watch(quiet=True) as session:
-        work()
-    return session
 
 
 @pytest.mark.parametrize(
     ("label", "kind"),
     [
-        ("forward", "forward"),
-        ("step", "step"),
-        ("evaluate", "evaluate"),
-        ("warm-up", "block"),
-        ("load", "load"),
-        ("cell", "block"),
+        *((name, name) for name in ("forward", "step", "evaluate", "load")),
+        *((name, "block") for name in ("warm-up", "cell")),
     ],
 )
 def test_a_known_name_is_a_kind_of_its_own(label: str, kind: str) -> None:
-    """The phases of a training are drawn as a Trainer's are; anything else is a block."""
-
-    def work() -> None:
-        with hfmem_widget.span(label):
-            pass
-
-    span = watched(work).spans[1]
+    """Phases of a training have their own kind, as a Trainer's have; anything else is a block."""
+    with hfmem_widget.watch(quiet=True) as session, hfmem_widget.span(label):
+        pass
+    span = session.spans[1]
 
     assert (span.kind, span.label, span.parent, span.outcome) == (kind, label, 1, "done")
 
 
 def test_counts_may_be_given_first_or_found_out_later() -> None:
-    """Both stand in the span, and a step's in the table of steps."""
-
-    def work() -> None:
-        with hfmem_widget.span("step", samples=4) as step:
-            step.count(tokens=64)
-
-    session = watched(work)
+    """Counts from the beginning and later ones are in the span, and a step's in the table of steps."""
+    with (
+        hfmem_widget.watch(quiet=True) as session,
+        hfmem_widget.span("step", samples=4) as step,
+    ):
+        step.count(tokens=64)
 
     assert session.spans[1].counts == {"samples": 4, "tokens": 64, "step": 1}
     assert [group.tokens for group in session.steps] == [64]
 
 
-def test_every_call_of_a_decorated_function_has_its_own() -> None:
-    """Calls may nest."""
+def test_every_call_of_a_decorated_function_has_a_span() -> None:
+    """Calls may nest; each has ended with its own code, so that no note is needed."""
 
     @hfmem_widget.span("descend")
     def descend(depth: int) -> None:
         if depth:
             descend(depth - 1)
 
-    session = watched(lambda: descend(2))
+    with hfmem_widget.watch(quiet=True) as session:
+        descend(2)
 
-    assert [(span.label, span.parent) for span in session.spans[1:]] == [
-        ("descend", 1),
-        ("descend", 2),
-        ("descend", 3),
-    ]
+    assert [span.parent for span in session.spans if span.label == "descend"] == [1, 2, 3]
+    assert OVERLAP_NOTE not in session.notes
 
 
 def test_an_error_passes_and_is_named() -> None:
     """The span says how it ended."""
+    with (
+        hfmem_widget.watch(quiet=True) as session,
+        pytest.raises(ZeroDivisionError),
+        hfmem_widget.span("divide"),
+    ):
+        1 / 0  # noqa: B018  (it is to raise)
 
-    def work() -> None:
-        with pytest.raises(ZeroDivisionError), hfmem_widget.span("divide"):
-            1 / 0  # noqa: B018  (it is to raise)
-
-    assert watched(work).spans[1].outcome == "raised ZeroDivisionError"
+    assert session.spans[1].outcome == "raised ZeroDivisionError"
 
 
 def test_a_span_that_outlives_its_session_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
-    """The watch ended first; nothing is raised, and nothing is said."""
+    """A span that is left after its watch raises nothing and prints nothing."""
     scope = hfmem_widget.span("late")
     with hfmem_widget.watch(quiet=True) as session:
         scope.__enter__()
@@ -114,20 +97,11 @@ def test_of_coroutines_at_once_a_note_says_that_one_was_cut_short() -> None:
         done.set()
         await two
 
-    session = watched(lambda: asyncio.run(load_two()))
+    with hfmem_widget.watch(quiet=True) as session:
+        asyncio.run(load_two())
 
     assert [(span.label, span.parent) for span in session.spans[1:]] == [("load", 1), ("load", 2)]
     assert session.notes.count(OVERLAP_NOTE) == 1
-
-
-def test_spans_that_lie_within_one_another_need_no_note() -> None:
-    """Each has ended with its own code."""
-
-    def work() -> None:
-        with hfmem_widget.span("outer"), hfmem_widget.span("step"), hfmem_widget.span("inner"):
-            pass
-
-    assert OVERLAP_NOTE not in watched(work).notes
 
 
 def test_where_nothing_is_watched_nothing_is_loaded() -> None:
@@ -136,9 +110,8 @@ def test_where_nothing_is_watched_nothing_is_loaded() -> None:
         "import sys, hfmem_widget\nwith hfmem_widget.span('forward') as one: one.count(tokens=1)\n"
         "print('hfmem_widget.monitor.shared' in sys.modules)"
     )
-    run = run_alone(code)
 
-    assert run.stdout.strip() == "False"
+    assert run_alone(code).stdout.strip() == "False"
 
 
 class InABlock(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
@@ -170,12 +143,6 @@ def test_a_span_breaks_no_graph(kind: type[Any], is_watched: bool) -> None:
         assert compiled(torch.ones(2)).tolist() == exported(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-def printed(script: str) -> tuple[str, str]:
-    """Return what a script writes to stdout and stderr in a process of its own."""
-    run = run_alone(script)
-    return run.stdout, run.stderr
-
-
 @pytest.mark.parametrize(
     "recursion",
     [
@@ -186,8 +153,8 @@ def printed(script: str) -> tuple[str, str]:
     ],
 )
 def test_a_recursion_without_end_raises_what_it_would(recursion: str) -> None:
-    """It is caught as a RecursionError; one line at most tells of it, and the next watch has no note."""
-    stdout, stderr = printed(f"""
+    """The user gets the RecursionError, at most one line, and no note in the next watch."""
+    run = run_alone(f"""
 import sys, hfmem_widget
 sys.setrecursionlimit(300)
 {recursion}
@@ -199,13 +166,13 @@ print([note for note in session.notes if "report" in note])
 print([note for note in later.notes if "recursion" in note or "update" in note])
 """)
 
-    assert stdout.splitlines() == ["as it would", "[]", "[]"]
-    assert stderr.count("memwatch") <= 1
+    assert run.stdout.splitlines() == ["as it would", "[]", "[]"]
+    assert run.stderr.count("memwatch") <= 1
 
 
 def test_generators_that_are_left_at_the_end_of_a_script_say_nothing() -> None:
-    """Python ends them when it has taken its own modules apart."""
-    assert printed("""
+    """Generators and watches that are open at the end of a script print nothing."""
+    run = run_alone("""
 import hfmem_widget
 @hfmem_widget.watch("watched", quiet=True)
 def watched(): yield 1
@@ -214,4 +181,6 @@ def parts(): yield 1
 one = watched(); next(one)
 scope = hfmem_widget.watch("outer", quiet=True); scope.__enter__()
 two = parts(); next(two)
-""") == ("", "")
+""")
+
+    assert (run.stdout, run.stderr) == ("", "")

@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import torch
 
+from hfmem_widget.monitor import attribution as subject
+from hfmem_widget.monitor.attribution import Attribution
+from hfmem_widget.monitor.holdings import count
+from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.sources.counters import TensorSource
 from tests.data.threads import on_threads
-
-torch = pytest.importorskip("torch")
-
-from hfmem_widget.monitor import attribution as subject  # noqa: E402  (it looks for torch's)
-from hfmem_widget.monitor.attribution import Attribution  # noqa: E402
-from hfmem_widget.monitor.holdings import count  # noqa: E402
-from hfmem_widget.monitor.subjects import Subjects  # noqa: E402
-from hfmem_widget.sources.counters import TensorSource  # noqa: E402
-from tests.scenes import FakeClock  # noqa: E402
-from tests.unit.sources.test_libraries import FakeDdp  # noqa: E402
+from tests.scenes import FakeClock
+from tests.unit.sources.test_libraries import FakeDdp
 
 
 class Loop:
@@ -58,7 +56,7 @@ def loop() -> Loop:
 
 
 def test_each_part_is_counted_from_the_first_edge_at_which_it_exists(loop: Loop) -> None:
-    """Weights as a training begins, gradients before the optimizer, states after it; freed ones vanish."""
+    """Weights are counted as a training begins, gradients before a step, states after it."""
     loop.edge("train", begins=True)
     assert loop.held == {"weights": loop.size}
     loop.backward()
@@ -72,7 +70,7 @@ def test_each_part_is_counted_from_the_first_edge_at_which_it_exists(loop: Loop)
 
 
 def test_gradients_that_stay_are_still_counted(loop: Loop) -> None:
-    """With accumulation, those of the earlier batch exist when the next begins."""
+    """With accumulation, an earlier batch's gradients count as the next batch begins."""
     loop.edge("train", begins=True)
     loop.step()
     loop.backward()
@@ -140,7 +138,7 @@ def test_a_model_that_is_gone_holds_nothing(loop: Loop) -> None:
 
 
 def test_without_a_model_no_series_appear() -> None:
-    """Nor any part."""
+    """A watch without a model has no series of parts."""
     source = TensorSource()
 
     Attribution(source, Subjects(dict)).at_edge("cell", begins=True)
@@ -167,7 +165,7 @@ def trained() -> tuple[Any, Any]:
 
 
 def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
-    """Of an optimizer that steps on a thread that is alive, no other looks at a gradient: it may be freed."""
+    """While the thread of an optimizer lives, no other reads its gradients, which it may free."""
     model, optimizer = trained()
     attribution = Attribution(subjects=Subjects(dict))
     attribution.optimizer_steps(optimizer)
@@ -191,7 +189,7 @@ def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
 def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An optimizer for every step, or one for each parameter, has all tensors counted a few times only."""
+    """New optimizers at every step have all tensors counted a few times only."""
     now, times = [0.0], [0]
 
     def slow_count(*_: Any) -> Any:
@@ -212,7 +210,7 @@ def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
 
 
 def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop) -> None:
-    """The edge of a cell counts them; a step that begins then finds them there, and later gone."""
+    """Gradients that a cell's edge has counted are known as there, and later as gone, to a step."""
     loop.backward()
     loop.edge("cell", begins=True)
     loop.edge("step", begins=True)
@@ -227,31 +225,31 @@ def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop)
 WEIGHTS = 64 * 48 * 4
 
 
-def told(attribution: Attribution) -> dict[str, float]:
+def parts_of(attribution: Attribution) -> dict[str, float]:
     return dict(attribution.source.counted.get("cpu", {}))
 
 
 def test_a_bucket_is_gradients_while_there_are_any_and_a_buffer_when_there_are_none() -> None:
-    """The reducer keeps it when the gradients, which are views of it, are dropped."""
+    """A bucket is a buffer of DDP's once the gradients, which were views of it, are dropped."""
     ddp = FakeDdp(str(WEIGHTS), is_view=True)
     attribution = Attribution(subjects=Subjects(dict))
     optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
     attribution.follow(ddp, optimizer)
     attribution.at_edge("cell", begins=True)
-    assert told(attribution)["libraries"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == WEIGHTS
 
     ddp.module.weight.grad = torch.ones(48, 64)
     attribution.optimizer_steps(optimizer)
-    assert told(attribution)["gradients"] == WEIGHTS
-    assert told(attribution)["libraries"] == 0
+    assert parts_of(attribution)["gradients"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == 0
 
     optimizer.zero_grad()
     attribution.gradients_cleared()
-    assert told(attribution)["libraries"] == WEIGHTS
+    assert parts_of(attribution)["libraries"] == WEIGHTS
 
 
 def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
-    """The model that a Trainer has wrapped does not know it, but torch knows whose forward pass runs."""
+    """DDP around a model is found by torch's active forward pass, since the model does not know it."""
     ddp = FakeDdp()
     attribution = Attribution(subjects=Subjects(dict))
     attribution.follow(ddp.module)
@@ -262,4 +260,4 @@ def test_a_wrapper_of_a_model_is_found_while_it_calls_the_model() -> None:
         torch.nn.parallel.DistributedDataParallel._active_ddp_module = None
     attribution.at_edge("train", begins=False)
 
-    assert told(attribution)["libraries"] == 12288
+    assert parts_of(attribution)["libraries"] == 12288

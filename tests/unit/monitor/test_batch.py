@@ -27,23 +27,41 @@ class FakeTensor:
 IDS = FakeTensor(4, 128)
 
 
+SEQUENCES = {"samples": 4.0, "longest": 128.0, "tokens": 512.0}
+IMAGES = {"samples": 32.0}
+
+
 @pytest.mark.parametrize(
-    ("args", "kwargs"),
+    ("args", "kwargs", "expected"),
     [
-        ((), {"input_ids": IDS}),
-        ((torch.zeros(4, 128, dtype=torch.int64),), {"labels": IDS}),
-        (({"input_ids": IDS},), {}),
-        ((), {"inputs_embeds": FakeTensor(4, 128, 768)}),
-        ((), {"input_features": FakeTensor(4, 128, 80), "attention_mask": FakeTensor(4, 1500)}),
+        ((), {"input_ids": IDS}, SEQUENCES),
+        ((torch.zeros(4, 128, dtype=torch.int64),), {"labels": IDS}, SEQUENCES),
+        (({"input_ids": IDS},), {}, SEQUENCES),
+        ((), {"inputs_embeds": FakeTensor(4, 128, 768)}, SEQUENCES),
+        (
+            (),
+            {"input_features": FakeTensor(4, 128, 80), "attention_mask": FakeTensor(4, 1500)},
+            SEQUENCES,
+        ),
+        ((FakeTensor(32, 3, 224, 224),), {}, IMAGES),
+        ((), {"pixel_values": FakeTensor(32, 3, 224, 224)}, IMAGES),
+        ((), {}, {}),
+        ((7,), {}, {}),
+        ((None,), {"input_ids": None}, {}),
+        ((), {"input_ids": [1, 2]}, {}),
+        ((), {"input_ids": FakeTensor()}, {}),
+        ((), {"input_ids": FakeTensor(object(), object())}, {}),
     ],
 )
-def test_sequences_have_samples_a_length_and_tokens(args: Any, kwargs: Any) -> None:
-    """However the batch is handed over, its first two dimensions are counted."""
-    assert shape_of(args, kwargs) == {"samples": 4.0, "longest": 128.0, "tokens": 512.0}
+def test_a_batch_is_counted_however_it_is_handed_over(
+    args: Any, kwargs: Any, expected: dict[str, float]
+) -> None:
+    """Sequences have samples, a length and tokens; images have samples alone; all else has nothing."""
+    assert shape_of(args, kwargs) == expected
 
 
 def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> None:
-    """What torch.compile returns takes ``*args`` alone."""
+    """The arguments of a compiled model, which takes ``*args``, have the names of the model's own."""
     model = torch.compile(torch.nn.Linear(2, 3), backend="eager")
     see_batch(model, (torch.zeros(4, 2),), {}, {"samples": 4.0}, is_training=True)
     seen = seen_batch(model, is_training=True)
@@ -52,49 +70,24 @@ def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> Non
     assert seen.given == {"input": ((4, 2), torch.float32)}
 
 
-def test_a_mask_on_the_host_tells_the_tokens_without_padding() -> None:
-    """Its sum is the content."""
-    mask = torch.zeros(4, 128, dtype=torch.int64)
-    mask[:3, :100] = 1
-
-    assert shape_of((), {"input_ids": IDS, "attention_mask": mask})["content_tokens"] == 300.0
-
-
-def test_a_mask_on_a_gpu_is_never_read() -> None:
-    """Reading it would wait for everything that is queued."""
-    mask = FakeTensor(4, 128, device="cuda")
-
-    assert "content_tokens" not in shape_of((), {"input_ids": IDS, "attention_mask": mask})
-
-
 @pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((FakeTensor(32, 3, 224, 224),), {}), ((), {"pixel_values": FakeTensor(32, 3, 224, 224)})],
-)
-def test_images_are_counted_as_samples(args: Any, kwargs: Any) -> None:
-    """They have no tokens."""
-    assert shape_of(args, kwargs) == {"samples": 32.0}
-
-
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
+    ("mask", "expected"),
     [
-        ((), {}),
-        ((7,), {}),
-        ((None,), {"input_ids": None}),
-        ((), {"input_ids": [1, 2]}),
-        ((), {"input_ids": FakeTensor()}),
-        ((), {"input_ids": FakeTensor(object(), object())}),
+        (torch.tensor([[1] * 100 + [0] * 28] * 3 + [[0] * 128]), 300.0),
+        (FakeTensor(4, 128, device="cuda"), None),
     ],
+    ids=["on the host", "on a GPU"],
 )
-def test_unknown_arguments_count_nothing(args: Any, kwargs: Any) -> None:
-    """Whatever a model is called with, nothing is raised."""
-    assert shape_of(args, kwargs) == {}
+def test_a_mask_on_the_host_tells_the_tokens_without_padding(mask: Any, expected: object) -> None:
+    """A mask on a GPU is not read, as that would wait for everything that is queued."""
+    counted = shape_of((), {"input_ids": IDS, "attention_mask": mask})
+
+    assert counted.get("content_tokens") == expected
 
 
 @pytest.mark.usefixtures("timeout")
 def test_an_exception_of_a_signal_handler_is_not_lost() -> None:
-    """It comes at any instant, also while a batch is read, and is for the user's code."""
+    """An exception of a signal handler passes, also while a batch is read."""
 
     class Interrupted:
         @property

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.monitor.monitor import Monitor
-from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import HELD, Device, Peak, Recorder, Series, Span
-from tests.fakes.source import FakeSource, spanned
-from tests.fakes.torch_cuda import FakeAllocator
+from tests.data.threads import on_threads
+from tests.fakes.source import FakeSource
 from tests.unit.monitor.conftest import Bench, HandTicker
 
 HEAP = "cpu/allocated"
 
 
-def test_nothing_is_polled_before_a_span_is_open(bench: Bench) -> None:
-    """A session alone starts no ticker."""
-    bench.monitor.begin(WatchOptions())
-
-    assert bench.tickers == []
-
-
-def test_polling_ends_with_the_last_span(bench: Bench) -> None:
-    """The ticker lives exactly as long as any span of any session."""
+def test_the_poller_runs_while_a_span_of_any_session_is_open(bench: Bench) -> None:
+    """A session alone starts no ticker, and one ticker serves the spans of all sessions."""
     one, two = bench.monitor.begin(WatchOptions()), bench.monitor.begin(WatchOptions())
+    assert bench.tickers == []
     first = bench.monitor.open_span(one, "cell")
     second = bench.monitor.open_span(two, "cell")
     bench.monitor.close_span(one, first.id)
@@ -45,7 +36,7 @@ def test_polling_ends_with_the_last_span(bench: Bench) -> None:
 
 
 def test_a_preferred_interval_is_for_watches_without_their_own(bench: Bench) -> None:
-    """For those that run already and for later ones; a watch with its own keeps it."""
+    """A preferred interval is for running and later watches; a watch with its own keeps it."""
     monitor = bench.monitor
     open_one = monitor.begin(WatchOptions())
     monitor.open_span(open_one, "cell")
@@ -57,17 +48,6 @@ def test_a_preferred_interval_is_for_watches_without_their_own(bench: Bench) -> 
 
     assert [each.polling.interval for each in (open_one, later, named)] == [3.0, 3.0, 0.1]
     assert (slow, bench.tickers[0].interval) == (2.0, 0.1)
-
-
-def test_a_span_shorter_than_an_interval_is_exact(bench: Bench) -> None:
-    """Readings at both edges make the change exact with no tick between them."""
-    session, span = bench.watch()
-    bench.host.values = [25.0, 30.0]
-    span = bench.monitor.close_span(session, span.id)
-
-    assert session.value(span.before, HEAP) == 10.0
-    assert span.after is not None
-    assert session.value(span.after, HEAP) == 25.0
 
 
 def test_the_start_of_a_span_has_the_pollers_readings(bench: Bench) -> None:
@@ -139,8 +119,10 @@ def test_a_turn_from_a_span_that_has_ended_only_opens(bench: Bench) -> None:
 
 
 def test_without_the_ledger_no_counter_is_touched(bench: Bench) -> None:
-    """`ledger=False` resets nothing and wraps nothing at the edges, where neighbours meet neither."""
+    """`ledger=False` resets nothing; a peak is then at least the highest of the edges."""
+    bench.allocator.free(bench.allocator.alloc(64 << 20))
     session, first = bench.watch("forward", ledger=False)
+    bench.allocator.free(bench.allocator.alloc(8 << 20))
     bench.allocator.alloc(1 << 20)
     second = bench.monitor.turn(session, first.id, "backward", "")
     bench.monitor.close_span(session, second.id)
@@ -170,7 +152,7 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
 def test_at_a_limit_of_the_machine_no_report_of_a_fault_is_requested(
     error: type[Exception], bench: Bench
 ) -> None:
-    """The user's code has reached the limit, too."""
+    """A watch that a MemoryError or RecursionError breaks off does not ask for a report."""
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.break_off(session, error())
 
@@ -226,7 +208,7 @@ def test_a_source_that_breaks_is_noted_once_and_the_others_go_on(bench: Bench) -
 
 
 def test_a_note_is_only_in_the_first_session(bench: Bench) -> None:
-    """A later session does not repeat it."""
+    """A later session does not repeat a source's note."""
     bench.host.notes.append("No driver.")
     first = bench.monitor.begin(WatchOptions())
     bench.monitor.end(first)
@@ -247,24 +229,18 @@ def test_series_may_appear_while_a_span_is_open(bench: Bench) -> None:
     assert math.isnan(float(session.timeline.high[0, session.index("cpu/cached") or 0]))
 
 
-def test_a_suspended_machine_is_noted(bench: Bench) -> None:
-    """When the wall clock runs ahead of the monotonic one, the session says so."""
+@pytest.mark.parametrize(
+    ("asleep", "reading"), [(3600.0, 0.0), (0.0, 5.0)], ids=["suspended", "a reading that hangs"]
+)
+def test_a_suspended_machine_is_noted(bench: Bench, asleep: float, reading: float) -> None:
+    """While it was suspended only the wall clock went on; during a long reading both clocks do."""
     session, _ = bench.watch()
     bench.pass_time(0.1)
-    bench.wall.advance(3600.0)
+    bench.wall.advance(asleep)
+    bench.host.meanwhile = lambda: (bench.clock.advance(reading), bench.wall.advance(reading))
     bench.pass_time(0.1)
 
-    assert any("suspended" in note for note in session.notes)
-
-
-def test_a_reading_that_hangs_is_no_suspension(bench: Bench) -> None:
-    """Both clocks go on while a sample is taken, as when memory runs out; nothing was suspended."""
-    session, _ = bench.watch()
-    bench.pass_time(0.1)
-    bench.host.meanwhile = lambda: (bench.clock.advance(5.0), bench.wall.advance(5.0))
-    bench.pass_time(0.1)
-
-    assert not any("suspended" in note for note in session.notes)
+    assert any("suspended" in note for note in session.notes) is bool(asleep)
 
 
 def test_a_poller_that_dies_says_why_and_the_span_ends_as_usual(bench: Bench) -> None:
@@ -351,19 +327,14 @@ def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None
 
 
 def test_devices_of_two_sources_are_one() -> None:
-    """Where two sources know a device, each fills what the other leaves empty; the host stands last.
-
-    The larger capacity counts: NVML's has the driver's reserve, which headroom takes off once.
-    """
+    """Each fills what the other leaves empty; of two capacities the larger counts, which has the reserve."""
     torch = FakeSource([Device("cuda:0", "", "GPU-1", 4400.0)], [Series("cuda:0", "allocated")])
-    driver = FakeSource(
-        [
-            Device("cuda:0", "NVIDIA H200", "", 5000.0),
-            Device("cuda:10", "x"),
-            Device("cuda:2", "y"),
-        ],
-        [Series("cuda:0", "device_used")],
-    )
+    listed = [
+        Device("cuda:0", "NVIDIA H200", "", 5000.0),
+        Device("cuda:10", ""),
+        Device("cuda:2", ""),
+    ]
+    driver = FakeSource(listed, [Series("cuda:0", "device_used")])
     host = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")])
     sampler = Sampler([host, torch, driver])
     sampler.poll()
@@ -384,19 +355,6 @@ def test_the_next_poller_does_not_repeat_the_last_value_of_a_hung_source(bench: 
     assert soon == 600.0
     assert math.isnan(session.latest("cuda:0/device_used"))
     assert session.latest(HEAP) == 10.0
-
-
-def test_a_monitor_makes_its_own_thread_and_ends_it() -> None:
-    """With the real ticker, a span is polled and nothing is left running."""
-    source = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated")], [1.0])
-
-    monitor = Monitor(Sampler([source]), PeakLedger(FakeAllocator(initialized=False)))
-    session = monitor.begin(WatchOptions(interval=0.01))
-    with spanned(monitor, session, "cell"):
-        assert monitor.poller.alive
-
-    assert not monitor.poller.alive
-    assert session.timeline.samples >= 2
 
 
 def test_a_row_older_than_the_newest_series_is_appended() -> None:
@@ -421,7 +379,7 @@ def test_a_row_older_than_the_newest_series_is_appended() -> None:
 def test_a_sample_that_comes_while_series_are_added_is_no_wider_than_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of another thread: the table of samples would else have rows that do not fit together."""
+    """A sample of another thread has as many values as the session has series at that time."""
     recorder = Recorder()
     watched = Watched(recorder, WatchOptions(), 0.0)
     series = (Series("cpu", "allocated"), Series("cpu", "reserved"))
@@ -458,17 +416,17 @@ def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
 def test_unloading_notes_a_lower_user_peak(bench: Bench) -> None:
     """The user's own peak may read lower after a watch; otherwise nothing is noted."""
     bench.allocator.free(bench.allocator.alloc(32 << 20))
-    session = bench.monitor.begin(WatchOptions())
-    bench.monitor.close_span(session, bench.monitor.open_span(session, "cell").id)
+    session, span = bench.watch()
+    bench.monitor.close_span(session, span.id)
 
     assert "cuda:0 32.0 MiB" in bench.monitor.shutdown()
+    assert not bench.allocator.installed
     assert Bench().monitor.shutdown() == ""
 
 
 def test_many_threads_lose_nothing(bench: Bench) -> None:
-    """Four threads make edges while a fifth reads: every span is entered, once."""
+    """Four threads open and close spans while a fifth reads: every span is entered, once."""
     session, _ = bench.watch(interval=60.0)
-    stop = threading.Event()
 
     def make() -> None:
         for _ in range(60):
@@ -476,17 +434,10 @@ def test_many_threads_lose_nothing(bench: Bench) -> None:
             bench.monitor.close_span(session, span.id)
 
     def read() -> None:
-        while not stop.is_set():
+        for _ in range(300):
             _ = session.spans
 
-    reader = threading.Thread(target=read)
-    makers = [threading.Thread(target=make) for _ in range(4)]
-    for thread in (reader, *makers):
-        thread.start()
-    for thread in makers:
-        thread.join()
-    stop.set()
-    reader.join()
+    on_threads(*[make] * 4, read)
     spans = session.spans
 
     assert len({span.id for span in spans}) == len(spans) == 241
@@ -494,7 +445,7 @@ def test_many_threads_lose_nothing(bench: Bench) -> None:
 
 
 def test_no_span_is_opened_while_its_session_is_ended(bench: Bench) -> None:
-    """A training on another thread would leave it open, and the poller running, for good."""
+    """A session that ends refuses spans of other threads, so that none stays open."""
     session, _ = bench.watch()
     refused: list[WatchStateError] = []
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
@@ -24,26 +26,30 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.pop(NAME, None)
 
 
+@contextmanager
+def awaited(act: Callable[[ModuleType], object], name: str = NAME) -> Iterator[None]:
+    """Wait for a module, and act on it when it has been imported."""
+    waiting = WhenImported({name: act})
+    waiting.begin()
+    try:
+        yield
+    finally:
+        waiting.end()
+
+
 @pytest.fixture
 def seen() -> Iterator[list[int]]:
     """Return a list of the values of each import."""
     values: list[int] = []
-    waiting = WhenImported({NAME: lambda module: values.append(module.value)})
-    waiting.begin()
-    yield values
-    waiting.end()
-
-
-def test_nothing_is_imported_for_it(seen: list[int]) -> None:
-    """Waiting is free."""
-    assert NAME not in sys.modules
-    assert seen == []
+    with awaited(lambda module: values.append(module.value)):
+        yield values
 
 
 def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
-    """The module is complete by then."""
-    importlib.import_module(NAME)
-    importlib.import_module(NAME)
+    """The action runs once, on the complete module, which waiting does not import."""
+    assert NAME not in sys.modules
+    for _ in range(2):
+        importlib.import_module(NAME)
 
     assert seen == [1]
 
@@ -52,11 +58,8 @@ def test_it_acts_at_once_on_imported_modules() -> None:
     """A module that is imported already is not awaited."""
     importlib.import_module(NAME)
     names: list[str] = []
-    waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})
-    waiting.begin()
-    waiting.end()
-
-    assert names == [NAME]
+    with awaited(lambda module: names.append(module.__name__)):
+        assert names == [NAME]
 
 
 def test_the_module_keeps_its_loader(seen: list[int]) -> None:
@@ -71,48 +74,47 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
 
 
 def test_ending_removes_it_from_the_import_system() -> None:
-    """Nothing of it is left, and later imports do nothing."""
-    before = list(sys.meta_path)
-    names: list[str] = []
-    waiting = WhenImported({NAME: lambda module: names.append(module.__name__)})
-    waiting.begin()
-    waiting.end()
+    """After the end, the import system is as before, and imports have no effect."""
+    before, act = list(sys.meta_path), Mock()
+    with awaited(act):
+        pass
     importlib.import_module(NAME)
 
     assert sys.meta_path == before
-    assert names == []
+    assert not act.called
 
 
 def test_a_fault_of_ours_does_not_break_the_import(capsys: pytest.CaptureFixture[str]) -> None:
     """The module is imported, and the fault is one line on stderr."""
-    waiting = WhenImported({NAME: Mock(side_effect=RuntimeError("broken"))})
-    waiting.begin()
-    try:
+    with awaited(Mock(side_effect=RuntimeError("broken"))):
         assert importlib.import_module(NAME).value == 1
-    finally:
-        waiting.end()
+
     assert "broken" in capsys.readouterr().err
 
 
 def test_a_module_that_is_not_there_is_still_not_found() -> None:
     """The error is Python's own."""
-    waiting = WhenImported({"hfmem_no_such_module": print})
-    waiting.begin()
-    try:
-        with pytest.raises(ModuleNotFoundError):
-            importlib.import_module("hfmem_no_such_module")
-    finally:
-        waiting.end()
+    with awaited(print, "hfmem_no_such_module"), pytest.raises(ModuleNotFoundError):
+        importlib.import_module("hfmem_no_such_module")
 
 
-def test_a_finder_of_the_old_kind_is_passed_over(seen: list[int]) -> None:
+def test_an_awaited_module_is_imported_by_the_user(tmp_path: Path) -> None:
+    """Its deprecation warning points to the importing line."""
+    text = "import warnings\nwarnings.warn('old module', DeprecationWarning, stacklevel=2)\n"
+    (tmp_path / f"{NAME}.py").write_text(text)
+    with awaited(print), pytest.warns(DeprecationWarning, match="old module") as warned:
+        import hfmem_test_module  # type: ignore[import-not-found]  # noqa: F401
+
+    assert warned[0].filename == __file__
+
+
+def test_a_finder_of_the_old_kind_is_passed_over(
+    seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Old copies of six put one there, and import itself leaves it out."""
-    old = object()
-    sys.meta_path.insert(1, old)  # type: ignore[arg-type]  # that it is no finder is the point
-    try:
-        importlib.import_module(NAME)
-    finally:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not old]
+    first, *others = sys.meta_path
+    monkeypatch.setattr(sys, "meta_path", [first, object(), *others])
+    importlib.import_module(NAME)
 
     assert seen == [1]
 
@@ -120,12 +122,8 @@ def test_a_finder_of_the_old_kind_is_passed_over(seen: list[int]) -> None:
 def test_several_may_wait_for_one_module(seen: list[int]) -> None:
     """Each acts once, in the order in which they began to wait."""
     first_or_second: list[int] = []
-    another = WhenImported({NAME: lambda _: first_or_second.append(len(seen))})
-    another.begin()
-    try:
+    with awaited(lambda _: first_or_second.append(len(seen))):
         importlib.import_module(NAME)
-    finally:
-        another.end()
 
     assert seen == [1]
     assert first_or_second == [1]

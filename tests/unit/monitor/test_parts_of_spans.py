@@ -94,7 +94,7 @@ def test_an_edge_has_the_counts_of_its_instant(card: Card) -> None:
 
 
 def test_bytes_unexplained_before_a_step_are_not_activations(card: Card) -> None:
-    """Only within a step do they have a figure: what was unexplained when it began."""
+    """Within a step the unexplained bytes are those of its beginning; outside there is no figure."""
     with card.span("train"):
         card.allocator.alloc(10 * MIB)
         with card.span("step"):
@@ -127,7 +127,7 @@ def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
 def test_a_label_of_the_users_does_not_hide_a_generation(
     card: Card, labels: tuple[str, str]
 ) -> None:
-    """A watch or a span may be called as what generates is, before its model was seen."""
+    """A watch or a span that is called `generate` is no generation."""
     card.allocator.alloc(3 * MIB)
     card.counted.knows_model = False
     for label in labels:
@@ -140,7 +140,7 @@ def test_a_label_of_the_users_does_not_hide_a_generation(
         assert card.session.latest("cuda:0/unattributed") == 0.0
 
 
-def test_steps_that_only_an_optimizer_tells_have_a_beginning_too(card: Card) -> None:
+def test_steps_without_spans_begin_with_an_optimizers_step(card: Card) -> None:
     """Without spans, what comes after an optimizer's step is an activation of the next."""
     with card.span("cell"):
         card.allocator.alloc(10 * MIB)
@@ -161,14 +161,6 @@ def test_a_fault_in_counting_costs_the_counting_only(card: Card) -> None:
 
     assert card.session.spans[0].peaks["cuda:0/allocated"].value == 10 * MIB
     assert len([note for note in card.session.notes if "ZeroDivisionError" in note]) == 1
-
-
-def test_contents_are_the_sessions(card: Card) -> None:
-    """A session tells what was found, once a longer span has ended."""
-    with card.span("cell"):
-        card.counted.contents = card.counted.contents.__class__(modules=("Net",))
-
-    assert card.session.contents.modules == ("Net",)
 
 
 def before_of(card: Card) -> list[float]:
@@ -205,7 +197,7 @@ def test_freed_memory_from_before_the_watch_does_not_come_back(card: Card) -> No
 
 
 def test_a_sample_shows_freed_memory_from_before_the_watch(card: Card) -> None:
-    """Also without steps: it is never more than was in use at any sample since."""
+    """Memory from before the watch is never more than was in use at any sample since."""
     card.allocator.alloc(4 * MIB)
     block = card.allocator.alloc(20 * MIB)
     with card.span("cell"):
@@ -218,7 +210,7 @@ def test_a_sample_shows_freed_memory_from_before_the_watch(card: Card) -> None:
 
 
 def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card: Card) -> None:
-    """Whatever was allocated since then is not taken for them."""
+    """Weights that are found later were there before; other allocations since are not taken for them."""
     card.counted.weights = 0.0
     card.allocator.alloc(10 * MIB)
     with card.span("cell"):
@@ -231,15 +223,15 @@ def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card
 
 
 def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> None:
-    """All of what is allocated there has come since."""
+    """On a device that comes up later, all allocations are of the watch."""
     with card.span("cell"):
         card.allocator.alloc(10 * MIB)
 
     assert not any(value > 0 for value in before_of(card))
 
 
-def test_of_a_single_reading_nothing_was_there_before(card: Card) -> None:
-    """What is looked at once, now, is not called older than the look."""
+def test_a_single_reading_has_no_memory_from_before(card: Card) -> None:
+    """A single reading has no memory from before."""
     card.allocator.alloc(10 * MIB)
     session = card.monitor.begin(WatchOptions(), is_one_reading=True)
     with spanned(card.monitor, session, "cell"):

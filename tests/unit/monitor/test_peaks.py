@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,213 +19,150 @@ KEY = "cuda:0/allocated"
 MIB = 1 << 20
 
 
-def user_peak(allocator: FakeAllocator) -> float:
-    """Return what `torch.cuda.max_memory_allocated` would say."""
-    return float(allocator.user_stats(0)["allocated_bytes"]["all"]["peak"])
+class Gpu(FakeAllocator):
+    """A GPU, and the ledger of its peaks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = PeakLedger(self)
+
+    def use(self, size: int) -> None:
+        """Allocate some bytes, and free them."""
+        self.free(self.alloc(size))
 
 
-def test_an_allocation_between_reading_and_reset_makes_a_bound() -> None:
-    """If another thread allocated within an edge, the windows open across it say `at least`."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.alloc(MIB)
-    allocator.before_reset = lambda: allocator.free(allocator.alloc(16 * MIB))
-    ledger.close(ledger.open())
-
-    assert ledger.close(window)[KEY].certainty == "at least"
+@pytest.fixture
+def gpu() -> Gpu:
+    return Gpu()
 
 
-def test_without_the_count_of_allocations_there_is_no_certificate() -> None:
+@pytest.mark.parametrize(
+    "reset",
+    [lambda gpu: gpu.ledger.close(gpu.ledger.open()), lambda gpu: gpu.user_reset(0)],
+    ids=["an edge", "a reset by the user"],
+)
+def test_an_allocation_between_reading_and_reset_makes_a_bound(
+    gpu: Gpu, reset: Callable[[Gpu], object]
+) -> None:
+    """If another thread allocated in between, the windows open across it say `at least`."""
+    gpu.alloc(MIB)
+    window = gpu.ledger.open()
+    gpu.before_reset = lambda: gpu.use(16 * MIB)
+    reset(gpu)
+
+    assert gpu.ledger.close(window)[KEY].certainty == "at least"
+
+
+def test_without_the_count_of_allocations_there_is_no_certificate(gpu: Gpu) -> None:
     """CudaMallocAsync has no such count, so a peak is a bound if the counter was reset."""
-    allocator = FakeAllocator()
-    allocator.counts_allocations = False
-    ledger = PeakLedger(allocator)
-    allocator.alloc(MIB)
-    window = ledger.open()
-    allocator.alloc(MIB)
+    gpu.counts_allocations = False
+    gpu.alloc(MIB)
+    window = gpu.ledger.open()
+    gpu.alloc(MIB)
 
-    assert ledger.close(window)[KEY].certainty == "at least"
+    assert gpu.ledger.close(window)[KEY].certainty == "at least"
 
 
-def test_where_nothing_was_reset_no_certificate_is_needed() -> None:
+def test_where_nothing_was_reset_no_certificate_is_needed(gpu: Gpu) -> None:
     """On a device that was unused before, the counter itself is the window's peak."""
-    allocator = FakeAllocator()
-    allocator.counts_allocations = False
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
+    gpu.counts_allocations = False
+    window = gpu.ledger.open()
+    gpu.use(8 * MIB)
 
-    assert (ledger.close(window)[KEY].value, allocator.resets) == (8 * MIB, 0)
-    assert window.peaks[KEY].certainty == "exact"
+    assert (gpu.ledger.close(window)[KEY], gpu.resets) == (Peak(8.0 * MIB, "exact"), 0)
 
 
-def test_a_window_opened_before_cuda_came_up_is_exact() -> None:
-    """Once the entry points are wrapped, CUDA may come up within a window without a loss."""
-    allocator = FakeAllocator(initialized=False)
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.initialized = True
-    allocator.free(allocator.alloc(8 * MIB))
-
-    assert ledger.close(window)[KEY].value == 8 * MIB
-    assert ledger.close(window)[KEY].certainty == "exact"
-
-
-def test_without_resets_a_peak_is_a_bound() -> None:
-    """A bounded window touches no counter and says `at least`."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    allocator.free(allocator.alloc(64 * MIB))
-    window = ledger.open(bounded=True)
-    allocator.free(allocator.alloc(8 * MIB))
-    allocator.alloc(2 * MIB)
-    peaks = ledger.close(window)
-
-    assert not allocator.installed
-    assert peaks[KEY].value == 2 * MIB
-    assert peaks[KEY].certainty == "at least"
-
-
-def test_a_look_returns_only_windows_with_changed_peaks() -> None:
+def test_a_look_returns_only_windows_with_changed_peaks(gpu: Gpu) -> None:
     """A training on its plateau reports nothing new twice a second; a higher peak is reported."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    first, again = ledger.look()[0], ledger.look()[0]
-    allocator.free(allocator.alloc(9 * MIB))
-    higher = ledger.look()[0]
+    window = gpu.ledger.open()
+    gpu.use(8 * MIB)
+    first, again = gpu.ledger.look()[0], gpu.ledger.look()[0]
+    gpu.use(9 * MIB)
+    higher = gpu.ledger.look()[0]
 
     assert first[window][KEY].value == 8 * MIB
     assert again == {}
     assert higher[window][KEY].value == 9 * MIB
 
 
-def test_uninstalling_says_so_if_the_users_peak_reads_lower_now() -> None:
-    """A sentence names the only trace that a ledger can leave."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-    allocator.free(allocator.alloc(32 * MIB))
-    ledger.close(ledger.open())
-    said = ledger.uninstall()
-
-    assert "cuda:0 32.0 MiB" in said
-    assert not allocator.installed
-
-
-def test_an_allocation_within_a_users_reset_makes_a_bound() -> None:
-    """What came between our reading and the user's reset may be missing, so the window says so."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    ledger.install()
-    allocator.alloc(MIB)
-    window = ledger.open()
-    allocator.before_reset = lambda: allocator.free(allocator.alloc(16 * MIB))
-    allocator.user_reset(0)
-
-    assert ledger.close(window)[KEY].certainty == "at least"
-
-
-def test_a_users_reset_of_which_little_is_known_makes_a_bound() -> None:
-    """Where the counters could not be read before it, or an interrupt came right after it."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    unread, interrupted = ledger.open(), ledger.open()
-    read, reset = allocator.stats, allocator.reset_peak
+def test_a_reset_by_the_user_that_was_not_seen_whole_makes_a_bound(gpu: Gpu) -> None:
+    """A reset makes a bound where the counters could not be read before it, or an interrupt came after."""
+    unread, interrupted = gpu.ledger.open(), gpu.ledger.open()
+    read, reset = gpu.stats, gpu.reset_peak
 
     def interrupt(index: int) -> None:
         reset(index)
         raise KeyboardInterrupt
 
-    allocator.free(allocator.alloc(64 * MIB))
-    failing = Mock(side_effect=[MemoryError(), *[read(0)] * 9])
-    allocator.stats = failing  # type: ignore[method-assign]
-    allocator.user_reset(0)
-    allocator.stats = read  # type: ignore[method-assign]
-    assert ledger.close(unread)[KEY].certainty == "at least"
-    allocator.free(allocator.alloc(8 * MIB))
-    allocator.reset_peak = interrupt  # type: ignore[method-assign]
+    gpu.use(64 * MIB)
+    gpu.stats = Mock(side_effect=[MemoryError(), *[read(0)] * 9])  # type: ignore[method-assign]
+    gpu.user_reset(0)
+    gpu.stats = read  # type: ignore[method-assign]
+    assert gpu.ledger.close(unread)[KEY].certainty == "at least"
+    gpu.use(8 * MIB)
+    gpu.reset_peak = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        allocator.user_reset(0)
-    assert ledger.close(interrupted)[KEY] == Peak(8.0 * MIB, "at least")
-    assert user_peak(allocator) == 0.0
+        gpu.user_reset(0)
+    assert gpu.ledger.close(interrupted)[KEY] == Peak(8.0 * MIB, "at least")
+    assert gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 0
 
 
-def test_a_reset_that_the_allocator_refuses_is_the_users_alone(
-    capsys: pytest.CaptureFixture[str],
+def test_a_reset_that_the_allocator_refuses_raises_its_own_error(
+    gpu: Gpu, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A pluggable allocator raises; of us there is not a word."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-
+    """A pluggable allocator raises; the ledger writes nothing."""
+    gpu.ledger.open()
     refuse = Mock(side_effect=RuntimeError("CUDAPluggableAllocator does not yet support it"))
-    allocator.stats = allocator.reset_peak = refuse  # type: ignore[method-assign]
+    gpu.stats = gpu.reset_peak = refuse  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="Pluggable"):
-        allocator.user_reset(0)
+        gpu.user_reset(0)
+
     assert capsys.readouterr().err == ""
-    ledger.drop([window])
 
 
-def test_a_reset_of_a_missing_device_changes_no_peak() -> None:
+def test_a_reset_of_a_missing_device_changes_no_peak(gpu: Gpu) -> None:
     """It raises, as without us."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    window = ledger.open()
-    allocator.free(allocator.alloc(MIB))
+    window = gpu.ledger.open()
+    gpu.use(MIB)
     with pytest.raises(IndexError):
-        allocator.user_reset(7)
+        gpu.user_reset(7)
 
-    assert ledger.close(window)[KEY] == Peak(1.0 * MIB, "exact")
+    assert gpu.ledger.close(window)[KEY] == Peak(1.0 * MIB, "exact")
 
 
-def test_two_threads_that_install_at_once_spoil_no_peak() -> None:
-    """The one that comes second finds it done, though it was not when it looked."""
-    allocator = FakeAllocator()
-    allocator.alloc(MIB)
-    ledger = PeakLedger(allocator)
+def test_two_threads_that_install_at_once_spoil_no_peak(gpu: Gpu) -> None:
+    """The second of two threads that install at once changes no peak."""
+    gpu.alloc(MIB)
     windows: list[Window] = []
 
     def meanwhile() -> bool:
-        del allocator.supported
-        windows.append(ledger.open())  # as another thread does
+        del gpu.supported
+        windows.append(gpu.ledger.open())  # as another thread does
         return True
 
-    allocator.supported = meanwhile  # type: ignore[method-assign]
-    ledger.install()
+    gpu.supported = meanwhile  # type: ignore[method-assign]
+    gpu.ledger.install()
 
-    assert ledger.close(windows[0])[KEY] == Peak(1.0 * MIB, "exact")
+    assert gpu.ledger.close(windows[0])[KEY] == Peak(1.0 * MIB, "exact")
 
 
-def test_a_window_that_closes_before_anything_was_wrapped_is_a_bound() -> None:
-    """Such as where torch was imported within it, and the user has reset the peaks."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    allocator.initialized, allocator.supported = False, lambda: False  # type: ignore[method-assign]
-    window = ledger.open()
-    del allocator.supported
-    allocator.initialized = True
-    allocator.free(allocator.alloc(64 * MIB))
-    allocator.user_reset(0)
+def test_a_window_that_closes_before_anything_was_wrapped_is_a_bound(gpu: Gpu) -> None:
+    """A window in which torch was imported, and the user has reset the peaks, is a bound."""
+    gpu.initialized, gpu.supported = False, lambda: False  # type: ignore[method-assign]
+    window = gpu.ledger.open()
+    del gpu.supported
+    gpu.initialized = True
+    gpu.use(64 * MIB)
+    gpu.user_reset(0)
 
-    assert ledger.close(window)[KEY].certainty == "at least"
+    assert gpu.ledger.close(window)[KEY].certainty == "at least"
 
 
 ACTIONS = st.lists(
     st.sampled_from(
         [
-            "alloc",
-            "alloc_elsewhere",
-            "free",
-            "open",
-            "close_old",
-            "close_new",
-            "turn",
-            "look",
-            "user_reset",
-            "user_peak",
+            *("alloc", "alloc_elsewhere", "free", "open", "close_old", "close_new", "turn"),
+            *("look", "user_reset", "user_peak"),
         ]
     ),
     max_size=80,
@@ -267,10 +205,7 @@ class _Truth:
 def test_any_interleaving_of_windows_is_exact(
     actions: list[str], device: int, data: st.DataObject
 ) -> None:
-    """Nested, overlapping and repeated windows, user resets and reads: nobody's peak is a byte off.
-
-    Nor where another device is used from some instant on.
-    """
+    """No peak is a byte off, the user's included, whether or not another device is used meanwhile."""
     allocator = FakeAllocator(devices=3)
     ledger = PeakLedger(allocator)
     ledger.install()
@@ -354,17 +289,15 @@ def test_a_device_without_statistics_leaves_the_others_theirs(
     assert allocator.user_stats(0)["allocated_bytes"]["all"]["peak"] == 4096
 
 
-def test_a_lasting_window_outlives_sessions() -> None:
+def test_a_lasting_window_outlives_sessions(gpu: Gpu) -> None:
     """When sessions restart, their windows are dropped, and it continues with its peak."""
-    allocator = FakeAllocator()
-    ledger = PeakLedger(allocator)
-    lasting = ledger.open(lasts=True)
-    ledger.open()
-    allocator.free(allocator.alloc(8 * MIB))
-    ledger.drop_all()
+    lasting = gpu.ledger.open(lasts=True)
+    gpu.ledger.open()
+    gpu.use(8 * MIB)
+    gpu.ledger.drop_all()
 
-    assert len(ledger.so_far()) == 1
-    assert ledger.close(lasting)[KEY] == Peak(8 * MIB, "exact")
+    assert len(gpu.ledger.so_far()) == 1
+    assert gpu.ledger.close(lasting)[KEY] == Peak(8 * MIB, "exact")
 
 
 def stats_with_private_pool(peak: int) -> Stats:
@@ -374,7 +307,7 @@ def stats_with_private_pool(peak: int) -> Stats:
 
 
 def test_peaks_outside_of_families_are_remembered_too() -> None:
-    """Private pools come and go, and single statistics stand beside the families."""
+    """Peaks of private pools, which come and go, and of single statistics are remembered."""
     shadow: Shadow = {}
     remember(shadow, FakeAllocator().stats(0))
     remembered = stats_with_private_pool(7 * MIB)

@@ -1,4 +1,4 @@
-"""The poller lives as long as it is claimed; its ticker makes a thread, and is mostly stepped by hand."""
+"""How long the poller lives, and how often it ticks: rarely where spans have many edges."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.tick import PACES, SURE_TICKS
 from hfmem_widget.monitor.ticker import Poller, Ticker, done_within
+from hfmem_widget.options import INTERVAL, WatchOptions
+from hfmem_widget.session import Session
 from tests.scenes import FakeClock
+from tests.unit.monitor.conftest import Bench
 
 LONG = 300.0
 """Seconds for what comes at once, on however busy a machine."""
@@ -69,7 +74,7 @@ def test_a_claim_can_become_slower() -> None:
 
 
 def test_an_action_aside_runs_once() -> None:
-    """On a thread of its own, which then ends."""
+    """An action aside runs on a thread of its own, which then ends."""
     done: list[str] = []
     poller = Poller(lambda _ticker: None, Ticker)
     poller.aside(lambda: done.append(threading.current_thread().name), wait=True)
@@ -92,8 +97,8 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
     assert poller.join(LONG)
 
 
-def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
-    """A watch with an interval of its own, within another: its first tick comes at once."""
+def test_an_inner_claim_leaves_the_interval_as_it_was() -> None:
+    """An inner claim has its own interval and ticks at once; after it the interval is as before."""
     ticked = threading.Event()
     poller, made = with_tickers(ticked.set)
     poller.claim("outer", 3600.0)
@@ -108,7 +113,7 @@ def test_who_comes_for_a_while_leaves_the_pace_as_it_was() -> None:
 
 @pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
 def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
-    """When a faster claim ends; but it is never faster than the remaining claims."""
+    """A slow ticker stays slow when a faster claim ends, but is never faster than the claims left."""
     poller, made = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
@@ -147,35 +152,26 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     assert not poller.alive
 
 
-def test_the_schedule_is_absolute() -> None:
-    """A tick that takes time shortens the wait after it."""
+@pytest.mark.parametrize(
+    ("takes", "away", "interval", "delay", "missed"),
+    [
+        pytest.param(0.03, 0.07, 0.1, 0.07, 0, id="a tick that takes time shortens the wait"),
+        pytest.param(0.0, 0.55, 0.1, 0.05, 4, id="late ticks are skipped and counted"),
+        pytest.param(0.0, 0.1, 0.4, 0.4, 0, id="a new interval counts from the next wait on"),
+    ],
+)
+def test_the_schedule_is_absolute(
+    takes: float, away: float, interval: float, delay: float, missed: int
+) -> None:
+    """The next tick is due a whole number of intervals after the first."""
     clock = FakeClock()
-    ticker = Ticker(lambda: clock.advance(0.03), 0.1, clock=clock)
-
-    assert ticker.step() == pytest.approx(0.07)
-
-
-def test_late_ticks_are_skipped_and_counted() -> None:
-    """After half a second away, the ticks that were due are not made up for."""
-    clock = FakeClock()
-    ticker = Ticker(lambda: None, 0.1, clock=clock)
+    ticker = Ticker(lambda: clock.advance(takes), 0.1, clock=clock)
     ticker.step()
-    clock.advance(0.55)
-    delay = ticker.step()
+    ticker.interval = interval
+    clock.advance(away)
 
-    assert ticker.missed == 4
-    assert delay == pytest.approx(0.05)
-
-
-def test_an_interval_may_change_while_it_runs() -> None:
-    """The wait after a change follows the new interval."""
-    clock = FakeClock()
-    ticker = Ticker(lambda: None, 0.1, clock=clock)
-    ticker.step()
-    ticker.interval = 0.4
-    clock.advance(0.1)
-
-    assert ticker.step() == pytest.approx(0.4)
+    assert ticker.step() == pytest.approx(delay)
+    assert ticker.missed == missed
 
 
 def test_an_error_ends_the_thread_and_is_kept() -> None:
@@ -226,7 +222,7 @@ def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
 
 
 def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
-    """Who asks learns which, and never of an error in it."""
+    """The caller learns whether an action was done in time, and gets no error of it."""
     release, where = threading.Event(), []
 
     assert done_within(LONG, lambda: where.append(threading.get_ident()))
@@ -244,3 +240,134 @@ def test_without_a_new_thread_it_runs_on_this_one(monkeypatch: pytest.MonkeyPatc
     assert done_within(LONG, lambda: where.append(threading.get_ident()))
     assert done_within(LONG, [].pop)
     assert where == [threading.get_ident()]
+
+
+_, RARER, RAREST = (pace for _, pace in PACES)
+
+
+class Training:
+    """A watched cell in which steps go by, on a fake GPU that is in use."""
+
+    def __init__(self, interval: float | None = None, *, has_gpu: bool = True) -> None:
+        self.bench = Bench()
+        if has_gpu:
+            self.bench.allocator.alloc(1 << 20)
+        self.monitor: Monitor = self.bench.monitor
+        self.session: Session = self.monitor.begin(WatchOptions(interval=interval))
+        self.monitor.open_span(self.session, "cell")
+
+    @property
+    def pace(self) -> float:
+        """Seconds to the next tick."""
+        return self.bench.tickers[-1].interval
+
+    def pass_ticks(self, ticks: int, steps: float) -> None:
+        """Let some ticks pass, with a number of steps in every 0.1 s."""
+        due = 0.0
+        for _ in range(ticks):
+            due += steps * self.pace / INTERVAL
+            while due >= 1.0:
+                due -= 1.0
+                step = self.monitor.open_span(self.session, "step", "step")
+                self.monitor.close_span(self.session, step.id)
+            self.bench.pass_time(self.pace)
+
+
+@pytest.mark.parametrize(("steps", "pace"), [(0.8, INTERVAL), (1.2, RARER), (3, RAREST)])
+def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
+    """Steps of 83 ms make 24 samples a second; the session says at what pace it is polled."""
+    training = Training()
+    training.pass_ticks(20, steps)
+
+    assert training.pace == pace
+    assert training.session.polling.current_interval == pace
+
+
+def test_where_steps_share_spans_ticks_are_rarest() -> None:
+    """Where steps share spans on a GPU, ticks are rarest; peaks of the host need the usual pace."""
+    paces = {}
+    for has_gpu in (True, False):
+        training = Training(has_gpu=has_gpu)
+        training.session.polling.short_steps = True
+        training.pass_ticks(20, steps=0)
+        paces[has_gpu] = training.pace
+
+    assert paces == {True: RAREST, False: INTERVAL}
+
+
+def test_the_usual_pace_comes_back_with_longer_steps() -> None:
+    """The usual pace comes back with longer steps, such as an evaluation's."""
+    training = Training()
+    training.pass_ticks(20, steps=3)
+    training.pass_ticks(2, steps=0)
+
+    assert training.pace == INTERVAL
+
+
+def test_ticks_that_cost_too_much_stay_rare() -> None:
+    """Ticks that have backed off to 0.4 s stay rare, and two notes say so."""
+    training = Training()
+    training.bench.host.meanwhile = lambda: training.bench.cpu.advance(0.06)
+    training.pass_ticks(60, steps=0)
+
+    assert training.pace == RARER
+    assert sum("now taken every" in note for note in training.session.notes) == 2
+
+
+def test_a_nested_watch_leaves_the_pace_as_it_was() -> None:
+    """A nested watch with its own interval leaves the outer pace as it was."""
+    training = Training()
+    for interval in (0.7, 0.01):
+        inner = training.monitor.begin(WatchOptions(interval=interval))
+        training.monitor.open_span(inner, "cell")
+        training.monitor.end(inner)
+        training.pass_ticks(2, steps=0)
+        assert training.pace == INTERVAL
+
+
+def test_a_moment_with_many_edges_changes_nothing() -> None:
+    """Several short moments with many edges do not change the pace."""
+    training = Training()
+    for _ in range(5):
+        training.pass_ticks(SURE_TICKS - 1, steps=3)
+        training.pass_ticks(1, steps=0)
+
+    assert training.pace == INTERVAL
+
+
+@pytest.mark.parametrize(("before", "steps"), [(3, 1.5), (1.5, 0.75)])
+def test_somewhat_longer_steps_keep_their_pace(before: float, steps: float) -> None:
+    """Steps near a threshold keep their pace, which would else alternate."""
+    training = Training()
+    training.pass_ticks(20, before)
+    pace = training.pace
+    training.pass_ticks(20, steps)
+
+    assert training.pace == pace != INTERVAL
+
+
+@pytest.mark.parametrize("interval", [INTERVAL, 0.05, RARER])
+def test_a_requested_interval_is_kept(interval: float) -> None:
+    """A requested interval is kept, also if it is the usual one."""
+    training = Training(interval)
+    training.pass_ticks(20, steps=8)
+
+    assert training.pace == interval
+
+
+def test_an_interval_that_is_set_for_all_is_kept() -> None:
+    """An interval set in JupyterLab is kept, also if it is that of short steps."""
+    training = Training()
+    training.monitor.prefer(RARER)
+    training.pass_ticks(5, steps=5)
+    training.pass_ticks(5, steps=0)
+
+    assert training.pace == RARER
+
+
+def test_rarer_ticks_are_not_a_gap() -> None:
+    """Rarer ticks make no gap in the timeline."""
+    training = Training()
+    training.pass_ticks(20, steps=8)
+
+    assert len(training.session.timeline.gaps) == 0

@@ -58,14 +58,12 @@ def rebuilt(session: Session) -> Session:
     """Return a session built from the attributes of another."""
     timeline, steps = session.timeline, session.steps
     outermost = [one.id for one in session.spans if one.parent is None]
+    plain = (
+        *("started_at", "stopped_at", "broken_off", "devices", "series", "last_sample"),
+        *("contents", "notes", "findings", "guides", "stacks"),
+    )
     return Session(
         session.label,
-        started_at=session.started_at,
-        stopped_at=session.stopped_at,
-        broken_off=session.broken_off,
-        devices=session.devices,
-        series=session.series,
-        last_sample=session.last_sample,
         timeline=Timeline.from_rows(
             timeline.time.tolist(),
             timeline.low.tolist(),
@@ -78,17 +76,13 @@ def rebuilt(session: Session) -> Session:
         spans=Spans(session.spans),
         phases=Phases({root: session.phases(root) for root in outermost}),
         polling=replace(session.polling),
-        contents=session.contents,
-        notes=session.notes,
-        findings=session.findings,
-        guides=session.guides,
-        stacks=session.stacks,
+        **{name: getattr(session, name) for name in plain},
     )
 
 
 @pytest.mark.parametrize("run", SCRIPTED_RUNS)
 def test_a_session_built_from_data_is_the_same(run: str) -> None:
-    """Nothing is lost: the two are equal, and give the same figures."""
+    """A session built from another's data equals it, and gives the same figures."""
     session = scripted_run(run)
     built = rebuilt(session)
     key = session.series[0].key
@@ -123,7 +117,7 @@ CHANGES: dict[str, Callable[[Session], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_sessions_with_any_difference_are_unequal(change: str) -> None:
-    """Any difference counts, down to a note."""
+    """Two sessions with any difference, down to a note, are unequal."""
     session, other = scripted_run("steps"), scripted_run("steps")
     assert session == other
     CHANGES[change](other)
@@ -133,7 +127,7 @@ def test_sessions_with_any_difference_are_unequal(change: str) -> None:
 
 @pytest.mark.parametrize("way", COPIES)
 def test_a_copy_has_the_state_of_its_moment(way: str) -> None:
-    """The session goes on and its copy does not, however it was made; open spans are open in the copy."""
+    """A copy keeps its moment's data, with its open spans, while the session goes on."""
     writer = recorder_of(NAN)
     session = writer.session
     writer.open_span("cell", "run", session.last_sample)
@@ -160,12 +154,13 @@ def test_an_ended_session_does_not_keep_its_recorder() -> None:
     writer.stop(8.0)
     known = weakref.ref(writer)
     del writer
+
     assert known() is None
     assert len(session.spans) == 1
 
 
 def test_a_session_is_not_hashable() -> None:
-    """It is compared by its contents, which change."""
+    """A session, which is compared by its contents, has no hash."""
     with pytest.raises(TypeError, match="unhashable"):
         hash(Session())
 
@@ -189,7 +184,7 @@ def test_a_session_is_not_hashable() -> None:
     ],
 )
 def test_not_available_equals_itself(one: object, other: object, *, is_same: bool) -> None:
-    """Unlike NaN in a comparison of numbers."""
+    """NaN equals NaN in a comparison of data."""
     assert same(one, other) is is_same
 
 
@@ -197,7 +192,7 @@ def test_not_available_equals_itself(one: object, other: object, *, is_same: boo
     st.lists(st.floats(0, 1e9), min_size=1, max_size=60), st.lists(st.floats(0, 1e9), max_size=60)
 )
 def test_a_timeline_of_rows_can_be_continued(rows: list[float], more: list[float]) -> None:
-    """Like one that has all of its rows, and begins a new one."""
+    """A timeline made of rows goes on like one to which the rows were appended."""
     timeline = Timeline.from_rows(
         range(len(rows)), [[one] for one in rows], [[one] for one in rows]
     )
@@ -214,7 +209,7 @@ def test_a_timeline_of_rows_can_be_continued(rows: list[float], more: list[float
 
 @given(st.integers(1, 60), st.integers(0, 60))
 def test_steps_of_a_table_can_be_continued(first: int, more: int) -> None:
-    """They fold like the steps from which the table was taken."""
+    """Steps made of a table fold like those from which the table was taken."""
     steps = Steps(16)
     for number in range(first):
         add_group(steps, one_step(number))
@@ -239,7 +234,7 @@ def test_a_row_has_a_label_and_a_colour_that_can_be_drawn(name: str) -> None:
 
 
 def test_tensors_by_purpose_are_stacked_and_sent() -> None:
-    """In the order of their columns, not of the stack; only child processes are also a line."""
+    """Tensors by purpose have columns in this order, are stacked, and are sent; children are also a line."""
     assert HELD[:4] == ("weights", "buffers", "gradients", "optimizer")
     assert all(PARTS[name].stacked and PARTS[name].sent for name in HELD)
     assert {*LINES} & {*PARTS} == {"children"}
@@ -297,7 +292,7 @@ EVERY = sorted(dataclasses_of_the_package(), key=lambda one: (one.__module__, on
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda one: f"{one.__module__}.{one.__qualname__}")
 def test_values_have_slots_and_are_frozen(one: Any) -> None:
-    """A session keeps a hundred thousand of some; nobody can change one that others have."""
+    """Dataclasses have slots, and all but those that count are frozen."""
     assert "__slots__" in vars(one)
     names = {one.__name__, f"{one.__module__.rpartition('.')[2]}.{one.__name__}"}
     assert one.__dataclass_params__.frozen is (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import Mock
@@ -14,6 +13,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.session import Peak, Recorder, Sample, Session, Timeline
 from hfmem_widget.session.recorder import BROKEN_OFF, MOST_UNPUBLISHED
 from tests.data.recorders import KEY, recorder_of
+from tests.data.threads import on_threads
 
 WRITES = 400
 
@@ -29,7 +29,7 @@ def read(recorder: Recorder, time: float) -> Sample:
 
 
 def test_subscribers_get_every_sample_once(recorder: Recorder) -> None:
-    """The samples of a tick come together with those of spans' edges since the tick before."""
+    """Subscribers get the samples of a tick together with those of edges since the last tick."""
     came: list[list[float]] = []
     recorder.subscribe(lambda _, samples: came.append([one.time for one in samples]))
     read(recorder, 0.0)
@@ -54,7 +54,7 @@ def test_samples_kept_for_subscribers_are_bounded(recorder: Recorder) -> None:
 
 
 def test_a_failing_subscriber_is_removed_and_the_others_are_called(recorder: Recorder) -> None:
-    """A note says so, and it is not called again."""
+    """A subscriber that fails is not called again, and a note says so."""
     came: list[int] = []
     recorder.subscribe(Mock(side_effect=OSError("gone")))
     recorder.subscribe(lambda _, samples: came.append(len(samples)))
@@ -68,7 +68,7 @@ def test_a_failing_subscriber_is_removed_and_the_others_are_called(recorder: Rec
 
 
 def test_nothing_is_recorded_after_the_end(recorder: Recorder) -> None:
-    """A poller may still have a reading to append."""
+    """A reading that a poller appends after the end is dropped."""
     read(recorder, 0.0)
     recorder.stop(100.0)
     late = read(recorder, 1.0)
@@ -156,26 +156,22 @@ def test_reads_are_whole_while_another_thread_writes(
     """Every read is of one moment, never of half a fold or of a span that is just ending."""
     faults: list[BaseException] = []
     recorder.open_span("cell", "a", read(recorder, 0.0))
-    writing = threading.Event()
 
     def keep_looking() -> None:
-        writing.wait()
         try:
             while recorder.session.running:
                 look(recorder.session)
         except BaseException as error:  # noqa: BLE001  (it is what this is about)
             faults.append(error)
 
-    readers = [threading.Thread(target=keep_looking) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    with switching_often():
-        writing.set()
+    def write() -> None:
         for number in range(1, WRITES):
             step = recorder.open_span("step", str(number), read(recorder, float(number)))
             recorder.close_span(step.id, read(recorder, number + 0.5), {})
         recorder.stop(1e3)
-        for reader in readers:
-            reader.join()
+
+    with switching_often():
+        on_threads(keep_looking, keep_looking, write)
 
     assert faults == []
+    assert recorder.session.steps.count == WRITES - 1

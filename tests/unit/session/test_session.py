@@ -6,8 +6,6 @@ import math
 import pickle
 import platform
 import sys
-import threading
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +14,7 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.monitor.ticker import done_within
 from hfmem_widget.session import Device, Recorder, Sample, Series, Session, StepGroup, Steps
 from hfmem_widget.session.session import loaded_software
 from hfmem_widget.session.stacks import StackRecording, Stacks
@@ -24,16 +23,11 @@ from hfmem_widget.session.timeline import BLOCK, Timeline
 from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes.groups import add_group
 
-ALLOCATED = Series("cuda:0", "allocated")
-RESERVED = Series("cuda:0", "reserved")
-
 
 @pytest.fixture
 def recorder() -> Recorder:
     """Return the recorder of a session of one device with two series."""
-    one = Recorder("fine-tune")
-    one.adopt([Device("cuda:0", "NVIDIA H200", total=100.0)], [ALLOCATED, RESERVED])
-    return one
+    return recorder_of(metrics=("allocated", "reserved"))
 
 
 @pytest.fixture
@@ -42,11 +36,20 @@ def session(recorder: Recorder) -> Session:
     return recorder.session
 
 
-@pytest.mark.parametrize("key", ["cuda:0/allocated", "cuda:0/device_used", "cuda:0/weights"])
-def test_a_series_without_data_is_not_available(session: Session, key: str) -> None:
-    """Also a series that its device does not have yet, like a GPU before CUDA is initialised."""
-    assert math.isnan(session.latest(key))
-    assert math.isnan(session.peak(key))
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(f"cuda:0/{metric}" for metric in ("allocated", "device_used", "weights")),
+        *("cuda:1/device_used", "cpu/allocated"),
+    ],
+)
+def test_while_a_session_runs_a_series_without_data_is_not_available(
+    session: Session, key: str
+) -> None:
+    """A GPU before CUDA is initialised, or a device that a slow driver has not named yet."""
+    for one in (session, Recorder().session):
+        assert math.isnan(one.latest(key))
+        assert math.isnan(one.peak(key))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +71,7 @@ def test_a_series_without_data_is_not_available(session: Session, key: str) -> N
 def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
     session: Session, key: str, says: str
 ) -> None:
-    """A typo would otherwise read as "not available"; a device is not a series."""
+    """A typo, or a device instead of a series, is an error that lists what there is."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
@@ -76,30 +79,17 @@ def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
         assert str(raised.value).removeprefix("this session has ") == says
 
 
-@pytest.mark.parametrize("key", ["cuda:1/device_used", "cpu/allocated"])
-def test_while_a_session_runs_a_device_may_still_come(key: str) -> None:
-    """A slow driver names its devices late, so an unknown device is an error only at the end."""
-    recorder = Recorder()
-    session = recorder.session
-
-    assert math.isnan(session.latest(key))
-    assert math.isnan(session.peak(key))
-
-
 @pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
 def test_a_typo_is_an_error_while_the_session_runs(session: Session, key: str) -> None:
-    """No device and no series can have such a name."""
+    """A name that no device or series can have is an error."""
     with pytest.raises(OptionError):
         session.latest(key)
 
 
 def test_a_session_that_has_read_nothing_says_so() -> None:
     """If nothing was read by the end of the session, the error for a series says so."""
-    recorder = Recorder()
-    session = recorder.session
-    session.stopped_at = 1.0
     with pytest.raises(OptionError, match="it has read nothing yet"):
-        session.latest("cpu/allocated")
+        Session(stopped_at=1.0).latest("cpu/allocated")
 
 
 def test_time_never_runs_backwards(recorder: Recorder) -> None:
@@ -114,7 +104,7 @@ def test_a_series_added_while_running_pads_older_samples(
     recorder: Recorder, session: Session
 ) -> None:
     """A row read before a series existed gets NaN for it."""
-    recorder.adopt(session.devices, [ALLOCATED, RESERVED, Series("cpu", "allocated")])
+    recorder.adopt(session.devices, [*session.series, Series("cpu", "allocated")])
     kept = recorder.append(Sample(0.0, (1.0, 2.0)))
 
     assert kept.values[:2] == (1.0, 2.0)
@@ -122,7 +112,7 @@ def test_a_series_added_while_running_pads_older_samples(
 
 
 def test_a_steps_peak_wins_over_the_samples() -> None:
-    """The recording of a killed run has steps, but not their spans."""
+    """A step's exact peak counts, also in the recording of a killed run, which has no spans."""
     known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
     add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
@@ -130,17 +120,6 @@ def test_a_steps_peak_wins_over_the_samples() -> None:
 
     assert session.peak("cuda:0/allocated") == 9.0
     assert math.isnan(session.peak("cuda:0/reserved"))
-
-
-def test_spans_nest_by_order_of_opening(recorder: Recorder) -> None:
-    """A span's parent is the innermost one open when it was opened."""
-    sample = recorder.append(Sample(0.0, (0.0, 0.0)))
-    outer = recorder.open_span("cell", "outer", sample)
-    inner = recorder.open_span("step", "inner", sample)
-    recorder.close_span(inner.id, sample, {})
-    sibling = recorder.open_span("step", "sibling", sample)
-
-    assert (outer.parent, inner.parent, sibling.parent) == (None, outer.id, outer.id)
 
 
 def test_closing_a_span_twice_is_an_error(recorder: Recorder) -> None:
@@ -172,13 +151,13 @@ def test_to_pandas_has_a_column_for_each_series(recorder: Recorder, session: Ses
 
 
 def test_to_pandas_refuses_an_unknown_fold(session: Session) -> None:
-    """Only the two extremes that a timeline keeps are allowed."""
+    """Only the highest and the lowest reading of a row can be requested."""
     with pytest.raises(ValueError, match="'high' or 'low'"):
         session.to_pandas(fold="mean")
 
 
 def test_an_unknown_span_is_an_error_that_names_it() -> None:
-    """It may never have existed, or have been dropped."""
+    """A span that never existed, or was dropped, is an error."""
     with pytest.raises(WatchStateError, match="no span 7"):
         recorder_of(1.0).session.span(7)
 
@@ -187,14 +166,14 @@ def test_an_unknown_span_is_an_error_that_names_it() -> None:
 def test_without_pandas_a_frame_says_what_is_missing(
     of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And how to install it."""
+    """Without pandas, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):
         of.to_pandas()
 
 
 def test_a_frame_has_the_requested_extreme() -> None:
-    """By default the highest, where rows stand for several samples."""
+    """Where rows stand for several samples, a frame has the highest, or on request the lowest."""
     readings = [float(at % 5) for at in range(2 * BLOCK)]
     session = recorder_of(*readings, timeline=Timeline(0, 2)).session
     assert session.to_pandas()[KEY].max() == 4.0
@@ -203,36 +182,29 @@ def test_a_frame_has_the_requested_extreme() -> None:
 
 
 def test_a_session_has_its_chart_as_a_figure() -> None:
-    """The same chart as on its card."""
+    """The figure of a session is the chart on its card."""
     assert isinstance(recorder_of(1.0, 2.0, 3.0).session.figure(), go.Figure)
 
 
 PATIENCE = 5.0
 
 
-def comes_back(call: Callable[[], object]) -> bool:
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    return not thread.is_alive()
-
-
 @pytest.mark.parametrize("of_the_timeline", [True, False])
 def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
-    """The thread that held it does not exist in the child, and never releases it."""
+    """A forked child reads a session whose lock another thread of the parent held."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
     lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
-    assert comes_back(lock.acquire)
+    assert done_within(PATIENCE, lock.acquire)
     recorder.replace_lock()
 
-    assert comes_back(lambda: recorder.append(Sample(5.0, (7.0,))))
-    assert comes_back(lambda: session.peak("cuda:0/allocated"))
+    assert done_within(PATIENCE, lambda: recorder.append(Sample(5.0, (7.0,))))
+    assert done_within(PATIENCE, lambda: session.peak("cuda:0/allocated"))
     assert session.peak("cuda:0/allocated") == 7.0
 
 
 def test_a_live_session_names_imported_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's version and ours are always there, those of others if they are imported."""
+    """A session has the versions of Python, of the package, and of imported libraries."""
     monkeypatch.setitem(sys.modules, "peft", SimpleNamespace(__version__="0.0.99\x1b[31m"))
     monkeypatch.setitem(sys.modules, "trl", None)  # as an import that failed
     session = Session()
@@ -244,7 +216,7 @@ def test_a_live_session_names_imported_libraries(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
-    """Two recordings are the same, wherever they were made."""
+    """A copy keeps the versions of libraries, and equality leaves them out."""
     session = Session("run", software={"torch": "0.0.99"})
 
     assert pickle.loads(pickle.dumps(session)).software == {"torch": "0.0.99"}
@@ -252,7 +224,7 @@ def test_a_copy_keeps_the_versions_and_equality_leaves_them_out() -> None:
 
 
 def test_the_peak_without_a_key_is_the_gpus() -> None:
-    """The host's if no GPU was used; the number displays itself in GiB or MiB."""
+    """The peak is a GPU's, or the host's where no GPU was used, and displays itself in GiB or MiB."""
     recorder = recorder_of((9e9, 0.0), keys=("cpu", "cuda:0"))
     assert recorder.session.peak() == 9e9
     read(recorder, 1.0, (9e9, 1342177280.0))

@@ -29,31 +29,26 @@ def stacks(pickled: bytes = zlib.compress(pickle.dumps(SNAPSHOT))) -> Stacks:
 
 
 @pytest.mark.parametrize("by", ["line", "module", "operator"])
-def test_the_rows_of_every_grouping_add_up(by: str) -> None:
-    """Nothing is lost in any grouping, and the largest row is first."""
-    rows = stacks().rows(by)  # type: ignore[arg-type]  # parametrised by the words themselves
+def test_the_rows_of_every_grouping_add_up(by: Any) -> None:
+    """Nothing is lost in any grouping, and the largest row is first; by default of the fullest device."""
+    rows = stacks().rows(by)
     assert sum(row.bytes for row in rows) == 1000
     assert sum(row.blocks for row in rows) == 6
     assert [row.bytes for row in rows] == sorted((row.bytes for row in rows), reverse=True)
     assert sum(row.share for row in rows) == pytest.approx(1)
+    assert [row.bytes for row in stacks().rows(by, device="cuda:1")] == [600]
 
 
 def test_a_line_has_its_text_and_a_module_has_none() -> None:
-    """An operator has none either: it is called from many lines."""
-    assert stacks().rows("line")[0].source == "y = x @ w"
-    assert stacks().rows("module")[0].source == ""
-
-
-def test_another_device_can_be_requested() -> None:
-    """The default is the device with the most live bytes."""
-    assert stacks().rows(device="cuda:1")[0].bytes == 600
+    """A line has its text; a module, which has many lines, has none."""
+    assert [stacks().rows(by)[0].source for by in ("line", "module")] == ["y = x @ w", ""]
 
 
 NOTHING = Stacks((), StackRecording("allocator"))
 
 
 @pytest.mark.parametrize(
-    ("of", "asked", "said"),
+    ("of", "asked", "message"),
     [
         (stacks(), {"device": "cuda:7"}, "cuda:0, cuda:1"),
         (NOTHING, {"device": "cuda:0"}, "recorded: none"),
@@ -61,16 +56,16 @@ NOTHING = Stacks((), StackRecording("allocator"))
     ],
 )
 def test_an_unknown_device_or_grouping_is_an_error_that_lists_the_known(
-    of: Stacks, asked: dict[str, Any], said: str
+    of: Stacks, asked: dict[str, Any], message: str
 ) -> None:
-    """Without any device there are no rows by default."""
-    with pytest.raises(OptionError, match=said):
+    """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
+    with pytest.raises(OptionError, match=message):
         of.rows(**asked)
     assert NOTHING.rows() == ()
 
 
 def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
-    """To the byte; the rounding is a row of its own, and is never spread."""
+    """The allocator's peak is the sum of all rows and of its rounding, to the byte."""
     peak = stacks().peaks[0]
     assert peak.exact
     assert peak.bytes + peak.rounding == peak.allocated
@@ -78,24 +73,22 @@ def test_the_allocators_peak_is_the_sum_and_the_rounding() -> None:
 
 def test_a_data_frame_has_every_place() -> None:
     """`to_pandas` has all places of all devices, and their bytes add up to the peak."""
-    pytest.importorskip("pandas")
     frame = stacks().to_pandas()
     assert frame[frame.device == "cuda:0"].bytes.sum() == 1000
     assert list(frame.columns)[:4] == ["device", "line", "module", "operator"]
 
 
 def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
-    """A pickle that only its owner can read."""
+    """A saved snapshot is a pickle of the recorded one that only its owner can read."""
     path = stacks().save(tmp_path / "peak.pickle")
     assert pickle.loads(path.read_bytes()) == SNAPSHOT
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
-    """Also one that is a broken link."""
-    there = tmp_path / "peak.pickle"
+    """A file or a broken link that exists is not written over."""
+    there, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
     there.write_text("mine", encoding="utf-8")
-    link = tmp_path / "link.pickle"
     link.symlink_to(tmp_path / "elsewhere")
     for path in (there, link):
         with pytest.raises(OptionError, match="already exists"):
@@ -129,21 +122,18 @@ def test_without_a_snapshot_nothing_is_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-GPU = "cuda:0"
-
-
-def live(size: int, device: str = GPU) -> LivePeak:
+def live(size: int, device: str = "cuda:0") -> LivePeak:
     site = Site("cell [1] line 1", "Net", "aten::op", "forward", size, 1, "y")
     return LivePeak(device, size, size, (site,), time=1.0, entries=1)
 
 
 @pytest.mark.parametrize(
-    ("peaks", "told"),
+    ("peaks", "shown"),
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
-def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], told: str) -> None:
-    """In their repr; displayed, they look as they do below the card."""
+def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], shown: str) -> None:
+    """The repr has the live bytes at the peak; displayed, stacks look as below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
-    assert repr(stacks) == f"<Stacks: live at the peak: {told}>"
+    assert repr(stacks) == f"<Stacks: live at the peak: {shown}>"
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

@@ -1,4 +1,4 @@
-"""Steps fold into groups without losing what matters."""
+"""Steps fold into groups, and spans into phases of each cell, without losing what matters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import DeviceSteps, Sample, StepGroup, Steps
+from hfmem_widget.session import (
+    DeviceSteps,
+    Peak,
+    Recorder,
+    Sample,
+    Span,
+    SpanKind,
+    StepGroup,
+    Steps,
+)
 from hfmem_widget.session.model import ROLES
 from hfmem_widget.session.series import HELD
-from tests.data.recorders import GPU, recorder_of
+from hfmem_widget.session.spans import MOST_PHASES, MOST_ROOTS, Phases
+from tests.data.recorders import GPU, KEY, recorder_of
 from tests.scenes.groups import add_group
 
 
@@ -70,7 +80,7 @@ def test_steps_added_at_once_fold_like_single_ones(parents: list[int], together:
 
 
 def test_folded_has_the_groups_after_an_instant() -> None:
-    """Only groups that ended later, in about as many rows as requested."""
+    """Groups that ended later are returned, in about as many rows as requested."""
     steps = many([1.0] * 16, 64)
 
     later = steps.folded(100, after=10.5)[:, steps.columns.index("first")]
@@ -135,7 +145,7 @@ def stepped(counts: dict[str, float], *heights: float) -> StepGroup:
     [({}, math.nan), ({"tokens": 8.0}, 8.0), ({"tokens": 8.0, "largest_batch": 4.0}, 4.0)],
 )
 def test_a_steps_worst_batch_is_its_largest(counts: dict[str, float], worst: float) -> None:
-    """All of its tokens, if it has one batch."""
+    """A step's worst batch is its largest, or the step's only one."""
     step = stepped(counts)
 
     assert step.devices[GPU].worst_tokens == pytest.approx(worst, nan_ok=True)
@@ -151,7 +161,7 @@ def test_steps_that_cannot_be_merged_are_dropped_from_the_oldest_on() -> None:
 
 
 def test_of_steps_that_cannot_be_merged_the_newest_are_returned() -> None:
-    """As many as were requested."""
+    """Of steps that cannot be merged, the newest are returned, as many as requested."""
     steps = many([1.0] * 6, most=8, parents=[*range(1, 7)])
 
     assert steps.folded(3)[:, 1].tolist() == [4.0, 5.0, 6.0]
@@ -178,7 +188,7 @@ def test_before_the_first_step_none_has_ended() -> None:
 
 @pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (2, 2)])
 def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
-    """As many as fit stay single; the newest is never merged."""
+    """As many steps as fit stay single, and the newest is never merged."""
     steps = many([1.0] * 8, most=8)
     folded = steps.folded(most)
 
@@ -187,7 +197,7 @@ def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> 
 
 
 def test_a_step_of_no_span_has_no_parent() -> None:
-    """Figures that were not counted are unknown."""
+    """A step without an outer span has no parent, and figures that were not counted are NaN."""
     step = stepped({})
 
     assert (step.parent, step.first, step.last, step.start, step.stop) == (0, 3, 3, 0.0, 2.0)
@@ -200,3 +210,144 @@ def test_a_step_has_figures_of_the_devices_it_used(
 ) -> None:
     """A device without allocations has none; a single byte is enough."""
     assert (GPU in stepped({}, *heights).devices) is there
+
+
+def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
+    return made.open_span(kind, label, made.append(Sample(time, (1.0,)))).id
+
+
+def close_at(made: Recorder, span_id: int, time: float, peak: float) -> None:
+    made.close_span(span_id, made.append(Sample(time, (1.0,))), {KEY: Peak(peak, "exact")})
+
+
+def test_phases_add_up_by_kind() -> None:
+    """Count and seconds are summed, and the span with the highest peak is kept."""
+    made = recorder_of()
+    cell = open_at(made, "cell", 0)
+    for number, peak in enumerate((5.0, 9.0, 7.0)):
+        close_at(made, open_at(made, "step", number, f"step {number}"), number + 0.5, peak)
+    close_at(made, cell, 4, 9.0)
+    steps, whole = made.session.phases(cell)
+
+    assert (steps.kind, steps.count, steps.seconds) == ("step", 3, 1.5)
+    assert steps.highest[KEY].label == "step 1"
+    assert (whole.kind, whole.count) == ("cell", 1)
+
+
+def test_each_outermost_span_has_its_own_phases() -> None:
+    """The phases of two cells in one session are separate."""
+    made = recorder_of()
+    for time in (0.0, 10.0):
+        cell = open_at(made, "cell", time)
+        close_at(made, open_at(made, "step", time + 1), time + 2, 3.0)
+        close_at(made, cell, time + 3, 3.0)
+
+        assert [phase.count for phase in made.session.phases(cell)] == [1, 1]
+
+
+def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps are counted, even those whose spans were dropped."""
+    monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 400)
+    made = recorder_of()
+    cell = open_at(made, "cell", 0)
+    for number in range(450):
+        close_at(made, open_at(made, "step", number), number, float(number == 123))
+    steps = made.session.phases(cell)[0]
+
+    assert steps.count == 450
+    assert len(made.session.spans) < 410
+    assert made.session.spans[0].id == cell
+    assert steps.highest[KEY].id == 125
+
+
+def test_a_step_knows_the_peaks_of_its_phases() -> None:
+    """Its row has forward, backward and optimizer, also with several batches."""
+    made = recorder_of()
+    step = open_at(made, "step", 0)
+    for time in (1.0, 2.0):
+        batch = open_at(made, "substep", time)
+        close_at(made, open_at(made, "forward", time), time + 0.2, 10 * time)
+        close_at(made, open_at(made, "backward", time + 0.2), time + 0.4, 30.0)
+        close_at(made, batch, time + 0.5, 30.0)
+    close_at(made, open_at(made, "optimizer", 3), 4, 5.0)
+    made.count(step, {"step": 17.0, "tokens": 64.0, "largest_batch": 40.0})
+    close_at(made, step, 5, 30.0)
+    (group,) = made.session.steps
+
+    assert (group.first, group.tokens) == (17, 64.0)
+    assert group.devices["cuda:0"].phases == {"forward": 20.0, "backward": 30.0, "optimizer": 5.0}
+    assert group.devices["cuda:0"].worst_tokens == 40.0
+
+
+def test_steps_without_a_number_are_counted() -> None:
+    """The steps of a plain loop are numbered from 1, in the table and on their spans."""
+    made = recorder_of()
+    for time in range(3):
+        close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
+
+    assert [group.first for group in made.session.steps] == [1, 2, 3]
+    assert [span.counts["step"] for span in made.session.spans] == [1, 2, 3]
+
+
+def test_open_spans_within_a_span_are_known() -> None:
+    """Open spans within a span are listed, innermost first."""
+    made = recorder_of()
+    outer = open_at(made, "cell", 0)
+    inner = open_at(made, "train", 1)
+    innermost = open_at(made, "step", 2)
+
+    assert [span.id for span in made.session.open_within(outer)] == [innermost, inner]
+    assert made.session.open_within(innermost) == ()
+
+
+def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
+    """A late count does not change an ended span."""
+    made = recorder_of()
+    span = open_at(made, "step", 0)
+    close_at(made, span, 1, 1.0)
+    made.count(span, {"tokens": 5.0})
+
+    assert "tokens" not in made.session.span(span).counts
+
+
+def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
+    """A block within a block of its name counts its seconds once; blocks of other names count apart."""
+    made = recorder_of()
+    cell = open_at(made, "cell", 0)
+    outer = open_at(made, "block", 0, "load")
+    close_at(made, open_at(made, "block", 1, "load"), 2, 3.0)
+    close_at(made, open_at(made, "block", 3, "warm up"), 5, 3.0)
+    close_at(made, outer, 6, 3.0)
+    close_at(made, cell, 7, 3.0)
+
+    assert {(one.label, one.count, one.seconds) for one in made.session.phases(cell)} == {
+        ("load", 1, 6.0),
+        ("warm up", 1, 2.0),
+        ("", 1, 7.0),
+    }
+
+
+def block(label: str) -> Span:
+    sample = Sample(0.0, (0.0,))
+    return Span(1, "block", label, 0.0, sample, stop=2.0, after=sample)
+
+
+def test_a_limited_number_of_block_names_is_kept() -> None:
+    """The first names are kept, and still counted."""
+    phases = Phases()
+    for name in [*range(MOST_PHASES), "one too many", 0]:
+        phases.add(1, block(f"block {name}"))
+    found = phases.within(1)
+
+    assert [one.label for one in found] == [f"block {at}" for at in range(MOST_PHASES)]
+    assert [one.count for one in found] == [2, *[1] * (MOST_PHASES - 1)]
+    assert (found[0].seconds, found[1].seconds) == (4.0, 2.0)
+
+
+def test_the_oldest_cells_lose_their_phases() -> None:
+    """The number of cells with phases is limited."""
+    phases = Phases()
+    for root in range(MOST_ROOTS + 2):
+        phases.add(root, block("x"))
+
+    assert [root for root in range(MOST_ROOTS + 2) if not phases.within(root)] == [0, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import threading
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from hfmem_widget.session import Timeline
 from hfmem_widget.session.spans import MOST_ROWS, NOTHING, Highs
 from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
+from tests.data.threads import on_threads
 
 
 @given(
@@ -22,10 +22,7 @@ from hfmem_widget.session.timeline import CELLS, GAPS_KEPT
     st.sampled_from([2, 8, 64, 128]),
 )
 def test_reading_changes_nothing(samples: list[tuple[float, float]], capacity: int) -> None:
-    """Samples wait to be entered together; a timeline that is read after each one has the same rows.
-
-    So has one to which they were added at once.
-    """
+    """A timeline has the same rows, read after each sample or at the end, or filled at once."""
     patient, watched, at_once = (Timeline(2, capacity) for _ in range(3))
     for second, values in enumerate(samples):
         patient.append(float(second), values)
@@ -41,18 +38,16 @@ def test_reading_changes_nothing(samples: list[tuple[float, float]], capacity: i
 def test_one_thread_may_append_while_another_reads() -> None:
     """No sample is lost or entered twice."""
     timeline = Timeline(1, capacity=1 << 16)
-    stop = threading.Event()
+
+    def append() -> None:
+        for second in range(20_000):
+            timeline.append(float(second), (float(second),))
 
     def look() -> None:
-        while not stop.is_set():
+        for _ in range(5_000):
             len(timeline)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    for second in range(20_000):
-        timeline.append(float(second), (float(second),))
-    stop.set()
-    thread.join()
+    on_threads(append, look)
 
     np.testing.assert_array_equal(timeline.time, np.arange(20_000.0))
 
@@ -92,7 +87,7 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
 def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
     start: float, stop: float, times: list[int], gaps: int
 ) -> None:
-    """With the readings of its rows, and gaps at its ends too; the whole does not change."""
+    """A part has the rows of its time and the gaps that touch it, and leaves the whole as it was."""
     timeline = Timeline(2, capacity=64)
     for at in range(10):
         timeline.append(float(at), (float(at), 2.0 * at))
@@ -110,7 +105,7 @@ def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
 @pytest.mark.parametrize("look_every", [1, 7, 1000])
 @pytest.mark.parametrize("samples", [1, 8, 9, 17, 100, 500])
 def test_each_row_stands_for_the_same_number_of_samples(samples: int, look_every: int) -> None:
-    """From its time on; only the last may stand for fewer, however often it was read meanwhile."""
+    """Each row but the last stands for as many samples, however often a timeline was read meanwhile."""
     timeline = Timeline(1, capacity=8)
     heights = [float(at * 37 % 101) for at in range(samples)]
     for at, height in enumerate(heights):
@@ -158,7 +153,7 @@ def highest(rows: list[tuple[float, ...]]) -> list[float]:
 
 @given(actions=ACTIONS, data=st.data())
 def test_any_interleaving_keeps_every_high(actions: list[str], data: Any) -> None:
-    """Nested or overlapping, read or not, with new columns: each opening has the highest value since."""
+    """Each opening has the highest value since, however openings and readings interleave."""
     highs: Highs[int] = Highs()
     truth: dict[int, list[tuple[float, ...]]] = {}
     width = 1
@@ -179,8 +174,8 @@ def test_any_interleaving_keeps_every_high(actions: list[str], data: Any) -> Non
                 assert _padded(highs.close(key)) == _padded(highest(truth.pop(key)))
             else:
                 assert _padded(highs.since(key)) == _padded(highest(truth[key]))
-                told = {each: _padded(own) for each, own in highs.highs_by_key()}
-                assert told == {each: _padded(highest(rows)) for each, rows in truth.items()}
+                known = {each: _padded(own) for each, own in highs.highs_by_key()}
+                assert known == {each: _padded(highest(rows)) for each, rows in truth.items()}
     assert list(highs) == list(truth)
 
 

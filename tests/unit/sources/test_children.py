@@ -15,6 +15,7 @@ import pytest
 from hfmem_widget.sources import children
 from hfmem_widget.sources.children import MOST, PSS, WORKER, ChildSource, Held, LinuxProcesses
 from hfmem_widget.sources.procfs import LinuxMemory
+from tests.unit.sources.conftest import by_metric
 from tests.unit.sources.test_procfs import add
 
 MB = 10**6
@@ -46,12 +47,6 @@ class Fake(children.PsutilProcesses):
         return ChildSource(self, cpu=lambda: self.cpu)
 
 
-def values(source: ChildSource, now: float) -> dict[str, float]:
-    """Return what is read by metric."""
-    read = source.read(now)
-    return dict(zip((one.metric for one in source.series), read, strict=True))
-
-
 def process(
     proc: Path, pid: int, parent: int, pss: int, *, shared: int = 0, name: str = "python"
 ) -> int:
@@ -70,13 +65,13 @@ def with_children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("with_children")
-def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
-    """By the name that PyTorch gives them; who is no descendant does not count."""
+def test_workers_are_counted_apart_from_other_children(tmp_path: Path) -> None:
+    """DataLoader workers are known by PyTorch's name for them; processes of others do not count."""
     loader = [process(tmp_path, pid, os.getpid(), 300, shared=50, name=WORKER) for pid in (11, 12)]
     process(tmp_path, 13, loader[0], 40, name="ffmpeg")
     process(tmp_path, 14, 1, 5000, name=WORKER)
 
-    assert values(ChildSource(LinuxProcesses(tmp_path)), 0.0) == {
+    assert by_metric(ChildSource(LinuxProcesses(tmp_path)), 0.0) == {
         "children": 640 * KB,
         "child_processes": 3,
         "data_workers": 2,
@@ -86,14 +81,14 @@ def test_workers_are_told_from_other_children(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("with_children")
 def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
-    """The label and one note say so."""
+    """Without PSS the figure is the resident set, and the label and one note say so."""
     for pid in (11, 12):
         process(tmp_path, pid, os.getpid(), 1)
         (tmp_path / str(pid) / "smaps_rollup").unlink()
         (tmp_path / str(pid) / "statm").write_text("900 500 200 1 0 5 0")
     source = ChildSource(LinuxProcesses(tmp_path))
 
-    assert values(source, 0.0)["children"] == 2 * 300 * os.sysconf("SC_PAGE_SIZE")
+    assert by_metric(source, 0.0)["children"] == 2 * 300 * os.sysconf("SC_PAGE_SIZE")
     assert "resident" in source.series[0].label
     assert len(source.notes) == 1
 
@@ -101,7 +96,7 @@ def test_without_pss_what_is_resident_stands_in(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("with_children")
 @pytest.mark.parametrize("broken", ["comm", "smaps_rollup", "all"])
 def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str) -> None:
-    """One that has ended and was not waited for has no memory either; nothing is said of it."""
+    """A child that has ended, waited for or not, has no memory and no note."""
     pid = process(tmp_path, 11, os.getpid(), 40)
     (tmp_path / "11" / "statm").write_text("0 0 0 0 0 0 0")
     for name in ("comm", "smaps_rollup", "statm"):
@@ -109,24 +104,24 @@ def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str)
             (tmp_path / str(pid) / name).unlink()
     source = ChildSource(LinuxProcesses(tmp_path))
 
-    assert values(source, 0.0) == {}
+    assert by_metric(source, 0.0) == {}
     assert not source.notes
 
 
 def test_without_children_nothing_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel says in one call that there are none."""
+    """Without children no process is read: the kernel says in one call that there are none."""
     monkeypatch.setattr(os, "waitid", Mock(side_effect=ChildProcessError))
     processes = LinuxProcesses(tmp_path / "missing")
 
     assert list(processes.pids()) == []
-    assert values(ChildSource(processes), 0.0) == {}
+    assert by_metric(ChildSource(processes), 0.0) == {}
 
 
 @linux
 def test_a_fork_shares_what_it_has_not_written() -> None:
-    """Its proportional share is half of what both have, and whoever started it still gets to wait for it."""
+    """A fork has half of the pages that it shares, and whoever forked it can still wait for it."""
     common = bytearray(os.urandom(40 * MB))
     child = os.fork()
     if child == 0:
@@ -161,10 +156,10 @@ def child() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) -> None:
-    """As on macOS and Windows, and a note says so; once it has ended, waited for or not, it has nothing."""
+    """With psutil, as on macOS and Windows, a child has its resident set, with a note, until it has ended."""
     processes = children.PsutilProcesses()
     source = ChildSource(processes)
-    read = values(source, 0.0)
+    read = by_metric(source, 0.0)
 
     assert child.pid in processes.pids()
     assert read["children"] > 60 * MB
@@ -181,35 +176,35 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
 
 
 def test_there_are_no_series_before_there_is_a_child() -> None:
-    """They come with the first one, and stay at nothing once it has ended."""
+    """The series begin with the first child, and are 0 once it has ended."""
     fake = Fake({})
     source = fake.source()
-    assert values(source, 0.0) == {}
+    assert by_metric(source, 0.0) == {}
     fake.now[7] = Held(10.0, 4.0)
-    assert values(source, 0.5) == {}
-    assert values(source, 1.0)["children"] == 10
+    assert by_metric(source, 0.5) == {}
+    assert by_metric(source, 1.0)["children"] == 10
     fake.now.clear()
 
-    assert set(values(source, 2.0).values()) == {0.0}
+    assert set(by_metric(source, 2.0).values()) == {0.0}
 
 
 def test_a_child_that_has_ended_holds_nothing_from_the_next_reading_on() -> None:
-    """Also between two looks for children: a cell right after has no workers of the one before it."""
+    """A child that has ended counts no longer, also between two looks for new children."""
     fake = Fake({7: Held(10.0, name=WORKER), 8: Held(5.0)})
     source = fake.source()
-    assert values(source, 1.0)["children"] == 15
+    assert by_metric(source, 1.0)["children"] == 15
     del fake.now[7]
 
-    told = values(source, 1.1)
-    assert (told["children"], told["child_processes"], told["data_workers"]) == (5, 1, 0)
+    values = by_metric(source, 1.1)
+    assert (values["children"], values["child_processes"], values["data_workers"]) == (5, 1, 0)
 
 
 def test_reading_takes_a_hundredth_of_the_time() -> None:
-    """Large processes are read one by one, the more rarely the longer it takes; then again as rarely."""
+    """Large processes are read one by one, the more rarely the longer that takes."""
     fake = Fake({pid: Held(10.0) for pid in range(4)}, seconds=0.1)
     source = fake.source()
     ticks = [tick / 10 for tick in range(2000)]
-    first_whole = next(now for now in ticks if values(source, now)["children"] == 40)
+    first_whole = next(now for now in ticks if by_metric(source, now)["children"] == 40)
     for now in ticks[ticks.index(first_whole) + 1 :]:
         source.read(now)
 
@@ -221,25 +216,25 @@ def test_reading_takes_a_hundredth_of_the_time() -> None:
 
 
 def test_a_sum_is_not_known_before_all_are_read() -> None:
-    """How many there are is, and a new one is read before those that are due again."""
+    """The sum is NaN until all children are read, of which a new one comes first; their number is known."""
     fake = Fake({1: Held(10.0)}, seconds=0.02)
     source = fake.source()
     source.read(0.0)
     fake.now[2] = Held(5.0)
     fake.now[3] = Held(5.0)
-    first = values(source, 2.0)
+    first = by_metric(source, 2.0)
 
     assert math.isnan(first["children"])
     assert fake.read == [1, 2]
-    assert values(source, 2.3)["children"] == 20
+    assert by_metric(source, 2.3)["children"] == 20
 
 
-def test_so_many_at_most_are_counted() -> None:
-    """The rest is told."""
+def test_the_number_of_counted_children_is_bounded() -> None:
+    """Of very many children some are counted, and a note says so."""
     fake = Fake({pid: Held(1.0) for pid in range(MOST + 5)})
     source = fake.source()
 
-    assert values(source, 0.0)["child_processes"] == MOST
+    assert by_metric(source, 0.0)["child_processes"] == MOST
     assert len(source.notes) == 1
 
 
@@ -257,7 +252,7 @@ def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
         os.read(ready, 1)
         processes = LinuxProcesses()
         held = math.fsum(processes.held(pid).bytes for pid in processes.pids())
-        assert 20 * MB < values(ChildSource(processes), 0.0)["children"] < held - 40 * MB
+        assert 20 * MB < by_metric(ChildSource(processes))["children"] < held - 40 * MB
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)

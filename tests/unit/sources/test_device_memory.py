@@ -15,6 +15,7 @@ from hfmem_widget.sources.procfs import ProcessIds
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.fakes.accelerators import GIB, AmdSmi, rocm, with_amd_smi
 from tests.fakes.torch_cuda import FakeAllocator
+from tests.unit.sources.conftest import by_metric
 
 HERE = ProcessIds(frozenset({os.getpid()}), all_visible=True)
 
@@ -31,13 +32,11 @@ class Machine:
 
     def read(self, now: float) -> dict[str, float]:
         """Return what the source reads at some second, by the metric."""
-        values = self.source.read(now)
-        metrics = [series.metric for series in self.source.series]
-        return dict(zip(metrics, values, strict=True))
+        return by_metric(self.source, now)
 
 
 def test_processes_are_asked_again_once_the_use_has_changed() -> None:
-    """While it stays the same, five seconds lie between two looks."""
+    """The processes of a device are listed when its use has changed, else every five seconds."""
     machine = Machine()
     machine.read(0.0)
     asked = machine.smi.asked
@@ -53,60 +52,60 @@ def test_processes_are_asked_again_once_the_use_has_changed() -> None:
 
 @pytest.mark.parametrize("all_visible", [True, False])
 def test_a_process_that_is_not_listed_has_nothing(*, all_visible: bool) -> None:
-    """Where the list has the ids of all; in a container it may have others, and no guess is made."""
+    """An unlisted process has 0 bytes; in a container, whose list may have other ids, it has NaN."""
     machine = Machine(ProcessIds(frozenset({os.getpid()}), all_visible))
     machine.smi.listed = {1: GIB}
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
     if all_visible:
-        assert (told["process"], told["others"]) == (0, told["device_used"])
+        assert (values["process"], values["others"]) == (0, values["device_used"])
     else:
-        assert math.isnan(told["process"])
-        assert told["device_used"] > 0
+        assert math.isnan(values["process"])
+        assert values["device_used"] > 0
 
 
 @pytest.mark.parametrize("activity", ["N/A", RuntimeError("AMDSMI_STATUS_NOT_SUPPORTED")])
-def test_where_it_cannot_be_told_how_busy_a_gpu_is_the_rest_is(activity: str | Exception) -> None:
-    """As of some cards, or in a virtual machine; nothing is said, since it is an extra."""
+def test_without_utilization_memory_is_still_read(activity: str | Exception) -> None:
+    """Where AMD SMI does not tell how busy a GPU is, memory is still read, without a note."""
     machine = Machine()
     machine.smi.activity = activity
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
-    assert told["process"] == 3 * GIB
-    assert math.isnan(told["utilization"])
+    assert values["process"] == 3 * GIB
+    assert math.isnan(values["utilization"])
     assert not machine.source.notes
 
 
 def test_an_allocator_without_counters_leaves_all_but_the_context() -> None:
-    """A pluggable one raises; the driver still says whose memory is in use."""
+    """A pluggable allocator raises; the driver's figures are read, and the context alone is not known."""
     machine = Machine()
 
     fault = RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
     machine.memory.stats = Mock(side_effect=fault)  # type: ignore[method-assign]
-    told = machine.read(0.0)
+    values = machine.read(0.0)
 
-    assert told["process"] == 3 * GIB
-    assert math.isnan(told["context"])
+    assert values["process"] == 3 * GIB
+    assert math.isnan(values["context"])
     assert not machine.source.notes
 
 
 def test_a_fault_in_the_middle_leaves_the_sum() -> None:
-    """Nothing more is asked of AMD SMI then, and a sentence says so once."""
+    """After a fault of AMD SMI only the sum is read, and one note says so."""
     machine = Machine()
     machine.read(0.0)
     machine.smi.fault = RuntimeError("the GPU was reset")
-    told = machine.read(100.0)
+    values = machine.read(100.0)
     asked = machine.smi.asked
     machine.read(200.0)
 
-    assert told["device_used"] > 0
-    assert math.isnan(told["process"])
+    assert values["device_used"] > 0
+    assert math.isnan(values["process"])
     assert machine.smi.asked == asked
     assert len(machine.source.notes) == 1
 
 
 def test_without_amd_smi_the_sum_is_all() -> None:
-    """It is no requirement."""
+    """Without AMD SMI the sum of all processes is read alone."""
     machine = Machine()
     del machine.torch.cuda.amdsmi
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
 import pynvml
 import pytest
 
 from hfmem_widget.session import Series
 from hfmem_widget.sources import Source, open_allocators, open_sources
-from hfmem_widget.sources.children import ChildSource, Held, PsutilProcesses
+from hfmem_widget.sources.children import Held
 from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.sources.nvml import NvmlSource
@@ -19,6 +20,7 @@ from hfmem_widget.sources.torch_cuda import CudaAllocator
 from tests.data import ROOT
 from tests.fakes.nvml import FakeGpu, FakeNvml
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
+from tests.unit.sources.test_children import Fake
 
 Step = Callable[[], None]
 
@@ -31,12 +33,8 @@ def torch_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
         fake.initialized = True
         fake.alloc(1 << 20, device=1)
 
-    def fail() -> None:
-        fake.pools[1].stats = None  # type: ignore[assignment]
-
-    def fork() -> None:
-        fake.initialized = False
-
+    fail = partial(setattr, fake.pools[1], "stats", None)
+    fork = partial(setattr, fake, "initialized", False)
     return AllocatorSource(CudaAllocator({"torch": FakeTorch(fake)})), [up, fail, fork]
 
 
@@ -45,35 +43,23 @@ def nvml_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
     gpus = [FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", name="Other")]
     nvml = FakeNvml(gpus)
     environ = {"CUDA_VISIBLE_DEVICES": "0"}
-
-    def show_both() -> None:
-        environ["CUDA_VISIBLE_DEVICES"] = "1,0"
-
-    def lose() -> None:
-        gpus[0].faults["all"] = pynvml.NVML_ERROR_GPU_IS_LOST
-
-    def shut() -> None:
-        nvml.initialized = False
-
-    def hide() -> None:
-        environ["CUDA_VISIBLE_DEVICES"] = ""
+    show_both = partial(environ.update, CUDA_VISIBLE_DEVICES="1,0")
+    lose = partial(gpus[0].faults.update, all=pynvml.NVML_ERROR_GPU_IS_LOST)
+    shut = partial(setattr, nvml, "initialized", False)
+    hide = partial(environ.update, CUDA_VISIBLE_DEVICES="")
 
     def break_down() -> None:
         nvml.nvmlInit = nvml.nvmlDeviceGetCount = None  # type: ignore[assignment, method-assign]
         nvml.initialized = False
 
-    steps = [show_both, lose, shut, hide, show_both, break_down]
+    steps: list[Step] = [show_both, lose, shut, hide, show_both, break_down]
     return NvmlSource(lambda: None, environ, load=nvml.load), steps
 
 
 def host_that_loses_its_files() -> tuple[Source, list[Step]]:
     """Return this process' source, with a heap that cannot be read any more."""
-
-    def broken() -> None:
-        source._heap = lambda: None  # type: ignore[assignment]
-
     source = HostSource()
-    return source, [broken]
+    return source, [partial(setattr, source, "_heap", lambda: None)]
 
 
 def no_gpu() -> tuple[Source, list[Step]]:
@@ -84,16 +70,9 @@ def no_gpu() -> tuple[Source, list[Step]]:
 
 def children_that_come_and_go() -> tuple[Source, list[Step]]:
     """Return the source of child processes, of which there is one, then none, then a fault."""
-    held = {7: Held(100.0)}
-
-    class Fake(PsutilProcesses):
-        def pids(self) -> Collection[int]:
-            return held
-
-        def held(self, pid: int) -> Held:
-            return held[pid]
-
-    return ChildSource(Fake()), [held.clear, lambda: held.update({8: None})]  # type: ignore[dict-item]
+    children = Fake({7: Held(100.0)})
+    fault = partial(children.now.update, {8: None})
+    return children.source(), [children.now.clear, fault]
 
 
 @pytest.mark.parametrize(
@@ -164,13 +143,3 @@ def test_opening_and_polling_imports_nothing_of_the_users() -> None:
     )
 
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
-def test_every_machine_has_figures() -> None:
-    """Whatever is missing here, heap and resident set of this process are known."""
-    source = next(one for one in open_sources({}, open_allocators()) if one.name == "host")
-    heap, resident = source.read(0.0)[:2]
-    source.close()
-
-    assert heap > 0
-    assert resident > 0

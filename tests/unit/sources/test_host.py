@@ -13,9 +13,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -33,6 +35,8 @@ from hfmem_widget.sources.procfs import (
     ResidentPeak,
     address_space,
 )
+from tests.data.modules import run_alone
+from tests.unit.sources.conftest import by_metric
 
 MB = 10**6
 
@@ -75,18 +79,9 @@ def of_fake(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> 
     return HostSource(memory, **(given | more))
 
 
-def read(source: HostSource, now: float = 0.0) -> dict[str, float]:
-    """Return all values by metric, as read at `now` seconds."""
-    values = source.read(now)
-    return dict(zip((one.metric for one in source.series), values, strict=True))
-
-
 @pytest.fixture
 def source() -> Iterator[HostSource]:
-    """Return the source of this very process, in which no collection gives back what other tests left.
-
-    Nor does malloc serve an array from pages that they have left in memory.
-    """
+    """Return the source of this process, without memory of other tests that is collected or used again."""
     gc.collect()
     gc.disable()
     getattr(ctypes.CDLL(None), "malloc_trim", abs)(0)  # glibc's
@@ -99,9 +94,9 @@ def source() -> Iterator[HostSource]:
 @glibc
 def test_memory_that_is_touched_is_private_and_resident(source: HostSource) -> None:
     """200 MB of ones are 200 MB of private memory, within 1 %, and of resident set, with pages of files."""
-    before = read(source)
+    before = by_metric(source)
     array = np.ones(200 * MB, dtype=np.uint8)
-    after = read(source, LATER)
+    after = by_metric(source, LATER)
     array.sum()
 
     assert after["allocated"] - before["allocated"] == pytest.approx(200 * MB, rel=0.01)
@@ -113,9 +108,8 @@ def test_the_mark_is_this_programs_own() -> None:
     """A program started by a large process does not begin with that one's peak, as ru_maxrss would."""
     array = np.ones(300 * MB, dtype=np.uint8)
     code = "from hfmem_widget.sources.procfs import LinuxMemory as L; print(L().own().peak)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert float(run.stdout) < array.nbytes
+    assert float(run_alone(code).stdout) < array.nbytes
 
 
 def touch_and_return(size: int) -> None:
@@ -127,7 +121,7 @@ def touch_and_return(size: int) -> None:
 
 @linux
 def test_a_window_has_its_own_exact_peak() -> None:
-    """Set back, the mark tells the highest resident set since."""
+    """A mark that is set back tells the highest resident set since."""
     touch_and_return(100 * MB)
     before = LinuxMemory().own().resident
     peak = ResidentPeak()
@@ -144,49 +138,49 @@ def test_where_the_mark_stays_the_window_has_no_peak(tmp_path: Path) -> None:
 
 
 def test_the_machine_is_read_once_a_second() -> None:
-    """What costs more is read less often."""
+    """The machine's memory is read once a second."""
     memory = FakeMemory()
     source = of_fake(memory)
-    read(source, 0.0)
+    by_metric(source, 0.0)
     memory.now_machine = Machine(600.0)
 
-    assert read(source, 0.9)["device_used"] == 500.0
-    assert read(source, 1.1)["device_used"] == 600.0
+    assert by_metric(source, 0.9)["device_used"] == 500.0
+    assert by_metric(source, 1.1)["device_used"] == 600.0
 
 
 def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
-    """Private memory less what is free, but for what is free and takes no memory at all."""
+    """Private memory is without the free bytes of malloc and Python that take memory."""
     memory = FakeMemory()
     memory.now = Own(0.0, 0.0, 900.0 * MB)
     heap = Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
     source = of_fake(memory, heap, find_python=lambda: lambda: Arenas(60.0 * MB, 40.0 * MB))
 
-    assert read(source)["allocated"] == 660 * MB
+    assert by_metric(source)["allocated"] == 660 * MB
     memory.lacking = 150.0 * MB
-    values = read(source, 10.0)
+    values = by_metric(source, 10.0)
     assert values["allocated"] == 810 * MB
     assert (values["malloc"], values["python"], values["cached"]) == (300 * MB, 60 * MB, 50 * MB)
 
 
 def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() -> None:
-    """Also until it may be looked again at which pages are there; what was in memory counts as well."""
+    """Bytes from pages that were absent count once, as do bytes from pages that were in memory."""
     memory, heap = FakeMemory(), Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
     memory.now, memory.lacking = Own(0.0, 0.0, 900.0 * MB), 150.0 * MB
     source = of_fake(memory, heap)
-    before = read(source, 1.0)["allocated"]
+    before = by_metric(source, 1.0)["allocated"]
     heap.uordblks, heap.fordblks, memory.now = 320 * MB, 180 * MB, Own(0.0, 0.0, 920.0 * MB)
-    absent = read(source, 1.0)["allocated"]
+    absent = by_metric(source, 1.0)["allocated"]
     heap.uordblks, heap.fordblks = 350 * MB, 150 * MB
-    there = read(source, 1.0)["allocated"]
+    there = by_metric(source, 1.0)["allocated"]
 
     assert (absent - before, there - absent) == (20 * MB, 30 * MB)
 
 
 def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
-    """Where malloc does not tell, one note says so."""
+    """Without malloc's figures, private memory has its free bytes too, and one note says so."""
     source = of_fake(FakeMemory())
-    values = read(source)
-    read(source, 5.0)
+    values = by_metric(source)
+    by_metric(source, 5.0)
 
     assert values["allocated"] == 8.0
     assert "cached" not in values
@@ -194,12 +188,12 @@ def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
 
 
 def test_without_private_memory_the_heap_stands_in() -> None:
-    """Where the kernel does not tell, as gVisor's, it is the heap in use, labelled so, with one note."""
+    """Without RssAnon, as in gVisor, the figure is the heap in use, with its label and one note."""
     memory = FakeMemory()
     memory.now = Own(10.0, 20.0)
     source = of_fake(memory, Mallinfo(uordblks=7))
 
-    assert read(source)["allocated"] == 7.0
+    assert by_metric(source)["allocated"] == 7.0
     assert next(one.label for one in source.series if one.metric == "allocated") == "heap in use"
     assert "RssAnon" in source.notes[0]
 
@@ -207,7 +201,7 @@ def test_without_private_memory_the_heap_stands_in() -> None:
 @linux
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
-    """With a malloc of its own preloaded, mallinfo2 counts a heap nobody uses, and is not believed."""
+    """Where another malloc is preloaded, mallinfo2, which counts a heap that nobody uses, is not read."""
     bump = tmp_path / "bump.c"
     bump.write_text(
         "#include <sys/mman.h>\n#include <string.h>\n#include <stddef.h>\n"
@@ -231,16 +225,16 @@ def test_another_malloc_is_not_taken_for_glibcs(tmp_path: Path) -> None:
     assert run.stdout.strip() == "None"
 
 
-def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> None:
-    """Each from when there is any; shared memory without what is resident in this process."""
+def test_page_cache_shared_pinned_memory_and_swap_have_series() -> None:
+    """Page cache, shared and pinned memory and swap have series, some from the first byte on."""
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
     pinned = iter([0.0, 4096.0])
     source = of_fake(memory, pinned=lambda: next(pinned))
-    first = read(source, 0.0)
+    first = by_metric(source, 0.0)
     memory.now = memory.now._replace(swap=7.0)
     memory.now_machine = Machine(500.0, 0.0, 2.0, 9.0)
-    second = read(source, 10.0)
+    second = by_metric(source, 10.0)
 
     assert (first["page_cache"], first["shared_memory"]) == (300.0, 20.0)
     assert not {"swap", "machine_swap", "pinned"} & set(first)
@@ -248,61 +242,35 @@ def test_page_cache_shared_pinned_memory_and_swap_are_told_from_the_rest() -> No
     assert (second["swap"], second["machine_swap"], second["pinned"]) == (7.0, 9.0, 4096.0)
 
 
-def test_a_group_may_have_less_left_than_its_limit_allows(tmp_path: Path) -> None:
-    """Where the machine itself is nearly full, no more is free than it has."""
-    proc, group = tmp_path / "proc", tmp_path / "cgroup"
-    (proc / "self").mkdir(parents=True)
-    group.mkdir()
-    (proc / "self" / "cgroup").write_text("0::/")
-    (group / "memory.max").write_text(str(600 * 1024))
-    (group / "memory.current").write_text(str(200 * 1024))
-    machine = "MemTotal: 1000 kB\nMemFree: 50 kB\nMemAvailable: 100 kB\nShmem: 30 kB\n"
-    (proc / "meminfo").write_text(machine)
-
-    assert LinuxMemory(proc, group).machine().in_use == 500 * 1024
-    (group / "memory.max").write_text("max")
-    assert LinuxMemory(proc, group).machine()[:3] == (900 * 1024, 50 * 1024, 30 * 1024)
-
-
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
-    """Reading walks every free piece, so with very many it is done more rarely, which is said once."""
-    reads: list[float] = []
-
-    def heap() -> Mallinfo:
-        reads.append(0)
-        return Mallinfo(uordblks=len(reads), ordblks=4 * MANY_FREE_PIECES)
-
+    """A heap with very many free pieces, each of which a reading walks, is read less often, with a note."""
+    heap = Mock(return_value=Mallinfo(uordblks=1, ordblks=4 * MANY_FREE_PIECES))
     source = of_fake(FakeMemory(), find_heap=lambda: heap)
     for now in (0.0, 0.1, 0.19, 0.21):
-        read(source, now)
+        source.read(now)
 
-    assert len(reads) == 2
+    assert heap.call_count == 2
     assert len(source.notes) == 1
 
 
 @linux
 def test_a_forked_child_reads_its_own_process() -> None:
-    """A file of /proc opened by the parent would tell of the parent; the child opens its own."""
+    """A forked child reads its own files of /proc, not those that the parent has opened."""
     file = ProcFile(Path("/proc/self/stat"))
     assert int(file.read().split()[0]) == os.getpid()
-    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, file.read().split()[0])
-        os._exit(0)
-    os.close(writer)
-    told = int(os.read(reader, 64))
-    os.waitpid(child, 0)
-    os.close(reader)
+        os._exit(int(file.read().split()[0]) != os.getpid())
+    _, status = os.waitpid(child, 0)
     file.close()
 
-    assert told == child
+    assert status == 0
 
 
 def test_without_proc_nothing_is_available(tmp_path: Path) -> None:
     """Where /proc cannot be read, the values are NaN, and the heap is still read."""
     source = HostSource(LinuxMemory(tmp_path, tmp_path), find_heap=lambda: Mallinfo)
-    values = read(source)
+    values = by_metric(source)
 
     assert values["allocated"] == 0
     assert all(math.isnan(values[one]) for one in ("reserved", "peak", "device_used"))
@@ -332,9 +300,9 @@ class LibSystem:
 
 @pytest.mark.parametrize("unit", [MB, 1000])
 def test_on_macos_the_footprint_stands_for_private_memory(unit: int) -> None:
-    """With its peak; the resident set, which misses tensors on Apple's GPU, is there besides."""
+    """On macOS the figure is the footprint with its peak; the resident set misses tensors on the GPU."""
     source = HostSource(DarwinMemory(LibSystem(unit)), find_heap=lambda: None)
-    values = read(source)
+    values = by_metric(source)
     labels = {series.metric: series.label for series in source.series}
 
     assert (values["allocated"], values["peak"]) == (700 * unit, 900 * unit)
@@ -345,21 +313,21 @@ def test_on_macos_the_footprint_stands_for_private_memory(unit: int) -> None:
 
 @pytest.mark.parametrize(("level", "words"), [(1, ""), (2, "is short"), (4, "is critically short")])
 def test_macos_says_when_memory_is_short(level: int, words: str) -> None:
-    """As a note, once for each level; nothing is said as long as there is enough."""
+    """Each level of memory pressure on macOS has one note; without pressure there is none."""
     library = LibSystem()
     library.level = level
     source = HostSource(DarwinMemory(library), find_heap=lambda: None)
     for now in (0.0, 10.0):
         source.read(now)
-    said = [note for note in source.notes if "macOS" in note]
+    notes = [note for note in source.notes if "macOS" in note]
 
-    assert len(said) == bool(words)
-    assert all(words in note for note in said)
+    assert len(notes) == bool(words)
+    assert all(words in note for note in notes)
 
 
 @linux
 def test_psutil_agrees_with_the_kernel() -> None:
-    """The way for other systems gives the same resident set and machine."""
+    """Psutil gives the same resident set and machine as /proc."""
     ours, psutils = LinuxMemory(), PsutilMemory()
 
     assert psutils.own().resident == pytest.approx(ours.own().resident, rel=0.05)
@@ -370,7 +338,7 @@ def test_psutil_agrees_with_the_kernel() -> None:
 
 
 def test_a_reader_that_raises_is_a_note() -> None:
-    """If the system refuses, as macOS its figures of a process, everything is NaN, and one note says so."""
+    """If the system refuses its figures, every value is NaN, and one note says so."""
     library = LibSystem()
     source = HostSource(DarwinMemory(library), find_heap=lambda: None)
     library.fails = 1
@@ -409,42 +377,39 @@ def set_pages(proc: Path) -> Path:
         ({"RLIMIT_AS": 8 << 30, "RLIMIT_DATA": 1 << 20}, (1 << 20, 9, "ulimit -d")),
     ],
 )
-def test_the_nearest_limit_on_what_may_be_mapped_is_told(
+def test_the_lowest_limit_on_mapped_memory_counts(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     limits: dict[str, int],
     expected: tuple[float, float, str],
 ) -> None:
-    """With what is mapped, or what is the process' own; without ``/proc`` the limit alone."""
+    """The lower limit counts, with the bytes that count towards it; without ``/proc`` the limit alone."""
     kinds = {getattr(resource, name): limit for name, limit in limits.items()}
     monkeypatch.setattr(
         resource, "getrlimit", lambda kind: (kinds.get(kind, resource.RLIM_INFINITY), -1)
     )
     limit, pages, command = expected
-    told = limit, pages * os.sysconf("SC_PAGE_SIZE"), command
+    in_bytes = limit, pages * os.sysconf("SC_PAGE_SIZE"), command
 
-    assert same(address_space(set_pages(tmp_path)), told)
+    assert same(address_space(set_pages(tmp_path)), in_bytes)
     if limits:
         assert same(address_space(tmp_path / "none")[:2], (8 << 30, math.nan))
 
 
 @pytest.mark.parametrize(("is_beside", "looked"), [(False, 1), (True, 0)])
-def test_beside_a_gpu_what_is_slow_is_read_seldom(*, is_beside: bool, looked: int) -> None:
-    """Where private memory is the same, and a look at Python's arenas takes some milliseconds."""
-    looks: list[int] = []
-
-    def look() -> Arenas:
-        looks.append(1)
-        time.sleep(0.005)
-        return Arenas(2.0, 1.0)
-
-    source = HostSource(FakeMemory(), lambda: None, find_python=lambda: look)
+def test_beside_a_gpu_what_is_slow_is_read_seldom(
+    monkeypatch: pytest.MonkeyPatch, *, is_beside: bool, looked: int
+) -> None:
+    """Beside a GPU, Python's arenas, which take 5 ms, are not read again while private memory is the same."""
+    clock, look = count(0.0, 0.005), Mock(return_value=Arenas(2.0, 1.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    source = of_fake(FakeMemory(), find_python=lambda: look)
     source.is_beside = is_beside
     source.read(0.0)
-    before = len(looks)
+    look.reset_mock()
     source.read(3.0)
 
-    assert len(looks) - before == looked
+    assert look.call_count == looked
 
 
 def test_memory_that_was_freed_is_not_memory_that_was_not_written() -> None:
@@ -459,9 +424,9 @@ def test_memory_that_was_freed_is_not_memory_that_was_not_written() -> None:
         return now.pop(0)
 
     source = of_fake(fake, heap, find_python=lambda: look)
-    before = read(source)["untouched"]
+    before = by_metric(source)["untouched"]
     fake.now = fake.now._replace(private=3e9)
 
     assert before == 1e9
-    assert read(source, 0.01)["untouched"] == before
-    assert read(source, 9.0)["untouched"] == 1e9
+    assert by_metric(source, 0.01)["untouched"] == before
+    assert by_metric(source, 9.0)["untouched"] == 1e9

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from hfmem_widget.monitor.holdings import count
 from hfmem_widget.sources import libraries
 
 MIB = 2**20
@@ -26,12 +26,12 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         self.is_multi_device_module = False
         self.device = torch.device("cpu")
         self.gradient_as_bucket_view = is_view
-        told = SimpleNamespace(strs_map={"bucket_sizes": sizes})
-        self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: told)
+        data = SimpleNamespace(strs_map={"bucket_sizes": sizes})
+        self.logger: Any = SimpleNamespace(_get_ddp_logging_data=lambda: data)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "field", "told"),
+    ("sizes", "field", "expected"),
     [
         ("8192, 4096", "", [12288]),
         ("1", "", [1]),
@@ -40,23 +40,16 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         ("8192, 4096", "is_multi_device_module", []),
     ],
 )
-def test_a_reducer_tells_how_large_its_buckets_are(sizes: str, field: str, told: list[int]) -> None:
-    """All on the model's device; none of another type, on several devices, or told in other words."""
+def test_a_reducer_tells_how_large_its_buckets_are(
+    sizes: str, field: str, expected: list[int]
+) -> None:
+    """Buckets are on the model's device; of several devices, or of another type, none are told."""
     ddp = FakeDdp(sizes)
     if field:
         setattr(ddp, field, True)
 
     found = list(libraries.buckets_of([ddp]))
-    assert found == [("cpu", size, False) for size in told]
-
-
-def test_buckets_that_gradients_are_views_of_are_told_apart() -> None:
-    """Whether they are gradients or buffers depends on whether there are gradients."""
-    found = count([FakeDdp(is_view=True)], [])
-
-    assert "libraries" not in found.held["cpu"]
-    assert found.buckets == {"cpu": 12288}
-    assert found.contents.libraries == {libraries.SHARED_BUCKETS: 12288}
+    assert found == [("cpu", size, False) for size in expected]
 
 
 def table(count: int, *, is_broken: bool = False) -> Any:
@@ -72,7 +65,7 @@ def table(count: int, *, is_broken: bool = False) -> Any:
 
 @pytest.mark.parametrize("entries", [0, 1, 2, 300])
 def test_a_table_is_counted_without_being_walked(entries: int) -> None:
-    """Its count is in the object itself."""
+    """A table's number of entries is read from the object itself."""
     assert libraries.entries_of_map(ctypes.addressof(table(entries))) == entries
 
 
@@ -80,7 +73,7 @@ def test_a_table_is_counted_without_being_walked(entries: int) -> None:
     "words", [table(0, is_broken=True), table(2, is_broken=True), table(10**6)]
 )
 def test_what_does_not_look_like_a_table_is_not_counted(words: Any) -> None:
-    """An order of fields that is not the expected one is seen."""
+    """Fields in an unexpected order, or an absurd number, are not counted."""
     assert libraries.entries_of_map(ctypes.addressof(words)) == -1
 
 
@@ -90,16 +83,8 @@ class Library:
     def __init__(self, *entries: int) -> None:
         self._tables = [table(count) for count in entries]
         for (name, size), words in zip(libraries._TABLES, self._tables, strict=True):
-            setattr(self, name, _Function(ctypes.addressof(words)))
-            setattr(self, size, _Function(32 * MIB))
-
-
-class _Function:
-    def __init__(self, value: int) -> None:
-        self._value = value
-
-    def __call__(self) -> int:
-        return self._value
+            setattr(self, name, Mock(return_value=ctypes.addressof(words)))
+            setattr(self, size, Mock(return_value=32 * MIB))
 
 
 def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
@@ -109,7 +94,7 @@ def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
 
 
 def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each handle and stream, on the one device of this process; of several nobody knows whose."""
+    """Each handle and stream has one workspace on this process' only device; on several nothing is told."""
     monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 1))
 
     assert libraries.workspaces(fake_torch()) == ("cuda:3", 96 * MIB)
@@ -120,7 +105,7 @@ def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPat
     "torch", [fake_torch(initialised=False), SimpleNamespace(), None, fake_torch()]
 )
 def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
-    """Nothing is loaded or initialised to see that."""
+    """Without CUDA there are no workspaces, and nothing is loaded or initialised."""
     found = libraries.workspaces(torch)
 
     assert found is None or found[1] == 0

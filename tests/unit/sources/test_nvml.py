@@ -36,7 +36,7 @@ def test_nothing_is_opened_before_the_first_reading_nor_after_the_end(proc: Path
 
 @pytest.mark.parametrize("includes_reserve", [True, False])
 def test_the_reserve_is_apart(proc: Path, includes_reserve: bool) -> None:
-    """Whether the driver counts its reserve as used or not, it is told apart from what is in use."""
+    """The driver's reserve is apart from what is in use, whether or not the driver adds it."""
     watched = Watched([FakeGpu(includes_reserve=includes_reserve)], proc)
     values = watched(0.0)
 
@@ -63,10 +63,7 @@ def split_card() -> FakeGpu:
 def test_the_environment_chooses_until_cuda_is_up(
     proc: Path, cards: list[FakeGpu], chosen: str, uuids: list[str]
 ) -> None:
-    """`CUDA_VISIBLE_DEVICES` says which GPU is cuda:0, of a split card which instance; none is no fault.
-
-    By ordinal that is a guess.
-    """
+    """`CUDA_VISIBLE_DEVICES` says which GPU or instance is cuda:0: by ordinal that is a guess."""
     watched = Watched(cards, proc, environ={"CUDA_VISIBLE_DEVICES": chosen})
     watched(0.0)
 
@@ -76,29 +73,18 @@ def test_the_environment_chooses_until_cuda_is_up(
 
 
 def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
-    """CUDA counts the fastest first; once it is up its UUIDs settle it, and a note says what moved."""
+    """CUDA counts the fastest first; its UUIDs then settle it, with a note, whatever the environment says."""
     watched = Watched(two_cards(), proc)
     watched(0.0)
     assert all(device.provisional for device in watched.source.devices)
     watched.uuids = ["GPU-bbb", "GPU-aaa"]
-    values = watched(0.1)
-    watched(0.2)
+    watched(0.1)
+    watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
 
-    assert values["cuda:0/device_used"] == 2 * GIB
+    assert watched(0.2)["cuda:0/device_used"] == 2 * GIB
     assert not any(device.provisional for device in watched.source.devices)
     assert len(watched.source.notes) == 1
     assert watched.nvml.calls["HandleByUUID"] == 2
-
-
-def test_after_cuda_is_up_the_environment_is_ignored(proc: Path) -> None:
-    """CUDA reads the variable once; so do we."""
-    watched = Watched(two_cards(), proc)
-    watched.uuids = ["GPU-bbb"]
-    watched(0.0)
-    watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
-
-    assert watched(0.1)["cuda:0/device_used"] == 2 * GIB
-    assert watched.nvml.calls["HandleByUUID"] == 1
 
 
 def test_a_device_the_driver_does_not_know(proc: Path) -> None:
@@ -141,20 +127,20 @@ SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, flo
 
 @pytest.mark.parametrize("name", SHARES)
 def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
-    """The rest is the others', and the context is what it has beyond its allocator; unknown is no zero."""
+    """Others have the rest, and the context is what torch has not reserved; what is unknown is NaN."""
     processes, namespace, ids, share = SHARES[name]
     known = {"nspid": ids} if ids else {}
     proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
     gpu = FakeGpu(processes=processes)
     values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
-    told = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
+    figures = [values[f"cuda:0/{metric}"] for metric in ("process", "others", "context")]
     context = max(share - 80 * MIB, 0.0)
-    assert told == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
+    assert figures == pytest.approx([share, 1 * GIB - share, context], nan_ok=True)
 
 
 def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) -> None:
-    """Such as a pluggable one, which raises: only the context, which takes both, is not known."""
+    """A pluggable allocator raises: the context alone, which needs both figures, is not known."""
     allocator = FakeAllocator()
     allocator.alloc(MIB)
     source = AllocatorSource(allocator)
@@ -172,7 +158,7 @@ def test_an_allocator_without_counters_leaves_the_drivers_figures(proc: Path) ->
     assert not watched.source.notes
 
 
-def test_a_context_is_not_told_from_figures_of_two_instants(proc: Path) -> None:
+def test_a_context_needs_figures_of_one_instant(proc: Path) -> None:
     """While the allocator takes a segment between two readings, the context stays as it was."""
     gpu = FakeGpu(processes={"Compute": [(os.getpid(), 700 * MIB)]})
     readings = iter([80.0 * MIB, 80.0 * MIB, 80.0 * MIB, 500.0 * MIB])
@@ -231,7 +217,7 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
 
 
 def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
-    """Beside one that this process uses; as long as it uses none, all are read each time."""
+    """A GPU that only others use is read once a second, once this process uses another."""
     gpus = two_cards()
     watched = Watched(gpus, proc, opened=[1])
     of_others, own = [], []
@@ -282,7 +268,7 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
 def test_a_card_lost_from_the_start_keeps_its_number(
     proc: Path, fault: int, uuids: list[str]
 ) -> None:
-    """One that this process may not open, as another job's, is none to CUDA either: the numbers close up."""
+    """A lost card keeps its number; one that this process may not open has none, as with CUDA."""
     cards = [FakeGpu(faults={"HandleByIndex": fault}), FakeGpu(uuid="GPU-b")]
     watched = Watched(cards, proc)
     watched(0.0)
@@ -307,16 +293,19 @@ def test_memory_that_cannot_be_read_is_not_available(proc: Path, fault: int) -> 
     assert len(set(watched.source.notes)) == len(watched.source.notes)
 
 
-def test_a_passing_fault_passes(proc: Path) -> None:
-    """After a reading that timed out, the next one counts."""
+@pytest.mark.parametrize("is_shut", [False, True], ids=["a reading timed out", "NVML was shut"])
+def test_after_a_passing_fault_the_next_reading_counts(proc: Path, *, is_shut: bool) -> None:
+    """NVML that somebody shut down under us is opened again, without a word."""
     gpu = FakeGpu()
     watched = Watched([gpu], proc)
     watched(0.0)
+    watched.nvml.initialized = not is_shut
     gpu.faults["MemoryInfo"] = pynvml.NVML_ERROR_TIMEOUT
     assert math.isnan(watched(0.1)["cuda:0/device_used"])
     gpu.faults.clear()
 
     assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
+    assert not is_shut or watched.source.notes == []
 
 
 @pytest.mark.parametrize("call", ["UtilizationRates", "ComputeRunningProcesses"])
@@ -357,17 +346,6 @@ def test_nvml_that_comes_later_is_used(proc: Path) -> None:
 
     assert watched(RETRY_INTERVAL - 1) == {}
     assert watched(RETRY_INTERVAL)["cuda:0/device_used"] == 1 * GIB
-
-
-def test_nvml_shut_by_another_is_opened_once_more(proc: Path) -> None:
-    """If somebody shut NVML down under us, the next reading opens it again, without a word."""
-    watched = Watched([FakeGpu()], proc)
-    watched(0.0)
-    watched.nvml.initialized = False
-
-    assert math.isnan(watched(0.1)["cuda:0/device_used"])
-    assert watched(0.2)["cuda:0/device_used"] == 1 * GIB
-    assert watched.source.notes == []
 
 
 def test_nvml_shut_again_and_again_is_not_fought_for(proc: Path) -> None:
@@ -420,49 +398,35 @@ GPUS = ("GPU-aaa0", "GPU-aaa1", "GPU-bbb2", "GPU-ccc3")
 INSTANCES = ("MIG-one", "MIG-two", "MIG-GPU-aaa0/1/0")
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, (0, 1, 2, 3)),
-        ("", ()),
-        ("NoDevFiles", ()),
-        ("-1", ()),
-        ("0", (0,)),
-        ("1,0", (1, 0)),
-        (" 2 , 3 ", (2, 3)),
-        ("+2", (2,)),
-        ("1gpu2,2x", (1, 2)),
-        ("2,2", ()),
-        ("0,7,7", ()),
-        ("0,-1,1", (0,)),
-        ("0,7,1", (0,)),
-        ("0,,1", (0,)),
-        ("0,GPU-bbb2", (0,)),
-        ("99999999999999999999999", ()),
-        ("GPU-bbb2", (2,)),
-        ("GPU-b", (2,)),
-        ("GPU-c,GPU-b", (3, 2)),
-        ("GPU-aaa", ()),
-        ("GPU-b,GPU-aaa,GPU-c", (2,)),
-        ("GPU-b,GPU-none,GPU-c", (2,)),
-        ("GPU-b,0", (2,)),
-        ("GPU-b, GPU-c", (2,)),
-        ("GPU-b,GPU-b", ()),
-        ("GPU-b,GPU-bbb", ()),
-        ("gpu-bbb2", ()),
-        ("MIG-two", (1,)),
-        ("MIG-two,MIG-one", (1,)),
-        ("MIG-GPU-aaa0/1/0", (2,)),
-        ("MIG-none", ()),
-    ],
-)
-def test_it_shows_what_cuda_shows(value: str | None, expected: tuple[int, ...]) -> None:
-    """Ordinals as strtoul reads them, unique prefixes, an end at what is invalid, nothing for repeats.
+SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
+    (0, 1, 2, 3): (None,),
+    (): (
+        *("", "NoDevFiles", "-1", "2,2", "0,7,7", "99999999999999999999999"),
+        *("GPU-aaa", "GPU-b,GPU-b", "GPU-b,GPU-bbb", "gpu-bbb2", "MIG-none"),
+    ),
+    (0,): ("0", "0,-1,1", "0,7,1", "0,,1", "0,GPU-bbb2"),
+    (1, 0): ("1,0",),
+    (2, 3): (" 2 , 3 ",),
+    (1, 2): ("1gpu2,2x",),
+    (2,): (
+        *("+2", "GPU-bbb2", "GPU-b", "GPU-b,GPU-aaa,GPU-c", "GPU-b,GPU-none,GPU-c", "GPU-b,0"),
+        *("GPU-b, GPU-c", "MIG-GPU-aaa0/1/0"),
+    ),
+    (3, 2): ("GPU-c,GPU-b",),
+    (1,): ("MIG-two", "MIG-two,MIG-one"),
+}
+"""The devices that CUDA shows, and the values of `CUDA_VISIBLE_DEVICES` by which it shows these."""
 
-    Of MIG instances one, the first that is named, under its new or its old kind of name.
-    """
-    shown = INSTANCES if (value or "").startswith("MIG-") else GPUS
-    assert visible(value, shown) == expected
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(value, shown) for shown, values in SHOWN.items() for value in values]
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(
+    value: str | None, expected: tuple[int, ...]
+) -> None:
+    """By ordinal as of strtoul or by unique prefix, up to an invalid one; of MIG instances the first."""
+    known = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, known) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])

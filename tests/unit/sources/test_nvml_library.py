@@ -20,9 +20,9 @@ from hfmem_widget.sources.nvml import NvmlSource
 source = NvmlSource(lambda: None, os.environ)
 values = list(source.read(0.0))
 row = dict(zip((one.key for one in source.series), values))
-told = [[d.key, d.name, d.uuid, d.total] for d in source.devices]
+devices = [[d.key, d.name, d.uuid, d.total] for d in source.devices]
 source.close()
-print(json.dumps(dict(row=row, devices=told, notes=source.notes)))
+print(json.dumps(dict(row=row, devices=devices, notes=source.notes)))
 """
 
 
@@ -47,23 +47,23 @@ def read(library: Path, **settings: object) -> dict[str, Any]:
     """Return what a source has read."""
     done = run(READ, library, **settings)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def test_every_field_comes_through(library: Path) -> None:
     """Structures, handles, names and process lists survive the way through ctypes."""
-    told = read(library, devices=2)
+    result = read(library, devices=2)
 
-    assert told["row"]["cuda:1/device_used"] == 1 << 30
-    assert told["row"]["cuda:1/driver_reserved"] == 600 << 20
-    assert told["row"]["cuda:1/process"] == 512 << 20
-    assert told["row"]["cuda:1/others"] == 512 << 20
-    assert told["row"]["cuda:1/utilization"] == 42
-    assert told["devices"][1] == [
+    assert result["row"]["cuda:1/device_used"] == 1 << 30
+    assert result["row"]["cuda:1/driver_reserved"] == 600 << 20
+    assert result["row"]["cuda:1/process"] == 512 << 20
+    assert result["row"]["cuda:1/others"] == 512 << 20
+    assert result["row"]["cuda:1/utilization"] == 42
+    assert result["devices"][1] == [
         "cuda:1", "NVIDIA Stub", "GPU-00000001-0000-0000-0000-000000000000", 80 << 30,
     ]  # fmt: skip
-    assert told["notes"] == []
+    assert result["notes"] == []
 
 
 def test_a_slow_call_lets_python_run(library: Path) -> None:

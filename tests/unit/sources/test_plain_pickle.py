@@ -43,7 +43,7 @@ EMPTY: dict[str, int] = {}
 @example([EMPTY, (EMPTY, EMPTY, 1, 2)], 4)
 @given(PLAIN, st.sampled_from([2, 3, 4, 5]))
 def test_plain_containers_are_what_python_makes_of_them(value: Any, protocol: int) -> None:
-    """Of every protocol that torch has written snapshots in, with shared objects once."""
+    """Plain pickles of every protocol of torch's snapshots read as by Python, with shared objects once."""
     twice = [value, [value], (value, "x" * 300)]
 
     read = load(pickle.dumps(twice, protocol=protocol))
@@ -55,7 +55,7 @@ def test_plain_containers_are_what_python_makes_of_them(value: Any, protocol: in
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_snapshot_is_what_python_makes_of_it(protocol: int, steps: int) -> None:
-    """Its events as `Event`; all else as it is. More than a frame of a pickle, and of a batch of a list."""
+    """A snapshot reads as by Python, with its events as `Event`, in several frames and batches too."""
     made = training(steps, layers=40)
     expected = pickle.loads(made.dump(protocol))
     read = load(made.dump(protocol))
@@ -126,7 +126,7 @@ WHOLE = training(1, layers=2).dump()
 
 @given(st.data())
 def test_a_damaged_file_is_refused_or_read(data: st.DataObject) -> None:
-    """Cut off, or with other bytes anywhere: one error, whatever they are."""
+    """A file that is cut off or has other bytes is read or refused with one error."""
     changed = bytearray(WHOLE[: data.draw(st.integers(0, len(WHOLE)))])
     for _ in range(data.draw(st.integers(0, 4)) if changed else 0):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
@@ -136,6 +136,6 @@ def test_a_damaged_file_is_refused_or_read(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=80))
 def test_any_bytes_are_refused_or_read(data: bytes) -> None:
-    """As instructions they may be anything."""
+    """Any bytes as instructions are read or refused with one error."""
     with suppress(NotPlainError):
         load(HEAD + data)

@@ -44,10 +44,10 @@ def measure(code):
     def read():
         source.read(next(seconds))
         values = source.read(next(seconds))
-        told = dict(zip((one.metric for one in source.series), values))
+        figures = dict(zip((one.metric for one in source.series), values))
         status = dict(line.split(":") for line in open("/proc/self/status"))
         private = sum(int(status[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
-        return told, private - int(heap().fordblks)
+        return figures, private - int(heap().fordblks)
 
     before, most_before = read()
     kept = {"np": np, "os": os, "sys": sys, "ctypes": ctypes, "torch": sys.modules.get("torch")}
@@ -100,23 +100,20 @@ def process() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_kept_is_in_the_figure(process: subprocess.Popen[str], kind: str) -> None:
-    """Never less than the objects take, nor more than is private and not free in malloc; it has its part.
-
-    Who holds it is known, but for a twentieth.
-    """
+    """It lies between what the objects take and what is in use; its part and its holder are known."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(KINDS[kind]) + "\n")
     process.stdin.flush()
     objects, most, change, held = json.loads(process.stdout.readline())
-    told = change["allocated"]
+    figure = change["allocated"]
 
-    assert told >= 0.97 * objects - 8 * MIB
+    assert figure >= 0.97 * objects - 8 * MIB
     if kind not in WITHOUT_A_HOLDER:
         assert held >= 0.95 * objects - MIB
     if kind not in WITHOUT_A_BOUND:
-        assert told <= 1.03 * most + 8 * MIB
+        assert figure <= 1.03 * most + 8 * MIB
     if "freed" in kind or "given back" in kind or "nobody wrote" in kind:
-        assert told <= objects + 8 * MIB
+        assert figure <= objects + 8 * MIB
     if kind in PARTS:
         assert change[PARTS[kind]] >= 0.8 * (objects or 100 * MIB)

@@ -1,4 +1,4 @@
-"""Which processes were started by this one, and which addresses lie in mapped files."""
+"""What is read from ``/proc``: processes started by this one, mapped files, the limit of a container."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from hfmem_widget.session.model import same
 from hfmem_widget.sources.children import Descendants
-from hfmem_widget.sources.procfs import MappedFiles
+from hfmem_widget.sources.procfs import LinuxMemory, MappedFiles, find_cgroup
 from tests.fakes.nvml import GIB, FakeGpu
 from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc
 from tests.scenes import FakeClock
@@ -28,7 +29,7 @@ def add(proc: Path, pid: int, parent: int, *files: str, name: str = "python") ->
 
 
 def test_four_ranks_are_children_and_a_foreign_job_is_not(proc: Path) -> None:
-    """Bytes on each device, and how many processes there are on all of them, each counted once."""
+    """Each device has the bytes of child processes alone, and each child counts once for all devices."""
     ranks = [add(proc, 100 + rank, os.getpid()) for rank in range(4)]
     foreign = add(proc, 999, 1)
     gpus = [
@@ -55,7 +56,7 @@ def test_children_of_children_count(proc: Path, name: str) -> None:
 def test_the_first_process_of_a_container_has_children(
     proc: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its id is 1, that of the process which elsewhere adopts everybody's."""
+    """A process whose id is 1, as in a container, has the children that it started."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     worker = add(proc, 70, 1)
     entered = add(proc, 80, 0)
@@ -63,8 +64,8 @@ def test_the_first_process_of_a_container_has_children(
     assert Descendants(proc).among([worker, entered], ids_are_ours=True) == {worker}
 
 
-def test_who_was_a_child_stays_one(proc: Path) -> None:
-    """An agent may end before its ranks, who are then nobody's."""
+def test_a_rank_stays_a_child_after_its_agent_has_ended(proc: Path) -> None:
+    """A rank stays a child when its agent has ended before it."""
     agent = add(proc, 60, os.getpid())
     rank = add(proc, 70, agent)
     descendants = Descendants(proc)
@@ -77,7 +78,7 @@ def test_who_was_a_child_stays_one(proc: Path) -> None:
 
 
 def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) -> None:
-    """What is read while processes come and go need not make sense."""
+    """Nonsense in /proc, read while processes come and go, ends the search."""
     add(proc, 10, 11)
     add(proc, 11, 10)
     (proc / "12").mkdir()
@@ -89,7 +90,7 @@ def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) ->
 def test_a_child_that_ends_while_it_is_looked_at_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever of it is gone by then; the readings of the device go on."""
+    """A child that ends meanwhile is not counted, and the device is still read."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/nvidia-uvm")
     gpu = FakeGpu(processes={"Compute": [(child, GIB)]})
@@ -109,7 +110,7 @@ def test_a_child_that_ends_while_it_is_looked_at_is_none(
 
 
 def test_in_a_container_a_child_is_one_that_has_opened_cuda(tmp_path: Path) -> None:
-    """The driver may list the machine's ids, one of which may by chance be a child's here; files show it."""
+    """In a container, where a listed id may be another process', a child has CUDA's files open."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/null", "/dev/nvidia0", "/dev/nvidiactl")
     gpu = FakeGpu(used=20 * GIB, processes={"Compute": [(child, 15 * GIB)]})
@@ -122,7 +123,7 @@ def test_in_a_container_a_child_is_one_that_has_opened_cuda(tmp_path: Path) -> N
 
 
 def test_where_this_process_is_listed_ids_are_its_own(tmp_path: Path) -> None:
-    """Then the driver's ids are those of this namespace."""
+    """Where the driver lists this process, its ids are those of this namespace."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(os.getpid(), GIB), (child, 2 * GIB)]
@@ -132,7 +133,7 @@ def test_where_this_process_is_listed_ids_are_its_own(tmp_path: Path) -> None:
 
 
 def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None:
-    """Not zero: neither how many there are nor what they use."""
+    """Without a list of processes, the number and the bytes of children are NaN."""
     gpu = FakeGpu(faults={"ComputeRunningProcesses": pynvml.NVML_ERROR_NOT_SUPPORTED})
     values = Watched([gpu], proc)(0.0)
 
@@ -140,19 +141,21 @@ def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None
     assert math.isnan(values["cpu/gpu_children"])
 
 
-@pytest.mark.parametrize(("foreign", "told"), [(False, 9 * GIB), (True, math.nan)])
-def test_sizes_that_are_not_listed(proc: Path, *, foreign: bool, told: float) -> None:
-    """On a MIG instance they may be missing: all of it is the children's where nobody else is."""
+@pytest.mark.parametrize(("foreign", "expected"), [(False, 9 * GIB), (True, math.nan)])
+def test_children_without_listed_sizes_have_all_if_nobody_else_is_there(
+    proc: Path, *, foreign: bool, expected: float
+) -> None:
+    """Children without listed sizes, as on MIG, have all that is in use if nobody else is there, else NaN."""
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]
     values = Watched([FakeGpu(used=9 * GIB, processes={"Compute": listed})], proc)(0.0)
 
-    assert values["cuda:0/children"] == pytest.approx(told, nan_ok=True)
+    assert values["cuda:0/children"] == pytest.approx(expected, nan_ok=True)
     assert values["cpu/gpu_children"] == 1
 
 
 def test_a_lost_device_has_no_children(proc: Path) -> None:
-    """Its last processes are not counted any more."""
+    """The last processes of a lost device count no longer."""
     child = add(proc, 70, os.getpid())
     gpus = [
         FakeGpu(uuid=uuid, processes={"Compute": [(child, GIB)]} if uuid else {})
@@ -218,3 +221,120 @@ def test_an_answer_is_remembered_for_its_owner(tmp_path: Path) -> None:
 def test_where_there_is_no_list_nothing_is_mapped(tmp_path: Path) -> None:
     """On a system without it, memory counts as it always did."""
     assert not MappedFiles(tmp_path / "none").hold(0x1000, 1)
+
+
+MACHINE = 64 * 2.0**30
+LIMIT = 8 * 2**30
+
+
+class Machine:
+    """Invented ``/proc`` and ``/sys/fs/cgroup``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc = folder / "proc"
+        self.mount = folder / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.mount.mkdir()
+
+    def member(self, *lines: str) -> None:
+        (self.proc / "self" / "cgroup").write_text("".join(f"{line}\n" for line in lines))
+
+    def group(self, path: str, **files: object) -> None:
+        folder = self.mount / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name.replace("__", ".", 1)).write_text(f"{content}\n")
+
+    def limit(self) -> float | None:
+        found = find_cgroup(self.proc, self.mount, MACHINE)
+        return None if found is None else found.limit
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("members", "groups"),
+    [
+        (["0::/job"], {"job": {"memory__max": LIMIT}}),
+        (
+            ["9:cpu:/elsewhere", "4:memory:/job", "0::/"],
+            {"memory/job": {"memory__limit_in_bytes": LIMIT}},
+        ),
+        (
+            ["0::/slice/job/step"],
+            {
+                "slice": {"memory__max": 2 * LIMIT},
+                "slice/job": {"memory__max": LIMIT},
+                "slice/job/step": {"memory__max": "max"},
+            },
+        ),
+        (["0::/host/only/path"], {"": {"memory__max": LIMIT}}),
+        (["0::/../../host"], {"": {"memory__max": LIMIT}}),
+    ],
+    ids=["version 2", "version 1", "the tightest upwards", "in a container", "above a container"],
+)
+def test_the_limit_is_that_of_the_groups(
+    machine: Machine, members: list[str], groups: dict[str, dict[str, object]]
+) -> None:
+    """The tightest limit of a group and its parents counts, in either version, as the container mounts it."""
+    machine.member(*members)
+    for path, files in groups.items():
+        machine.group(path, **files)
+
+    assert machine.limit() == LIMIT
+
+
+@pytest.mark.parametrize(
+    "content", ["max", "", "0", "-1", str(2**63 - 4096), str(int(MACHINE)), "nonsense"]
+)
+def test_no_limit_is_none(machine: Machine, content: str) -> None:
+    """A limit that is no number, or no less than the machine has, is none."""
+    assert machine.limit() is None
+    machine.member("0::/job", "4:memory:/job")
+    machine.group("job", memory__max=content)
+    machine.group("memory/job", memory__limit_in_bytes=content)
+
+    assert machine.limit() is None
+
+
+V2 = "anon 450\nshmem 50\ninactive_file 400\nactive_file 100\n"
+V1 = (
+    "inactive_file 1\nshmem 2\nswap 3\ntotal_inactive_file 400\ntotal_active_file 100\n"
+    "total_shmem 50\ntotal_swap 70\n"
+)
+USAGE_V2 = {"memory__max": LIMIT, "memory__current": 1000, "memory__swap.current": 70}
+USAGE_V1 = {"memory__limit_in_bytes": LIMIT, "memory__usage_in_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("member", "path", "usage", "stat"),
+    [("0::/job", "job", USAGE_V2, V2), ("4:memory:/job", "memory/job", USAGE_V1, V1)],
+)
+def test_what_is_in_use_is_without_page_cache(
+    machine: Machine, member: str, path: str, usage: dict[str, object], stat: str
+) -> None:
+    """Page cache, which the kernel gives back, is not in use; shared memory and swap are."""
+    machine.member(member)
+    machine.group(path, memory__stat=stat, **usage)
+    found = find_cgroup(machine.proc, machine.mount, MACHINE)
+
+    assert found is not None
+    assert found.now() == (500, 500, 50, 70)
+    (machine.mount / path / "memory.stat").unlink()
+    assert same(found.now(), (1000, math.nan, math.nan, math.nan))
+
+
+def test_a_group_may_have_less_left_than_its_limit_allows(machine: Machine) -> None:
+    """Where the machine is nearly full, a group has no more left than the machine."""
+    machine.member("0::/")
+    machine.group("", memory__max=600 * 1024, memory__current=200 * 1024)
+    sizes = "MemTotal: 1000 kB\nMemFree: 50 kB\nMemAvailable: 100 kB\nShmem: 30 kB\n"
+    (machine.proc / "meminfo").write_text(sizes)
+
+    assert LinuxMemory(machine.proc, machine.mount).machine().in_use == 500 * 1024
+    machine.group("", memory__max="max")
+    found = LinuxMemory(machine.proc, machine.mount).machine()
+    assert found[:3] == (900 * 1024, 50 * 1024, 30 * 1024)

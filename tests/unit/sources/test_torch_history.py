@@ -33,7 +33,7 @@ def begun(torch: ModuleType, device: str = "cuda", **options: Any) -> TorchHisto
 
 @pytest.mark.parametrize("clears", [{"clear_history": True}, {}], ids=["today's", "an older torch"])
 def test_it_records_where_cuda_is_up(clears: dict[str, bool]) -> None:
-    """Bounded, with Python's stacks alone (C++ ones take minutes to read), from nothing."""
+    """A recording is bounded, begins empty, and has Python's stacks alone: C++ ones take minutes to read."""
     torch = FakeTorch(knows_clearing=bool(clears))
     assert begun(torch, most=7).state == "recording"
     wanted = {"context": "alloc", "stacks": "python", "max_entries": 7} | clears
@@ -41,7 +41,7 @@ def test_it_records_where_cuda_is_up(clears: dict[str, bool]) -> None:
 
 
 def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:
-    """The snapshot comes first, since ending clears the history."""
+    """A recording ends with a snapshot, and only then is torch's history off again."""
     torch = FakeTorch()
     history = begun(torch)
     recorded = history.end()
@@ -52,7 +52,7 @@ def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:
 
 
 def test_a_snapshot_that_fails_still_ends_the_recording() -> None:
-    """It would slow down everything that follows."""
+    """A snapshot that fails still ends the recording, which would slow down all that follows."""
     torch = FakeTorch()
     history = begun(torch)
     torch.cuda.memory._snapshot = Mock(side_effect=RuntimeError)
@@ -62,7 +62,7 @@ def test_a_snapshot_that_fails_still_ends_the_recording() -> None:
 
 
 def test_what_the_user_has_ended_is_not_ended_again() -> None:
-    """Merely calling it leaves hooks behind (pytorch#153571)."""
+    """A recording that the user has ended is not ended again, since that leaves hooks (pytorch#153571)."""
     torch = FakeTorch()
     history = begun(torch)
     torch.recording = False
@@ -73,7 +73,7 @@ def test_what_the_user_has_ended_is_not_ended_again() -> None:
 
 @pytest.mark.parametrize(("device", "events"), [("cuda", 0), ("xpu", 0), ("xpu", 1)])
 def test_the_users_own_recording_is_left_alone(device: str, events: int) -> None:
-    """Not begun anew, nor ended, and read only on XPU, where nothing else shows it; a sentence says so."""
+    """A recording of the user's goes on, is read only on XPU, which shows it no other way, and is noted."""
     torch = FakeTorch(device)
     torch.recording = True
     for address in range(events):
@@ -88,7 +88,7 @@ def test_the_users_own_recording_is_left_alone(device: str, events: int) -> None
 
 @pytest.mark.parametrize("device", HISTORIES)
 def test_a_watch_within_a_watch_leaves_the_outer_one_recording(device: str) -> None:
-    """It does not call that the user's own, and does not read it, which can take seconds."""
+    """An inner watch does not read the outer one's recording, nor call it the user's."""
     torch = FakeTorch(device)
     outer = begun(torch, device)
     torch.calls.clear()
@@ -117,7 +117,7 @@ def test_it_begins_with_the_device_before_the_first_allocation(device: str) -> N
 
 
 def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
-    """The queue is as it was; while another thread brings CUDA up it is left alone, and does nothing."""
+    """Torch's queue is as before, and while another thread brings CUDA up it is not touched."""
     torch = FakeTorch(initialized=False)
     torch.cuda._lazy_call(print)
     history = begun(torch)
@@ -134,7 +134,7 @@ def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
 def test_a_fault_of_ours_does_not_reach_cudas_initialisation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Torch would raise "CUDA call failed lazily" in the user's code."""
+    """A fault is one line on stderr: torch would raise "CUDA call failed lazily" in the user's code."""
     torch = FakeTorch(initialized=False)
     begun(torch)
     torch.cuda.memory._record_memory_history = Mock(side_effect=ValueError("odd"))
@@ -143,7 +143,7 @@ def test_a_fault_of_ours_does_not_reach_cudas_initialisation(
 
 
 def test_a_forked_child_does_not_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It inherits what waits for CUDA, not the watch."""
+    """A forked child inherits torch's queue, and records nothing."""
     torch = FakeTorch(initialized=False)
     begun(torch)
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -151,22 +151,17 @@ def test_a_forked_child_does_not_record(monkeypatch: pytest.MonkeyPatch) -> None
     assert torch.calls == []
 
 
-def test_cuda_malloc_async_is_said_to_keep_no_history() -> None:
-    """And it is not asked."""
-    torch = FakeTorch(backend="cudaMallocAsync")
-    assert "cudaMallocAsync" in begun(torch).obstacle
-    assert torch.calls == []
-
-
-def test_an_allocator_that_refuses_costs_a_sentence() -> None:
-    """As a pluggable one may."""
-    torch = FakeTorch()
-    torch.cuda.memory._record_memory_history = Mock(side_effect=RuntimeError("not supported"))
-    assert "not supported" in begun(torch).obstacle
+@pytest.mark.parametrize("word", ["cudaMallocAsync", "not supported"])
+def test_an_allocator_without_a_history_costs_a_sentence(word: str) -> None:
+    """CUDA's own allocator is not asked; a pluggable one may refuse."""
+    torch = FakeTorch(backend=word)
+    torch.cuda.memory._record_memory_history = Mock(side_effect=RuntimeError(word))
+    assert word in begun(torch).obstacle
+    assert torch.cuda.memory._record_memory_history.called is (word == "not supported")
 
 
 def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
-    """Its modules are half there."""
+    """A torch that is being imported is not called before it is complete."""
     torch = FakeTorch()
     torch.__spec__ = type("Spec", (), {"_initializing": True})()
     history = begun(torch)
@@ -176,7 +171,7 @@ def test_a_torch_that_is_being_imported_is_left_to_it() -> None:
 
 
 def test_on_xpu_what_the_user_has_ended_is_empty() -> None:
-    """Torch clears it then; it is read once, and what is off stays off."""
+    """On XPU a recording that the user has ended is read once, is empty, and stays off."""
     torch = FakeTorch("xpu")
     history = begun(torch, "xpu")
     torch.alloc(1, 10)
@@ -191,7 +186,7 @@ def test_on_xpu_what_the_user_has_ended_is_empty() -> None:
 
 
 def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
-    """A build for XPU whose allocator records nothing; a build for something else is no obstacle."""
+    """An older build for XPU is named as too old; a build for another device is no obstacle."""
     torch = FakeTorch("xpu")
     del torch._C._xpu_recordMemoryHistory
 
@@ -202,7 +197,7 @@ def test_on_xpu_an_older_torch_is_said_to_be_too_old() -> None:
 
 
 def test_on_xpu_a_quick_look_at_the_segments_brings_no_history_along() -> None:
-    """While a watch records one, which torch would copy with the segments; else they are listed."""
+    """While a history is recorded, segments are not listed quickly, as torch would copy it too."""
     torch = FakeTorch("xpu")
     torch.xpu.memory_snapshot = lambda: torch.snapshot["segments"]
     allocator = XpuAllocator({"torch": torch})

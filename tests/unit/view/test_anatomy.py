@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from html import unescape
 
 import plotly.graph_objects as go
 import pytest
@@ -16,6 +15,7 @@ from hfmem_widget.view import palette
 from hfmem_widget.view.anatomy import NOTHING_FOUND, anatomy_bundle, contents_text, drawn_parts
 from hfmem_widget.view.chart.figure import anatomy_dict
 from tests.data.parted import NAN, training
+from tests.data.texts import seen
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
 
 DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
@@ -43,37 +43,10 @@ def row(name: str, *anatomies: Anatomy) -> list[str]:
     return re.split(r"  +", found)
 
 
-def text(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
-
-
 def widths(html: str) -> list[list[float]]:
     """Return how wide the pieces of each bar are, in percent."""
     bars = re.findall(r'<svg role="img".*?</svg>', html)
     return [[float(one) for one in re.findall(r'width="([\d.]+)%" height', bar)] for bar in bars]
-
-
-LINE = "\u2500"
-
-
-def test_the_table_reads_in_columns_as_plain_text() -> None:
-    """Plain text has the parts, the device's size and the sums in aligned columns."""
-    assert anatomy_bundle([WHOLE], title="fine-tune")["text/plain"] == (
-        "fine-tune\n"
-        "cuda:0 NVIDIA H200 \u00b7 100.0 GiB\n"
-        "part                         at the peak (exact)  of 100.0 GiB\n"
-        "weights                                 2.00 GiB         2.0 %\n"
-        "optimizer states                        4.00 GiB         4.0 %\n"
-        "activations and temporaries             3.00 GiB         3.0 %\n"
-        "allocator cache                         1.00 GiB         1.0 %\n"
-        "CUDA context and libraries             512.0 MiB         0.5 %\n"
-        "other processes                         1.00 GiB         1.0 %\n"
-        "free                                    88.5 GiB          88 %\n"
-        f"{27 * LINE}  {19 * LINE}  {12 * LINE}\n"
-        "allocated                               9.00 GiB         9.0 %\n"
-        "reserved                                10.0 GiB          10 %\n"
-        "this process                            10.5 GiB          10 %"
-    )
 
 
 def test_html_and_plain_text_say_the_same() -> None:
@@ -84,10 +57,10 @@ def test_html_and_plain_text_say_the_same() -> None:
     assert len(lines) > 5
     for line in lines:
         if not line.startswith(("\u2500", "At the")):
-            assert " ".join(line.split()) in text(f"<table{table}").replace("\u25a0 ", "")
+            assert " ".join(line.split()) in seen(f"<table{table}").replace("\u25a0 ", "")
 
 
-def test_a_bound_is_told_as_one() -> None:
+def test_a_peak_that_is_a_lower_bound_is_marked() -> None:
     """Where a peak is only bounded, the heading says "at least" and the allocated bytes have a ≥."""
     bound = replace(WHOLE, certainty="at least")
     assert lines(bound)[1].split("  ")[-2].strip() == "at the peak (at least)"
@@ -152,18 +125,18 @@ def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
     full = made(weights=60, free=40)
     assert "free" in drawn_parts([full])
     assert "free" not in drawn_parts([WHOLE])
-    assert "full width: 11.5 GiB of 100.0 GiB" in text(anatomy_bundle([WHOLE])["text/html"])
-    assert "full width" not in text(anatomy_bundle([full])["text/html"])
+    assert "full width: 11.5 GiB of 100.0 GiB" in seen(anatomy_bundle([WHOLE])["text/html"])
+    assert "full width" not in seen(anatomy_bundle([full])["text/html"])
 
 
-def test_the_bar_leaves_out_others_who_would_squeeze_it() -> None:
+def test_the_bar_leaves_out_larger_other_processes() -> None:
     """Other processes that use far more than this one are in the table and not in the bar."""
     crowded = made(weights=2, others=50, free=48)
     assert widths(anatomy_bundle([crowded])["text/html"]) == [[100.0]]
-    assert "other processes" in text(anatomy_bundle([crowded])["text/html"])
+    assert "other processes" in seen(anatomy_bundle([crowded])["text/html"])
 
 
-def test_the_bars_pieces_are_named_for_who_points_at_them() -> None:
+def test_the_bars_pieces_have_tooltips() -> None:
     """Each piece of a bar has a tooltip, and the bar a description for screen readers."""
     html = anatomy_bundle([WHOLE])["text/html"]
     assert "<title>weights 2.00 GiB</title>" in html
@@ -248,7 +221,7 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
     ],
 )
 def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:
-    """Classes, parameters, what is trainable and the dtypes are told in one line."""
+    """Classes, parameters, how many are trainable, and the dtypes are on one line."""
     assert contents_text(contents) == told
 
 
@@ -256,14 +229,14 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
     """The models' line follows the title, and its text is shown as it was typed."""
     bundle = anatomy_bundle([WHOLE], title="fine-tune", contents="BertModel<T>")
     assert bundle["text/plain"].splitlines()[:2] == ["fine-tune", "BertModel<T>"]
-    assert text(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
+    assert seen(bundle["text/html"]).startswith("memanatomy fine-tune BertModel<T> cuda:0")
 
 
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
     """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
     html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
-    left = text(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
-    assert "full width" in text(html)
+    left = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
+    assert "full width" in seen(html)
     assert "full width" not in left
     assert left.count("at the peak (exact)") == 1
     assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)

@@ -26,6 +26,7 @@ class Terminal:
         self._other, self.number = os.openpty()
         self.resize(20)
         os.set_blocking(self._other, False)
+        self.clock = FakeClock()
 
     def resize(self, rows: int) -> None:
         fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 60, 0, 0))
@@ -37,14 +38,18 @@ class Terminal:
         except BlockingIOError:
             return ""
 
+    def line(self) -> BottomLine:
+        return BottomLine(self.number, clock=self.clock)
+
+    def drawn(self, line: BottomLine) -> str:
+        """Return what a line writes at a tick, a second later."""
+        self.clock.advance(1.0)
+        line(SESSION, ())
+        return self.read()
+
     def close(self) -> None:
         os.close(self._other)
         os.close(self.number)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
 
 
 @pytest.fixture
@@ -54,16 +59,10 @@ def terminal() -> Iterator[Terminal]:
     opened.close()
 
 
-def drawn(terminal: Terminal, line: BottomLine, clock: FakeClock) -> str:
-    clock.advance(1.0)
-    line(SESSION, ())
-    return terminal.read()
-
-
-def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal, clock: FakeClock) -> None:
+def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
     """Reserved once, and written by going there and back; it is given back empty."""
-    line = BottomLine(terminal.number, clock=clock)
-    first, second = drawn(terminal, line, clock), drawn(terminal, line, clock)
+    line = terminal.line()
+    first, second = terminal.drawn(line), terminal.drawn(line)
     line.close()
 
     assert RESERVED in first
@@ -74,64 +73,64 @@ def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal, clock: Fak
     assert GIVEN_BACK in terminal.read()
 
 
-def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal, clock: FakeClock) -> None:
+def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
     """What does not fit is cut: a line that wraps would scroll."""
-    line = BottomLine(terminal.number, clock=clock)
-    text = drawn(terminal, line, clock)
+    line = terminal.line()
+    text = terminal.drawn(line)
     line.close()
     shown = text.partition("\x1b[2m")[2].partition("\x1b[22m")[0]
 
     assert len(shown) == 59
 
 
-def test_a_quick_cell_shows_none(terminal: Terminal) -> None:
+def test_a_quick_cell_shows_no_live_line(terminal: Terminal) -> None:
     """Nothing is written in the first half second, nor at the end."""
-    line = BottomLine(terminal.number, clock=FakeClock())
+    line = terminal.line()
     line(SESSION, ())
     line.close()
 
     assert terminal.read() == ""
 
 
-def test_after_its_end_nothing_is_written(terminal: Terminal, clock: FakeClock) -> None:
+def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
     """A tick may be under way when the cell ends."""
-    line = BottomLine(terminal.number, clock=clock)
-    drawn(terminal, line, clock)
+    line = terminal.line()
+    terminal.drawn(line)
     line.close()
     terminal.read()
 
-    assert drawn(terminal, line, clock) == ""
+    assert terminal.drawn(line) == ""
 
 
-def test_of_two_watches_the_first_has_the_row(terminal: Terminal, clock: FakeClock) -> None:
+def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
     """When it has ended, the other may have it."""
-    first, second = (BottomLine(terminal.number, clock=clock) for _ in range(2))
-    drawn(terminal, first, clock)
-    beside = drawn(terminal, second, clock)
+    first, second = (terminal.line() for _ in range(2))
+    terminal.drawn(first)
+    beside = terminal.drawn(second)
     second.close()
     first.close()
     terminal.read()
-    third = BottomLine(terminal.number, clock=clock)
-    later = drawn(terminal, third, clock)
+    third = terminal.line()
+    later = terminal.drawn(third)
     third.close()
 
     assert beside == ""
     assert RESERVED in later
 
 
-def test_another_height_reserves_another_row(terminal: Terminal, clock: FakeClock) -> None:
+def test_another_height_reserves_another_row(terminal: Terminal) -> None:
     """A window that is resized keeps its line at the bottom."""
-    line = BottomLine(terminal.number, clock=clock)
-    drawn(terminal, line, clock)
+    line = terminal.line()
+    terminal.drawn(line)
     terminal.resize(30)
-    after = drawn(terminal, line, clock)
+    after = terminal.drawn(line)
     line.close()
 
     assert "\x1b[1;29r" in after
 
 
 @pytest.mark.parametrize(("term", "is_able"), [("xterm-256color", True), ("dumb", False)])
-def test_only_a_terminal_that_can_has_one(
+def test_only_a_capable_terminal_has_a_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, *, is_able: bool
 ) -> None:
     """No file, no pipe, no dumb terminal."""
@@ -141,7 +140,7 @@ def test_only_a_terminal_that_can_has_one(
     assert terminal_of(io.StringIO()) is None
 
 
-def test_a_kernel_and_a_script_have_none(
+def test_a_kernel_and_a_script_have_no_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """IPython in a terminal has one, unless live views are turned off."""

@@ -20,6 +20,7 @@ from hfmem_widget.view.headline import headline
 from hfmem_widget.view.line import compact_bundle, peak_text, running_bundle
 from tests.data.parted import Script, training
 from tests.data.recorders import cell_of
+from tests.data.texts import seen
 from tests.scenes import scripted_run, shared_run
 from tests.scenes.stage import Stage
 
@@ -29,18 +30,13 @@ def card(name: str, *, with_chart: bool = True) -> str:
     return card_bundle(session, session.spans[0], with_chart=with_chart)["text/html"]
 
 
-def text(html: str) -> str:
-    """Return what is left when a front end drops all markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
     """In a session of several cells, others have nothing to do with it."""
     told = []
     for name in ("training", "short"):
         session = scripted_run(name)
         session.polling.steps, session.polling.steps_with_phases = 100, 40
-        told.append(text(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
+        told.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
 
     assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
     assert "hases on" not in told[1]
@@ -48,16 +44,16 @@ def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
     """A card without its tags still reads as a text, from the sentence down to the device."""
-    assert text(card("training")) == (
+    assert seen(card("training")) == (
         "Peak 6.99 of 140.4 GiB , exact, in step 21. "
         "3.75 GiB stay : optimizer states 2.48, weights 1.24. "
         "fine-tune 11.6 s · cuda:0 NVIDIA H200 ● done "
         "weights 1.24 GiB optimizer states 2.48 GiB "
         "activations and temporaries 3.24 GiB allocator cache 429.5 MiB "
-        "CUDA context and libraries 620.0 MiB driver&#x27;s reserve 615.0 MiB other processes 30.7 MiB "
+        "CUDA context and libraries 620.0 MiB driver's reserve 615.0 MiB other processes 30.7 MiB "
         "■ weights 1.24 GiB ■ optimizer states 2.48 GiB ■ activations and temporaries 3.24 GiB "
         "■ allocator cache 429.5 MiB ■ CUDA context and libraries 620.0 MiB "
-        "■ driver&#x27;s reserve 615.0 MiB in all 8.65 of 140.4 GiB free 131.8 GiB "
+        "■ driver's reserve 615.0 MiB in all 8.65 of 140.4 GiB free 131.8 GiB "
         "steps and phases phase count time highest peak train 1 10.4 s 6.99 GiB exact "
         "step 31 9.0 s 6.99 GiB exact worst: step 21 evaluate 1 1.4 s 4.20 GiB exact "
         "all figures, 1 note allocated, start → end 0.00 → 3.75 GiB left behind +3.75 GiB "
@@ -88,7 +84,7 @@ def test_a_card_begins_with_a_sentence(name: str, sentence: str) -> None:
     assert headline_of(shared_run(name)).startswith(sentence)
 
 
-def test_what_stays_is_what_has_grown() -> None:
+def test_the_sentence_names_the_parts_that_have_grown() -> None:
     """Here gradients that the step left behind; the weights were there before."""
     script = Script()
     script.read(allocated=2 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0)
@@ -113,8 +109,8 @@ def test_a_cell_that_leaves_nothing_behind_says_so(after: float, end: str) -> No
 
 
 @pytest.mark.parametrize("name", ["two gpus", "short", "idle gpu"])
-def test_what_stays_has_no_names_where_nothing_was_found(name: str) -> None:
-    """Where no model was found, nobody knows what it is."""
+def test_the_sentence_names_no_parts_where_no_model_was_found(name: str) -> None:
+    """Nobody knows then what the memory is for."""
     assert re.search(r"stay( on cuda:0)?\.$", headline_of(shared_run(name)))
 
 
@@ -133,7 +129,7 @@ def test_a_card_says_whose_memory_how_it_is_known_and_how_the_cell_ended(
     name: str, words: tuple[str, ...]
 ) -> None:
     """Private memory and machine on the CPU; exact, at least or sampled; done, or what it raised."""
-    assert [one for one in words if one not in text(card(name))] == []
+    assert [one for one in words if one not in seen(card(name))] == []
 
 
 def test_several_devices_are_rows_of_one_table() -> None:
@@ -161,12 +157,12 @@ def test_at_most_three_notes_are_shown() -> None:
     """Of many notes the first three are on the card."""
     session = scripted_run("training")
     session.notes += [f"note {number}" for number in range(5)]
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
     assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
 
 
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
-    """The worst step is told on the plain line unless that would make it too long."""
+    """It is left out where it would make the line too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
     told, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
@@ -180,7 +176,7 @@ def test_a_running_cell_has_one_calm_line() -> None:
     began = datetime(2026, 11, 26, 12, 41, tzinfo=UTC).timestamp()
     bundle = running_bundle("fine-tune", began)
     since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")
-    assert text(bundle["text/html"]) == (
+    assert seen(bundle["text/html"]) == (
         f"● fine-tune · watching since {since}; a card replaces this line when it ends"
     )
     assert bundle["text/plain"] == f'memwatch "fine-tune" running since {since}'
@@ -190,7 +186,7 @@ def test_the_compact_form_has_the_same_facts() -> None:
     """The line of a quick cell says in HTML what it says in plain text."""
     session = scripted_run("training")
     bundle = compact_bundle(session, session.spans[0])
-    assert text(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
+    assert seen(bundle["text/html"]) == "● " + bundle["text/plain"].replace(
         'memwatch "fine-tune" ·', "fine-tune"
     )
 
@@ -202,7 +198,7 @@ def test_a_session_without_devices_still_has_a_card() -> None:
     assert bundle["text/plain"] == 'memwatch "run" · 0.0 ms'
 
 
-def test_why_memory_ran_out_is_said_once() -> None:
+def test_the_reason_why_memory_ran_out_is_on_a_card_once() -> None:
     """Where it stands above the card the findings leave it out; a warning of the same kind stays."""
     session = scripted_run("training")
     span = session.spans[0]
@@ -246,29 +242,29 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
         ({"stopped": "it failed"}, "Sampling stopped early: it failed."),
     ],
 )
-def test_sampling_that_went_badly_is_told(polling: dict[str, Any], told: str) -> None:
+def test_the_card_reports_bad_sampling(polling: dict[str, Any], told: str) -> None:
     """More than one in twenty missed, a pause of more than a second and five intervals, an early end."""
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
     assert told in shown
     assert bool(told) is ("ampl" in shown)
 
 
-def test_what_is_not_known_is_left_out() -> None:
-    """Without the driver nobody knows what others have, and nothing is said of it."""
+def test_unknown_figures_are_left_out() -> None:
+    """Without the driver the card has no figures of other processes."""
     session = training(nvml=False)
-    shown = text(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
     assert "nan" not in shown
     assert "in use" not in shown
     assert "other processes" not in shown
 
 
-def test_what_is_not_known_has_no_certainty() -> None:
-    """A peak that nobody read is told as any figure that is missing."""
+def test_an_unknown_peak_has_no_certainty() -> None:
+    """It is shown like any missing figure."""
     assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
     assert "exact" not in peak_text(Peak(math.nan, "exact"))
 
@@ -282,7 +278,7 @@ def test_what_is_not_known_has_no_certainty() -> None:
     ],
     ids=["all", "a part", "more than is there"],
 )
-def test_what_a_name_keeps_is_a_part_of_what_is_not_attributed(
+def test_the_memory_that_a_name_keeps_is_a_part_of_the_unattributed(
     grown: float, labels: list[str]
 ) -> None:
     """As a search found at the end, when as much was not attributed as at the peak: 1.95 and 1.90 GiB."""
@@ -302,7 +298,7 @@ def test_what_a_name_keeps_is_a_part_of_what_is_not_attributed(
 
 
 @pytest.mark.parametrize(("peak", "is_named"), [(2.1 * GIB, True), (3 * GIB, False)])
-def test_what_is_kept_at_the_end_is_told_of_the_peak_where_as_much_was_unknown(
+def test_the_holder_at_the_end_is_named_at_a_peak_with_as_much_unattributed(
     peak: float, *, is_named: bool
 ) -> None:
     """At the end 1.5 of 2 GiB have a name; of the 3 GiB at another peak nobody knows whose they were."""

@@ -11,8 +11,8 @@ from hfmem_widget.session import Finding, Session, Span
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.findings import findings_html, findings_lines, sentence
 from hfmem_widget.view.line import compact_bundle
+from tests.data.texts import seen
 from tests.scenes import SCRIPTED_RUNS, scripted_run, shared_run
-from tests.unit.view.test_card import text
 
 SEVERITIES = [("critical", "critical"), ("warn", "warning"), ("info", "note")]
 NEARLY_FULL = {"eight gpus", "failed"}
@@ -31,7 +31,7 @@ def with_findings(*findings: Finding, name: str = "training") -> tuple[Session, 
 
 def in_sight(html: str) -> str:
     """Return what is seen before anybody clicks."""
-    return text(re.sub(r"<details.*?</details>", "", html))
+    return seen(re.sub(r"<details.*?</details>", "", html))
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -49,7 +49,7 @@ def test_at_most_three_are_in_sight_and_the_rest_is_one_click_away() -> None:
     """Of five findings three are in sight, and the fold says how many more there are."""
     html = findings_html([finding(number) for number in range(5)])
     assert re.findall(r"Number \d", in_sight(html)) == ["Number 0", "Number 1", "Number 2"]
-    assert re.findall(r"Number \d", text(html)) == [f"Number {number}" for number in range(5)]
+    assert re.findall(r"Number \d", seen(html)) == [f"Number {number}" for number in range(5)]
     assert "2 more findings" in html
 
 
@@ -57,11 +57,11 @@ def test_the_gravest_comes_first() -> None:
     """Critical findings stand above warnings, and these above remarks."""
     session, span = with_findings(finding(1, "info"), finding(2, "warn"), finding(3, "critical"))
     html = card_bundle(session, span, with_chart=True)["text/html"]
-    assert re.findall(r"Number \d", text(html)) == ["Number 3", "Number 2", "Number 1"]
+    assert re.findall(r"Number \d", seen(html)) == ["Number 3", "Number 2", "Number 1"]
 
 
 @pytest.mark.parametrize(("severity", "word"), SEVERITIES)
-def test_how_grave_it_is_is_told_by_a_word_and_a_form_too(severity: str, word: str) -> None:
+def test_a_severity_has_a_word_and_a_form(severity: str, word: str) -> None:
     """Never by the colour alone; a screen reader says the word for the form."""
     html = findings_html([finding(0, severity)])
     assert re.search(rf'<span role="img" aria-label="{word}:"[^>]*>.</span>Number 0', html)
@@ -120,11 +120,11 @@ def test_a_card_names_its_budget_once() -> None:
     """The chart draws it only where the data come near it."""
     session = scripted_run("leak")
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-    head = text(html).split("allocated, start")[0]
+    head = seen(html).split("allocated, start")[0]
     assert head.count("budget 6.00 GiB") == 1
 
 
-def test_what_can_be_typed_is_code() -> None:
+def test_commands_in_advice_are_code() -> None:
     """A magic with its option and its word, and an option; other words and what looks like markup are not."""
     advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>; %memholders --all."
     html = findings_html([finding(1, "warn", advice)])

@@ -65,39 +65,27 @@ OF_A_CELL, OF_A_PAGE = {"metadata": {"cellId": "x"}}, {"header": {"username": ""
         pytest.param({}, {}, True, True, id="no request"),
     ],
 )
-def test_what_a_request_does_not_say_tells_what_its_front_end_shows(
+def test_a_request_shows_what_its_front_end_can_do(
     request_: dict[str, Any], environ: dict[str, str], replaces: bool, draws: bool
 ) -> None:
-    """A terminal has no cells and can be asked for input: it replaces no outputs.
-
-    A program that runs notebooks draws no widget, which would stay in their metadata; Voila, which runs cells
-    in the same way for a page, does.
-    """
+    """A terminal replaces no outputs, and a program that runs notebooks draws no widget, which Voila does."""
     assert replaces_outputs(request_, environ) is replaces
     assert draws_widgets(request_, environ) is draws
 
 
-@pytest.mark.parametrize(("variable", "host"), VARIABLES.items())
-def test_a_host_is_known_by_its_environment(
-    monkeypatch: pytest.MonkeyPatch, variable: str, host: str
+@pytest.mark.parametrize(("place", "host"), (VARIABLES | MODULES).items())
+def test_a_host_is_known_by_its_environment_or_its_module(
+    monkeypatch: pytest.MonkeyPatch, place: str, host: str
 ) -> None:
-    """Its page is its own: no server brings it the wheel's files."""
-    monkeypatch.setenv(variable, "1")
+    """Its page is its own: no server brings it the wheel's files, and its request is none of a terminal."""
+    if place in MODULES:
+        monkeypatch.setitem(sys.modules, place, ModuleType(place))
+        assert replaces_outputs(CONSOLE, {})
+    else:
+        monkeypatch.setenv(place, "1")
 
     assert host_name() == host
     assert not serves_labextensions()
-
-
-@pytest.mark.parametrize(("module", "host"), MODULES.items())
-def test_a_host_is_known_by_its_module(
-    monkeypatch: pytest.MonkeyPatch, module: str, host: str
-) -> None:
-    """Colab and marimo have theirs loaded, and Colab's request is none of a terminal."""
-    monkeypatch.setitem(sys.modules, module, ModuleType(module))
-
-    assert host_name() == host
-    assert not serves_labextensions()
-    assert replaces_outputs(CONSOLE, {})
 
 
 def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Text from outside is text, in every sink."""
+"""Text from outside is text: in every sink, and in each place that the kit of cards and tables has for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ from hfmem_widget.session import (
     Span,
 )
 from hfmem_widget.text import GIB
+from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, anatomy_dict, chart_bundle
 from hfmem_widget.view.html import AS_TEXT
 from hfmem_widget.view.line import compact_bundle, running_bundle
+from hfmem_widget.view.table import Column, TableRow, table
 from tests.data.oom_cases import CASES
 from tests.data.plotly_words import plain_words
 
@@ -66,28 +69,27 @@ ATTRIBUTES = {
 }
 
 
-class Strict(HTMLParser):
-    """Fails at any tag or attribute that a view has no use for, and at any tag left open."""
+Element = tuple[str, dict[str, str | None]]
+"""A tag and its attributes."""
+
+
+class Elements(HTMLParser):
+    """Takes HTML apart; fails at a tag that is left open, and at the end of one that was never opened."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
+        self.elements: list[Element] = []
         self.seen: list[str] = []  # the texts
-        self.within: list[
-            list[tuple[str, dict[str, str | None]]]
-        ] = []  # the elements around each text
-        self._open: list[tuple[str, dict[str, str | None]]] = []
+        self.within: list[list[Element]] = []  # the elements around each text
+        self._open: list[Element] = []
         self.feed(html)
         self.close()
         assert not self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes.update(name for name, _ in attrs)
-        assert tag in TAGS | SVG_TAGS
-        assert self.attributes <= ATTRIBUTES
-        self._open.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self._open.append(self.elements[-1])
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -99,6 +101,15 @@ class Strict(HTMLParser):
     def handle_data(self, data: str) -> None:
         self.seen.append(data)
         self.within.append([*self._open])
+
+
+class Strict(Elements):
+    """Fails at any tag or attribute that a view has no use for, and at any comment or declaration."""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS | SVG_TAGS
+        assert {name for name, _ in attrs} <= ATTRIBUTES
+        super().handle_starttag(tag, attrs)
 
     def handle_comment(self, data: str) -> None:
         pytest.fail(f"a comment: {data}")
@@ -277,3 +288,103 @@ def test_where_drawings_are_taken_out_their_words_are_not_seen() -> None:
 
     assert len(drawn) > 10
     assert all("font-size:0" in styles for styles in drawn)
+
+
+def seen(fragment: kit.Fragment) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", fragment.html)).replace("\u25a0", " ").split())
+
+
+def everything(text: str) -> list[kit.Fragment]:
+    """Return a text in each place that the kit has for one."""
+    row = TableRow(
+        (kit.marked("#000", text), text, (text, text)), facts=text, below=(text, kit.code(text))
+    )
+    columns = (Column(text), Column(text, is_quiet=True), Column(text, is_words=True))
+    return [
+        kit.headed(text, text, at_right=text),
+        kit.note(text),
+        kit.line(kit.strong(text), kit.faint(text)),
+        kit.phrases([text, text]),
+        kit.fold(text, kit.note(text)),
+        kit.figures([(text, text, text)]),
+        kit.section(text, text, kit.note(text)),
+        kit.Fragment(kit.bar([("#000", 1.0, text)], 2.0, text)),
+        kit.Fragment(kit.caption(text)),
+        table(columns, [row], scrolls=text),
+        table(columns, [row], names_last=True),
+    ]
+
+
+@pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
+def test_no_place_of_the_kit_lets_a_text_become_markup(text: str) -> None:
+    """Whatever the text is, the tags are the kit's, all closed, and nothing steers a terminal."""
+    found = everything(text)
+    assert found
+    for one in found:
+        Strict(one.html)
+        assert all(char.isprintable() or char in "\n\u00a0" for char in one.html + one.text)
+
+
+@pytest.mark.parametrize("names_last", [False, True])
+def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
+    """Each name and figure of the HTML is a word of the text."""
+    rows = [
+        TableRow((kit.code("a.b"), "1", "10 %"), facts="two tensors", below=("also c",)),
+        TableRow(("sum", "3"), is_sum=True, is_ruled=True),
+    ]
+    made = table((Column(""), Column(""), Column("")), rows, names_last=names_last)
+    told = set(re.sub(r"[()]", " ", made.text).replace("\u2500", " ").split())
+
+    assert told == set(seen(made).split())
+
+
+def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
+    """Aligned with its figure; where nobody has any there is no line."""
+    rows = [TableRow(("a", ("5", "", "+4"), ("55", "1-2", ""))), TableRow(("bb", "6", "7"))]
+
+    assert table((Column("n"), Column("x"), Column("y")), rows).text.splitlines() == [
+        "n    x    y",
+        "a    5   55",
+        "        1-2",
+        "    +4",
+        "bb   6    7",
+    ]
+
+
+def test_a_table_without_rows_is_nothing() -> None:
+    """Neither heads nor an empty frame."""
+    assert not table((Column("n"),), [])
+    assert not kit.note("")
+
+
+def test_sections_are_apart_in_plain_text() -> None:
+    """A blank line stands between two of them, and none before what follows both."""
+    parts = (
+        kit.section("a", "", kit.note("x")),
+        kit.section("b", "", kit.note("y")),
+        kit.note("end"),
+    )
+
+    assert kit.bundle(kit.headed("t"), *parts)["text/plain"] == "a\nx\n\nb\ny\nend"
+
+
+def test_parts_of_a_bar_are_kept_apart_by_a_line() -> None:
+    """In grey print some of them are alike."""
+    assert '<g stroke="#000' in kit.bar([("#111", 1.0, "a"), ("#222", 1.0, "b")], 2.0, "both")
+
+
+def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:
+    """They break in a few lines, not in one for each word; a name of one word needs none."""
+    columns = [Column("phase"), Column("peak"), Column(is_words=True)]
+    drawn = table(columns, [TableRow(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
+    (width,) = re.findall(r"min-width:(\d+)px", drawn)
+    assert int(width) > 100
+
+
+def test_a_figure_is_not_broken_where_styles_are_removed() -> None:
+    """Nor is its head, unless that is longer; names and words break."""
+    heads = (Column("a name"), Column("a peak"), Column("a long head"), Column("so", is_words=True))
+    drawn = table(heads, [TableRow(("of two", "7.00 GiB", "1 %", "two words"))]).html
+    found = re.findall(r"<t[hd] [^>]*>([^<]*)<", drawn)
+    assert found[:4] == ["a name", "a\u00a0peak", "a long head", "so"]
+    assert found[4:] == ["of two", "7.00\u00a0GiB", "1\u00a0%", "two words"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -86,8 +85,8 @@ class Stage:
             clock=self.clock,
         )
 
-    def appear(self) -> None:
-        self.view.begin("a")
+    def appear(self, label: str = "a") -> None:
+        self.view.begin(label)
         self.tick(0.5)
         self.asides[0]()
 
@@ -140,7 +139,7 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 
 
 @pytest.mark.parametrize(("options", "messages"), [({}, 1), ({"chart": False, "panel": False}, 0)])
-def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
+def test_the_panel_gets_a_cell_too_short_for_a_chart_at_its_end(
     options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one message, which no widget sends: a saved notebook has nothing of it."""
@@ -167,7 +166,7 @@ def test_of_a_cell_too_short_for_a_chart_the_panel_is_told_at_its_end(
         assert data["content"]["spans"] != []
 
 
-def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -> None:
+def test_without_a_chart_the_panel_still_gets_the_cell(widgets: list[Widget]) -> None:
     """The cell shows its card and nothing else; the messages are those of any watch."""
     stage = Stage(chart=False)
     stage.appear()
@@ -188,14 +187,14 @@ def test_without_a_chart_the_panel_is_told_all_the_same(widgets: list[Widget]) -
         ({}, "", [True]),
     ],
 )
-def test_what_nobody_wants_is_not_sent(
+def test_nothing_is_sent_without_a_chart_and_a_panel(
     options: dict[str, bool],
     host: str,
     opens: list[bool],
     widgets: list[Widget],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor asked for, without chart and panel; a host that serves no labextension has no panel to listen."""
+    """Nothing is asked for either; a host that serves no labextension has no panel to listen."""
     if host:
         monkeypatch.setenv(host, "1")
     stage = Stage(**options)  # type: ignore[arg-type]  # these are its switches
@@ -242,35 +241,23 @@ def with_ranks(stage: Stage) -> Session:
 
 
 def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: list[Widget]) -> None:
-    """Their widget stands where that of the process stood, which only started them."""
+    """Their widget ends after the cell's: JupyterLab's panel shows the run that ended last."""
     stage = Stage()
     with_ranks(stage)
-    stage.view.begin("a")
+    stage.appear()
     _, chart = stage.publisher.shown
-    stage.tick(0.5)
-    stage.asides[0]()
     stage.tick(0.5)
     before = len(stage.publisher.order)
     stage.asides[1]()
     stage.tick(0.5)
-
-    assert stage.publisher.order[before:] == [(chart, True)]
-    assert len(widgets) == 2
-
-
-def test_the_ranks_are_told_to_have_ended_after_their_cell(widgets: list[Widget]) -> None:
-    """JupyterLab's panel goes on to show what ended last."""
-    stage = Stage()
-    with_ranks(stage)
-    stage.view.begin("a")
-    for _ in range(2):
-        stage.tick(0.5)
-        stage.asides[-1]()
     closed: list[Widget] = []
     for widget in widgets:
         widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
+    drawn = stage.publisher.order[before:]
     stage.finish()
 
+    assert drawn == [(chart, True)]
+    assert len(widgets) == 2
     assert closed == widgets
 
 
@@ -311,37 +298,36 @@ def test_a_chart_that_comes_too_late_does_not_appear() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "note"),
     [
         (FileNotFoundError("no bundle"), "no bundle"),
         # As of ipykernel 7.0, which knows on one thread alone to which message a comm belongs.
         (LookupError(ContextVar[str]("shell_parent")), "ipykernel 7.1"),
+        # As where anywidget is not installed.
+        (ModuleNotFoundError("anywidget"), "No live chart ("),
     ],
 )
-def test_a_chart_that_cannot_be_made_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+@pytest.mark.parametrize("kind", [CellView, NotebookView])
+def test_a_live_chart_that_cannot_be_made_costs_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[CellView | NotebookView],
+    error: Exception,
+    note: str,
 ) -> None:
-    """Without a live chart the cell goes on, and the still chart is there at the end."""
+    """The cell or the notebook goes on, and the still chart is there at the end."""
     monkeypatch.setattr(live, "Broadcast", Mock(side_effect=error))
     stage = Stage()
-    stage.appear()
-    stage.finish()
+    if kind is CellView:
+        stage.appear()
+        stage.finish()
+    else:
+        view = NotebookView(stage.recorder, screen_of(stage.publisher))
+        view.begin()
+        view.annotate(stage.session.spans[0])
+        view.finish()
 
-    assert [note for note in stage.session.notes if said in note] != []
+    assert [one for one in stage.session.notes if note in one] != []
     assert any(PLOTLY in data for data in stage.publisher.shown.values())
-
-
-def test_a_whole_notebook_goes_on_without_a_live_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where anywidget is not installed: a sentence says so, and the still chart is there at the end."""
-    monkeypatch.setitem(sys.modules, "hfmem_widget.view.wire.widget", None)
-    publisher, session = Publisher(), scripted_run("training")
-    view = NotebookView(recorder_of(session), screen_of(publisher))
-    view.begin()
-    view.annotate(session.spans[0])
-    view.finish()
-
-    assert [note for note in session.notes if "No live chart (" in note] != []
-    assert any(PLOTLY in data for data in publisher.shown.values())
 
 
 def test_a_note_stands_on_one_card_of_a_notebook() -> None:
@@ -361,12 +347,12 @@ def test_a_note_stands_on_one_card_of_a_notebook() -> None:
     assert "It is fast now." in third
 
 
-def test_what_is_to_be_replaced_says_so_to_a_page_that_is_reloaded(widgets: list[Widget]) -> None:
+def test_outputs_that_will_be_replaced_carry_marks_for_a_reloaded_page(
+    widgets: list[Widget],
+) -> None:
     """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
     stage = Stage()
-    stage.view.begin("<b>a</b>")
-    stage.tick(0.5)
-    stage.asides[0]()
+    stage.appear("<b>a</b>")
     marks = dict(stage.publisher.marks)
     stage.finish()
 
@@ -406,21 +392,14 @@ def test_captured_outputs_get_the_card_alone() -> None:
     assert "left behind" in next(iter(stage.publisher.shown.values()))["text/html"]
 
 
-def nothing_done(*, note: str = "") -> Session:
-    """Return a cell of 0.5 s that had a GiB before, at its end, and in between."""
-    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
-    session.notes += [note] if note else []
-    return session
-
-
 @pytest.mark.parametrize(("note", "charts"), [("", 0), ("There is no NVIDIA driver.", 1)])
 def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None:
     """A short cell without a change has no chart, and no table of figures; with a note it has both."""
     stage = Stage()
+    session, _ = cell_of(*[GIB] * 6, keys=["cpu"], every=0.1, total=8 * GIB)
+    session.notes += [note] if note else []
     stage.view = CellView(
-        recorder_of(session := nothing_done(note=note)),
-        screen_of(stage.publisher),
-        aside=stage.asides.append,
+        recorder_of(session), screen_of(stage.publisher), aside=stage.asides.append
     )
     stage.view.begin("run")
     stage.view.finish(session.spans[0])
@@ -464,8 +443,8 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     assert gone() is None
 
 
-def test_the_card_of_an_opened_run_that_a_reload_has_lost_is_had_by_opening_it_again() -> None:
-    """No option of a watched cell is named."""
+def test_a_lost_card_of_an_opened_run_says_to_run_the_cell_again() -> None:
+    """It names no option of a watched cell."""
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None

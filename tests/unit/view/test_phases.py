@@ -1,15 +1,20 @@
-"""The rows of a card that say what a watched cell was made of."""
+"""The rows of a card on what a watched cell was made of, and what a token takes at the peak of a step."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from hfmem_widget.session import NO_STEP, Peak, Sample, Span, SpanKind
-from hfmem_widget.text import GIB
+import pytest
+
+from hfmem_widget.session import NO_STEP, Peak, Sample, Session, Span, SpanKind
+from hfmem_widget.text import GIB, KIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.phases import MOST_IN_SIGHT, pace_text, phase_rows, phases_html, where_text
+from hfmem_widget.view.tokens import MOST_DOTS, token_cost
 from tests.data.recorders import recorder_of
 from tests.scenes import scripted_run
+from tests.scenes.stage import Stage
 
 
 class Cell:
@@ -87,8 +92,13 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
     assert "worst: step 37 (1,152 tokens)" in phases_html(session, session.spans[0])
 
 
-def phases_on(measured: int, steps: int) -> list[str]:
-    """Return the notes of the phases of a cell of some steps, of which the first have phases."""
+@pytest.mark.parametrize(
+    ("measured", "steps", "note"), [(26, 100, "on 26 of 100 steps"), (5, 5, ""), (4, 5, "")]
+)
+def test_phases_say_on_how_many_steps_they_were_measured(
+    measured: int, steps: int, note: str
+) -> None:
+    """Their time is not that of all steps; where only the last lacks them, it may have failed."""
     cell = Cell()
     for number in range(steps):
         step = cell.recorder.open_span("step", f"step {number}", cell.session.last_sample)
@@ -97,17 +107,8 @@ def phases_on(measured: int, steps: int) -> list[str]:
             cell.phase("backward", exact(3.0))
         cell.recorder.close_span(step.id, cell.session.last_sample, {})
     rows = phase_rows(cell.session, cell.close())
-    return [row.note for row in rows if row.is_part]
 
-
-def test_phases_say_on_how_many_steps_they_were_measured() -> None:
-    """Their time is not that of all steps."""
-    assert phases_on(26, 100) == ["on 26 of 100 steps"] * 2
-
-
-def test_phases_of_all_steps_say_nothing_of_it() -> None:
-    """Nor where only the last one lacks them, which may have failed."""
-    assert phases_on(5, 5) == phases_on(4, 5) == ["", ""]
+    assert [row.note for row in rows if row.is_part] == [note] * 2
 
 
 def test_of_two_steps_none_is_the_worst() -> None:
@@ -118,13 +119,15 @@ def test_of_two_steps_none_is_the_worst() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [""]
 
 
-def test_a_watched_block_is_no_phase_of_itself() -> None:
-    """The block that is watched has no row in its own table."""
+@pytest.mark.parametrize("kind", ["block", "cell"])
+def test_what_is_watched_is_no_phase_of_itself(kind: SpanKind) -> None:
+    """A block or a cell that is made of no phases has no table."""
     recorder = recorder_of(GIB)
-    block = recorder.open_span("block", "load", recorder.session.last_sample)
-    block = recorder.close_span(block.id, recorder.append(Sample(1.0, (GIB,))), {})
-    assert phase_rows(recorder.session, block) == []
-    assert phases_html(recorder.session, block) == ""
+    span = recorder.open_span(kind, "load", recorder.session.last_sample)
+    span = recorder.close_span(span.id, recorder.append(Sample(1.0, (GIB,))), {})
+
+    assert phase_rows(recorder.session, span) == []
+    assert phases_html(recorder.session, span) == ""
 
 
 def test_a_peak_that_is_a_lower_bound_says_so() -> None:
@@ -134,21 +137,19 @@ def test_a_peak_that_is_a_lower_bound_says_so() -> None:
     assert "≥\u00a04.00\u00a0GiB" in phases_html(cell.session, cell.close())
 
 
-def test_of_several_devices_the_one_that_rose_highest_is_named() -> None:
-    """With several GPUs a row tells the highest peak and on which GPU it was."""
+@pytest.mark.parametrize("backward", [(6.0, 5.0), (5.0, 6.0)])
+def test_of_several_devices_the_one_that_rose_highest_is_named(
+    backward: tuple[float, float],
+) -> None:
+    """A row tells on which GPU its peak was, and the table names one that is the same in all rows nowhere."""
     cell = Cell(gpus=2)
     cell.phase("forward", exact(2.0), exact(3.0))
-    cell.phase("backward", exact(6.0), exact(5.0))
+    cell.phase("backward", *map(exact, backward))
     span = cell.close()
-    assert [row.device for row in phase_rows(cell.session, span)] == ["cuda:1", "cuda:0"]
-    assert "cuda:1" in phases_html(cell.session, span)
+    devices = [row.device for row in phase_rows(cell.session, span)]
 
-
-def test_a_device_that_is_the_same_in_all_rows_is_not_repeated() -> None:
-    """Where one GPU was highest in all phases, the table does not name it."""
-    cell = Cell(gpus=2)
-    cell.phase("forward", exact(3.0), exact(2.0))
-    assert "cuda:" not in phases_html(cell.session, cell.close())
+    assert devices == ["cuda:1", "cuda:0" if backward[0] > backward[1] else "cuda:1"]
+    assert ("cuda:1" in phases_html(cell.session, span)) is (len({*devices}) == 2)
 
 
 def test_many_rows_are_folded_away() -> None:
@@ -161,14 +162,8 @@ def test_many_rows_are_folded_away() -> None:
     assert len(re.findall(r'<th scope="row"', html)) == MOST_IN_SIGHT + 1
 
 
-def test_a_cell_without_phases_has_no_table() -> None:
-    """Where a cell was not made of phases, its card has nothing in their place."""
-    cell = Cell()
-    assert phases_html(cell.session, cell.close()) == ""
-
-
 def test_a_group_of_steps_counts_as_all_of_them() -> None:
-    """Steps that were followed as one group are told by their number, not as one step."""
+    """Steps that were followed as one group count by their number, not as one step."""
     cell = Cell()
     cell.phase("step", exact(2.0), first=1, step=1)
     cell.phase("step", exact(2.0), first=2, step=101)
@@ -176,7 +171,7 @@ def test_a_group_of_steps_counts_as_all_of_them() -> None:
     assert (row.count, row.seconds) == (101, 2.0)
 
 
-def test_steps_in_groups_are_told_as_such() -> None:
+def test_the_table_counts_steps_that_were_measured_in_groups() -> None:
     """The table says how many were measured one by one, and names no step of a group as the worst."""
     cell = Cell()
     for number in (1, 2):
@@ -215,3 +210,72 @@ def test_a_rate_of_thousands_has_no_exponent() -> None:
     assert [row.note for row in phase_rows(cell.session, cell.close())] == [
         "300 tokens, 1,234 a second"
     ]
+
+
+LENGTHS = (512, 768, 1024, 640, 2048, 1536, 896, 1280)
+
+
+def trained(peak: Callable[[int], float], lengths: tuple[int, ...] = LENGTHS) -> Session:
+    """Return a training whose steps have so many tokens, and such peaks."""
+    stage = Stage("fine-tune", gpus=1)
+    with stage.span("cell", "fine-tune"):
+        for number, tokens in enumerate(lengths, start=1):
+            with stage.span("step", f"step {number}") as span:
+                stage.recorder.count(span.id, {"step": number, "tokens": tokens})
+                stage.hold({"cuda:0": peak(tokens)}, 0.5)
+                stage.hold({"cuda:0": GIB}, 0.1)
+    return stage.finish()
+
+
+def text_of(session: Session) -> str:
+    cost = token_cost(session, session.spans[0], session.devices[0])
+    return "" if cost is None else cost.text(140.4 * GIB)
+
+
+def test_the_card_has_the_cost_of_a_token() -> None:
+    """With the range that it was seen in, and what twice the longest would need."""
+    session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB)
+    said = (
+        "Each token adds 1.00 MiB to the peak of a step, from 512 to 2,048 tokens; if that goes on, 4,096 "
+        "would need about 6.00 GiB, of 140.4 GiB."
+    )
+
+    assert text_of(session) == said
+    assert said in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("peak", "lengths"),
+    [
+        pytest.param(lambda tokens: GIB + 500 * tokens**2, LENGTHS, id="no line"),
+        pytest.param(lambda tokens: 8 * GIB + tokens * 100, LENGTHS, id="next to nothing"),
+        pytest.param(lambda tokens: GIB + tokens * 1024 * KIB, LENGTHS[:5], id="few steps"),
+        pytest.param(lambda tokens: GIB + tokens * 1024 * KIB, (512, 600) * 4, id="one length"),
+        pytest.param(lambda tokens: 8 * GIB - tokens * 1024 * KIB, LENGTHS, id="falling"),
+    ],
+)
+def test_without_a_line_over_the_tokens_there_is_no_cost(
+    peak: Callable[[int], float], lengths: tuple[int, ...]
+) -> None:
+    """Something else counts as well, or too little was seen; nothing is drawn either."""
+    session = trained(peak, lengths)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+
+    assert text_of(session) == ""
+    assert "over tokens" not in html
+
+
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
+    """Below the steps and phases, few enough for a saved notebook; the longest is rightmost, and highest."""
+    session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB, LENGTHS * rounds)
+    html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    _, _, inside = html.partition("steps and phases")
+    dots = re.findall(r"M([\d.]+) ([\d.]+)h0", inside)
+    rights, tops = zip(*((float(x), float(y)) for x, y in dots), strict=True)
+
+    assert len(LENGTHS) <= len(dots) <= MOST_DOTS
+    assert (rights[0], rights[-1]) == (2.0, 98.0)
+    assert tops[-1] == min(tops)
+    assert "512 tokens" in inside
+    assert "2,048 tokens" in inside

@@ -8,22 +8,25 @@ import struct
 import zlib
 from base64 import b64decode
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip, Session
+from hfmem_widget.session import PhaseSkew, RankRow, Ranks, RankStrip
 from hfmem_widget.session.rank_records import SILENT_CELL
 from hfmem_widget.session.series import TABLE
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import figure_dict
-from hfmem_widget.view.chart.scene import BAND, Scene, build_scene
+from hfmem_widget.view.chart.scene import BAND
 from hfmem_widget.view.chart.svg import chart_html
 from hfmem_widget.view.line import compact_bundle, line, rank_phrases
-from hfmem_widget.view.ranks import rank_figures, ranks_html, skew_of, strip_html
+from hfmem_widget.view.ranks import rank_figures, ranks_html, strip_html
 from tests.data.overviews import EIGHT, MANY, TWO, Plan, overview, shared_overview
+from tests.unit.view.chart.test_guides import scene_of
 
+NAN = math.nan
 HOSTILE = "<img src=x onerror=alert(1)>$x$\u202e"
 
 
@@ -60,8 +63,8 @@ def inks(html: str, row: int) -> list[str]:
     return [colours[cell] for cell in rows[row]]
 
 
-def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
-    """With the median and the lowest in the unit of the worst, and who is not heard of."""
+def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
+    """The median and the lowest are in the unit of the worst; missing ranks are counted."""
     session = shared_overview(MANY)
 
     assert line(session, session.spans[0]) == (
@@ -91,49 +94,35 @@ def test_the_line_tells_how_many_ranks_and_who_is_the_worst() -> None:
     ],
     ids=["two", "one", "nobody"],
 )
-def test_few_ranks_are_told_without_what_is_between_them(
+def test_the_figures_of_one_or_two_ranks_have_no_median(
     known: Ranks, phrases: list[str], figures: list[str]
 ) -> None:
-    """Two have no median, one is not the worst, and of those that said nothing only their number is told."""
+    """Two have no median, one is not the worst, and ranks that sent nothing are only counted."""
     assert rank_phrases(known) == phrases
     assert [label for label, _, _ in rank_figures(known)] == figures
 
 
 @pytest.mark.parametrize(
-    ("world", "phase", "value", "small"),
+    ("world", "phases", "figure"),
     [
-        (8, PhaseSkew("backward", 4, 5, 6, 3), "+20 %", "rank 3 over the median"),
-        (2, PhaseSkew("backward", 4, 5, 6, 1), "+50 %", "rank 1 over the other"),
-        (8, PhaseSkew("forward", 5.0, 5.0, 5.04, 3), "<1 %", "between ranks"),
+        (8, [("backward", 4, 5, 6, 3)], ("skew in backward", "+20 %", "rank 3 over the median")),
+        (2, [("backward", 4, 5, 6, 1)], ("skew in backward", "+50 %", "rank 1 over the other")),
+        (8, [("forward", 5.0, 5.0, 5.04, 3)], ("skew in forward", "<1 %", "between ranks")),
+        (
+            4,
+            [("forward", 4, 5, 5.5, 1), ("backward", 4, 5, 8, 2), ("optimizer", NAN, NAN, 9, 3)],
+            ("skew in backward", "+60 %", "rank 2 over the median"),
+        ),
+        (2, [], ("skew of the peaks", "+75 %", "rank 3 over the other")),
     ],
 )
-def test_the_skew_is_that_over_the_median(
-    world: int, phase: PhaseSkew, value: str, small: str
+def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
+    world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
-    """Of two ranks, over the other; below a hundredth nobody is named."""
-    known = ranks(row(3, 7), row(0, 4), world=world, phases=(phase,))
+    """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
+    known = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
 
-    assert rank_figures(known)[-1] == (f"skew in {phase.kind}", value, small)
-
-
-def test_the_skew_is_told_of_the_phase_in_which_it_is_largest() -> None:
-    """A phase whose figures are not known says nothing."""
-    phases = (
-        PhaseSkew("forward", 4, 5, 5.5, 1),
-        PhaseSkew("backward", 4, 5, 8, 2),
-        PhaseSkew("optimizer", float("nan"), float("nan"), 9, 3),
-    )
-    found = skew_of(ranks(row(2, 8), row(0, 4), world=4, phases=phases))
-
-    assert found is not None
-    assert found[:2] == ("backward", 2)
-
-
-def test_without_phases_the_peaks_are_compared() -> None:
-    """As where no step has ended."""
-    known = ranks(row(1, 6), row(0, 4))
-
-    assert rank_figures(known)[-1] == ("skew of the peaks", "+50 %", "rank 1 over the other")
+    assert rank_figures(known)[-1] == figure
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
@@ -178,12 +167,13 @@ def test_a_run_of_ranks_is_no_block() -> None:
     assert ">block" not in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
 
-def test_a_card_on_one_line_tells_the_worst() -> None:
-    """And how many ranks there are."""
+def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
+    """It leaves out the median, the lowest and the headroom."""
     session = shared_overview(EIGHT)
     text = compact_bundle(session, session.spans[0])["text/plain"]
 
     assert "8 ranks · worst peak 63.5 GiB exact (rank 5, backward)" in text
+    assert "median" not in text
 
 
 def test_text_of_other_machines_is_escaped() -> None:
@@ -226,16 +216,10 @@ def test_there_is_no_strip_of_nothing() -> None:
     assert not strip_html(ranks(row(0, 7), strip=strip), 0.0)
 
 
-def scene_of(session: Session) -> Scene:
-    scene = build_scene(session, columns=240)
-    assert scene is not None
-    return scene
-
-
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     """Told apart by colour and dash, and no band."""
-    curves = scene_of(shared_overview(plan)).line_curves
+    curves = scene_of(shared_overview(plan), columns=240).line_curves
 
     ranked = sorted(curves, key=lambda curve: curve.rank)
     assert [curve.name for curve in ranked] == [f"rank {at}" for at in range(plan.world)]
@@ -244,22 +228,14 @@ def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
     assert strokes == list(palette.DEVICES[: plan.world])
 
 
-def test_many_ranks_have_a_band_with_the_median_and_the_highest() -> None:
-    """The highest on top."""
-    curves = scene_of(shared_overview(MANY)).line_curves
+def test_many_ranks_have_a_band_from_the_lowest_to_the_highest_with_the_median() -> None:
+    """The band goes forwards along the highest and back along the lowest; the highest is on top."""
+    scene = scene_of(shared_overview(MANY), columns=240)
+    curves, (lowest, _, highest) = scene.line_curves, scene.lines
 
     assert [curve.name for curve in curves if curve.is_key] == [BAND, "median", "highest rank"]
     assert [curve.tip for curve in curves if curve.tip] == ["lowest rank", "median", "highest rank"]
-
-
-def test_the_band_lies_between_the_lowest_and_the_highest() -> None:
-    """From the one forwards, along the other back."""
-    session = shared_overview(MANY)
-    scene = scene_of(session)
-    lowest, _, highest = scene.lines
-    band = scene.line_curves[0]
-
-    assert band.points == [*highest.points, *reversed(lowest.points)]
+    assert curves[0].points == [*highest.points, *reversed(lowest.points)]
     assert all(low[1] <= high[1] for low, high in zip(lowest.points, highest.points, strict=False))
 
 
@@ -267,7 +243,7 @@ def test_a_gap_parts_the_band() -> None:
     """Nothing is drawn where nothing was sampled."""
     session = overview(MANY)
     session.timeline.add_gap(300.2, 340.2)
-    band = scene_of(session).line_curves[0]
+    band = scene_of(session, columns=240).line_curves[0]
 
     assert len(band.runs) == 2
     html = chart_html(session)
@@ -297,12 +273,12 @@ def test_the_capacity_is_that_of_the_smallest_device() -> None:
     """As the device of all ranks has it."""
     session = shared_overview(replace(MANY, total=75 * GIB))
 
-    assert scene_of(session).capacity == 75 * GIB
+    assert scene_of(session, columns=240).capacity == 75 * GIB
 
 
 def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
     """They have tabs in the live chart; here they would stand twice."""
-    scene = scene_of(shared_overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT), columns=240)
 
     assert scene.devices == ("ranks",)
     assert scene.layers == ()
@@ -310,7 +286,7 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
     """Its line ends."""
-    scene = scene_of(shared_overview(EIGHT))
+    scene = scene_of(shared_overview(EIGHT), columns=240)
     silent = next(line.points for line in scene.lines if line.metric == "rank3")
 
     assert max(time for time, value in silent if not math.isnan(value)) < 0.88 * scene.duration

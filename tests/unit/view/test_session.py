@@ -1,4 +1,4 @@
-"""A session shows itself where it is looked at: what its cell showed at the end, as it stands now."""
+"""A session shows and explains itself: as it stands now, and as text for people and programs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from types import SimpleNamespace
 import pytest
 from IPython.lib.pretty import pretty
 
-from hfmem_widget.session import Recorder, Sample
+from hfmem_widget.session import Finding, Move, Sample, Session
 from hfmem_widget.session.spans import SpanTuple
 from hfmem_widget.text import GIB
-from hfmem_widget.view.card import MOST_CELLS, MOST_SPANS, card_bundle, cells_text
+from hfmem_widget.view.card import MOST_CELLS, MOST_SPANS, MOST_TEXT, card_bundle, cells_text
 from hfmem_widget.view.chart.svg import chart_html
+from hfmem_widget.view.explained import MOST_LINES
 from tests.data.overviews import EIGHT, overview
-from tests.scenes import scripted_run
+from tests.data.recorders import recorder_of
+from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.stage import Stage
 
 
@@ -30,43 +32,37 @@ def test_a_watched_cell_is_its_card_and_its_chart() -> None:
     }
 
 
-def test_one_that_runs_shows_how_it_stands() -> None:
-    """With the peak so far."""
-    recorder = Recorder("now")
-    session = recorder.session
-    before = recorder.append(Sample(0.0, ()))
-    recorder.open_span("cell", "now", before)
+def test_a_running_session_shows_its_peak_so_far() -> None:
+    """Its card says that it runs."""
+    recorder = recorder_of((), keys=())
+    recorder.open_span("cell", "now", recorder.session.last_sample)
     recorder.append(Sample(2.0, ()))
-    shown = session._repr_mimebundle_()
+    shown = recorder.session._repr_mimebundle_()
 
     assert "running" in shown["text/html"]
     assert shown["text/plain"].startswith('memwatch "now" · 2.0 s · running')
 
 
 @pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
-def test_one_of_many_cells_lists_the_newest(count: int) -> None:
+def test_a_session_of_many_cells_lists_the_newest(count: int) -> None:
     """A line for each, and how many are left out."""
-    recorder = Recorder("every cell")
-    session = recorder.session
+    recorder = recorder_of((), keys=())
     for at in range(count):
-        sample = recorder.append(Sample(float(at), ()))
-        span = recorder.open_span("cell", f"[{at}]", sample)
-        recorder.close_span(span.id, sample, {})
-    text = session._repr_mimebundle_()["text/plain"]
+        span = recorder.open_span("cell", f"[{at}]", recorder.session.last_sample)
+        recorder.close_span(span.id, recorder.append(Sample(float(at), ())), {})
+    text = recorder.session._repr_mimebundle_()["text/plain"]
 
     assert text.count("memwatch ") == min(count, MOST_CELLS)
     assert f'memwatch "[{count - 1}]"' in text
     assert (f"{count - MOST_CELLS} cells before" in text) == (count > MOST_CELLS)
 
 
-def test_one_in_which_nothing_was_watched_is_a_line() -> None:
-    """In which one of a thing is no plural."""
-    recorder = Recorder("a")
-    session = recorder.session
-    recorder.append(Sample(0.0, ()))
+def test_a_session_without_spans_is_a_line() -> None:
+    """The line counts samples, series and spans, with singular and plural."""
+    session = recorder_of((), keys=()).session
 
     assert session._repr_mimebundle_() == {"text/plain": repr(session)}
-    assert repr(session) == "<Session 'a' running: 1 sample of 0 series, 0 spans>"
+    assert repr(session) == "<Session 'run' running: 1 sample of 0 series, 0 spans>"
 
 
 def test_a_cell_that_started_ranks_shows_them() -> None:
@@ -102,7 +98,7 @@ def test_very_many_spans_show_the_newest() -> None:
     assert "older spans not shown" in pretty(spans)
 
 
-def test_the_cells_of_a_notebook_are_told_in_one_sentence() -> None:
+def test_one_sentence_sums_up_the_cells_of_a_notebook() -> None:
     """The peak is of the first cell that came as high, not of one that added next to nothing."""
     stage = Stage("every cell", gpus=1)
     for number, size in enumerate([2 * GIB, 8 * GIB, 8 * GIB + 1], start=1):
@@ -110,3 +106,76 @@ def test_the_cells_of_a_notebook_are_told_in_one_sentence() -> None:
             stage.hold({"cuda:0": size}, 0.5)
 
     assert cells_text(stage.finish()) == "3 cells watched, peak 8.00 of 140.4 GiB in [2] x."
+
+
+LEFT = "%memholders --free errors frees what the error holds."
+
+
+def failed(moves: int = 0) -> Session:
+    """Return a training that ran out of memory; so many changes were tried."""
+    session = scripted_run("failed")
+    diagnosis = {"device": "cuda:0", "diagnosis": "Memory is full: the batch takes it."}
+    title = "Out of memory on cuda:0: 2.00 GiB requested"
+    session.findings.insert(0, Finding("oom", "critical", title, diagnosis, (LEFT,), 1))
+    session.moves = [
+        Move(f"change {at}", (), 1, 1, 1, "", int(GIB), 1.0, 2.0, 3.0) for at in range(moves)
+    ]
+    return session
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_an_explanation_is_short(name: str) -> None:
+    """It begins with how the run ended and the sentence of its card, and has at most 40 lines."""
+    session = scripted_run(name)
+    explained = session.explain()
+    lines = repr(explained).splitlines()
+    assert lines[0].startswith(f"{session.spans[0].label}: {explained.outcome}")
+    assert lines[1].startswith("Peak ")
+    assert len(lines) <= MOST_LINES
+
+
+def test_an_error_is_explained_by_its_cause() -> None:
+    """With the first advice, as a call where there are no magics; of very much the end is left out."""
+    session = failed(moves=3)
+    session.findings += [Finding("x", "info", "word " * 50, {}, ("more " * 50,), 1)] * 30
+    text = repr(session.explain())
+    assert "critical: Out of memory on cuda:0" in text
+    assert "  Memory is full: the batch takes it.\n  hfmem_widget.free('errors')" in text
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+def test_without_a_span_there_is_nothing_to_explain() -> None:
+    """That is said."""
+    assert repr(Session("x").explain()) == "x: nothing was watched"
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_the_text_of_a_card_answers_by_itself(name: str) -> None:
+    """The peak, its parts, the findings with their first advice; at most 1,500 characters."""
+    session = scripted_run(name)
+    text = card_bundle(session, session.spans[0], with_chart=True)["text/plain"]
+    assert len(text) <= MOST_TEXT
+    assert all(each.title.rstrip(".") in text for each in session.findings[:3])
+    assert all(each.advice[0].rstrip(".") in text for each in session.findings[:3] if each.advice)
+    assert "at the peak" in text or not session.anatomy("peak").bytes("weights") > 0
+
+
+def test_a_long_text_keeps_its_end() -> None:
+    """What to type next is the last line, however much is found."""
+    session = failed(moves=40)
+    text = card_bundle(session, session.spans[0], with_chart=True)["text/plain"]
+    assert len(text) <= MOST_TEXT
+    assert text.splitlines()[-1].startswith("  next: %memholders")
+
+
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [
+        ("training", ["%memanatomy"]),
+        ("leak", ["%memholders", "%memfit", "%memanatomy"]),
+        ("short", []),
+    ],
+)
+def test_the_next_commands_fit_the_findings(name: str, commands: list[str]) -> None:
+    """What would fit where batches are known, who holds memory after a leak, and else nothing."""
+    assert [*scripted_run(name).explain().next] == commands

@@ -84,8 +84,8 @@ def test_a_row_has_the_figures_and_a_bar() -> None:
     assert [row.count(cell) > 0 for cell in "\u2588\u2593\u2592\u2591"] == [True, True, True, True]
 
 
-def test_what_is_not_known_is_said() -> None:
-    """A figure that is not available is no zero, and a device of unknown size has an empty bar."""
+def test_an_unknown_figure_is_not_available() -> None:
+    """It is no zero, and a device of unknown size has an empty bar."""
     unknown = replace(device(0), device=Device("cuda:0", "x"), reserved=NAN)
     row = screen(at_work(devices=(unknown,)))[4]
 
@@ -194,7 +194,7 @@ def test_a_bar_stands_for_each_second() -> None:
     assert "".join(column).strip(" ") in {"█" * count for count in range(1, 6)} | {"▒███", "▒██"}
 
 
-def test_a_log_and_a_program_are_told_of_all_ranks() -> None:
+def test_the_line_and_the_data_have_all_ranks() -> None:
     """In a line, and as data."""
     now = glance(shared_overview(EIGHT), {})
 

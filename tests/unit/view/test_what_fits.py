@@ -84,26 +84,19 @@ def test_the_script_gets_plain_figures() -> None:
     assert data["variants"][0]["moments"][1] == [0, 10 * MIB, MIB / 8, MIB / 1024]
 
 
-def test_the_report_of_a_training_has_it_and_no_second_script() -> None:
-    """The page's own script draws it; a static page has the table."""
+def test_the_card_and_the_report_of_a_training_have_it_where_it_was_worked_out() -> None:
+    """A report's own script draws it, and no second one; a static page has the table."""
     from hfmem_widget.features.report.page import page
-
-    session = scripted_run("training")
-    session.what_if = EXAMPLE
-    html = page(session, static=True)
-
-    assert data_of(html)["batch"] == 8
-    assert "<script" not in html
-    assert "16 \N{MULTIPLICATION SIGN} 128" in html
-
-
-def test_the_card_of_a_training_has_it() -> None:
-    """Where it was worked out, and else nothing."""
     from hfmem_widget.view.card import card_bundle
 
     session = scripted_run("training")
-    span = session.spans[0]
-    assert "what-if" not in card_bundle(session, span, with_chart=True)["text/html"]
-
+    bare = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     session.what_if = EXAMPLE
-    assert data_of(card_bundle(session, span, with_chart=True)["text/html"])["rows"] == [1, 16]
+    card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    html = page(session, static=True)
+
+    assert "what-if" not in bare
+    assert data_of(card)["rows"] == [1, 16]
+    assert data_of(html)["batch"] == 8
+    assert "<script" not in html
+    assert "16 \N{MULTIPLICATION SIGN} 128" in html

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -31,19 +30,11 @@ from tests.fakes.training import KEY, PAGE, Training, of_kind
 TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
-def seconds_of_an_event() -> float:
-    """Return what the guard takes on an idle machine: how groups end depends on it."""
-    return 1e-5
-
-
 @pytest.fixture(autouse=True)
-def idle() -> Iterator[None]:
-    """Have the guard take no longer on a busy machine."""
-    with (
-        mock.patch.object(grouping, "seconds_of_an_event", seconds_of_an_event),
-        mock.patch.object(running, "seconds_of_an_event", seconds_of_an_event),
-    ):
-        yield
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the guard take as long as on an idle machine: how groups end depends on it."""
+    for module in (grouping, running):
+        monkeypatch.setattr(module, "seconds_of_an_event", lambda: 1e-5)
 
 
 PAUSES = [0.0, 1e-4, 0.01, 0.3, 5.0, 60.0]
@@ -71,8 +62,16 @@ def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
     return made
 
 
+def trained(count: int, seconds: float, **options: Any) -> Training:
+    """Return a training after some steps of so many seconds."""
+    training = Training(**options)
+    for _ in range(count):
+        training.one_step(seconds)
+    return training
+
+
 def test_a_watch_that_ends_within_a_training_has_all_its_steps() -> None:
-    """Those of the group that goes on are counted, and the group has its first and its last."""
+    """The steps of an open group count when its watch ends."""
     training = Training()
     yield_steps(training.run)
     training.short_steps()
@@ -91,7 +90,7 @@ def test_a_watch_that_ends_within_a_training_has_all_its_steps() -> None:
 def test_every_peak_is_that_of_the_trace(
     steps: list[tuple[float, list[str]]], accumulates: bool, each: bool
 ) -> None:
-    """However steps of any length, allocations, evaluations, spans by hand and the poller interleave."""
+    """Every peak is exact, however steps, allocations, evaluations, spans by hand and ticks interleave."""
     training = Training(accumulates=accumulates, steps="each" if each else "auto")
     # Short ones before: these share spans, so what follows meets all there is.
     for action in script_of([(1e-4, [])] * 12 + steps):
@@ -110,11 +109,8 @@ def test_every_peak_is_that_of_the_trace(
 
 
 def test_short_steps_share_spans() -> None:
-    """Some are measured by themselves, and the run says on how many, and for how many a peak stands."""
-    training = Training()
-    for _ in range(1000):
-        training.one_step(1e-3)
-    session = training.ends()
+    """Some short steps are measured alone; the run says on how many, and for how many a peak stands."""
+    session = trained(1000, 1e-3).ends()
     steps = of_kind(session, "step")
     with_phases = {one.parent for one in of_kind(session, "forward")}
     alone = [step for step in steps if "first" not in step.counts]
@@ -130,38 +126,30 @@ def test_short_steps_share_spans() -> None:
 
 
 def test_what_each_step_of_a_group_takes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callbacks and hooks run in every step: no run says that it stays below 1 % where it does not."""
+    """A run says that it stays below 1 % only where hooks and callbacks in every step allow it."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
-    said = []
+    limited = []
     for seconds in (0.0, 1e-4):
         monkeypatch.setattr(running, "seconds_of_an_event", lambda seconds=seconds: seconds)
-        training = Training()
-        for _ in range(2000):
-            training.one_step(1e-2)
-        said.append(training.ends().polling.limited)
+        limited.append(trained(2000, 1e-2).ends().polling.limited)
 
-    assert "to stay below 1 %" in said[0]
-    assert "measuring takes" in said[1]
+    assert "to stay below 1 %" in limited[0]
+    assert "measuring takes" in limited[1]
 
 
 def test_groups_of_ranks_end_at_the_same_steps() -> None:
-    """Mostly, though measuring takes more in one than in another: ranks are compared by numbers of steps."""
+    """Groups of ranks mostly end at the same steps, though measuring takes more in one rank."""
     ends = []
     for seconds, of_a_reading in ((5e-3, 1e-4), (5.1e-3, 1.1e-4), (5e-3, 1.2e-4)):
-        training = Training(of_a_reading=of_a_reading)
-        for _ in range(2000):
-            training.one_step(seconds)
-        ends.append({step.counts["step"] for step in of_kind(training.ends(), "step")})
+        session = trained(2000, seconds, of_a_reading=of_a_reading).ends()
+        ends.append({step.counts["step"] for step in of_kind(session, "step")})
 
     assert len(set.intersection(*ends)) > 0.5 * max(map(len, ends))
 
 
 def test_each_step_has_its_peak_where_that_is_wanted() -> None:
-    """Phases are still measured on some only."""
-    training = Training(steps="each")
-    for _ in range(200):
-        training.one_step(1e-3)
-    session = training.ends()
+    """With `steps="each"` each step has a peak, and some have phases."""
+    session = trained(200, 1e-3, steps="each").ends()
 
     assert len(of_kind(session, "step")) == 200
     assert 1 <= len(of_kind(session, "forward")) < 100
@@ -169,18 +157,15 @@ def test_each_step_has_its_peak_where_that_is_wanted() -> None:
 
 
 def test_long_steps_share_no_span_for_longer_than_pays() -> None:
-    """Where there is no time for the phases of each, a group is as short as that allows."""
-    training = Training()
-    for _ in range(300):
-        training.one_step(0.06)
-    steps = of_kind(training.ends(), "step")
+    """A group is as short as measuring phases on some steps allows."""
+    steps = of_kind(trained(300, 0.06).ends(), "step")
 
     assert 60 < len(steps) < 300
     assert max(size_of(step.counts) for step in steps) <= 1.5 / 0.06 + 1
 
 
 def test_long_steps_have_spans_of_their_own() -> None:
-    """Also where there is no time for the phases of each; some have them nevertheless."""
+    """Long steps have their own spans, and some have phases, where there is no time for all."""
     training = Training()
     training.one_step(0.2)
     for _ in range(400):
@@ -210,7 +195,7 @@ def test_what_lies_between_steps_is_in_no_group(what: str) -> None:
 
 
 def test_an_error_in_a_group_is_that_of_its_newest_step() -> None:
-    """The span says so, and how many tokens its batches had."""
+    """A group's outcome is the error, with the newest step's number and all tokens."""
     training = Training()
     training.short_steps()
     training.step()
@@ -225,13 +210,11 @@ def test_an_error_in_a_group_is_that_of_its_newest_step() -> None:
 
 @pytest.mark.parametrize("what", ["step", "step_ended"])
 def test_an_interrupt_leaves_no_half_of_an_edge(what: str) -> None:
-    """Wherever in the begin or the end of a step it comes, alone or in a group: all peaks are exact."""
+    """An interrupt at any line of a step's begin or end leaves all peaks exact."""
     for begins in (0, 12):
         lines = 0
         while True:
-            training = Training()
-            for _ in range(begins):
-                training.one_step(0.02)
+            training = trained(begins, 0.02)
             if what == "step_ended":
                 training.step()
             training.wait(0.3)
@@ -277,20 +260,15 @@ def interrupted_at(line: int, action: Callable[[], None]) -> bool:
 @pytest.mark.parametrize(("phases", "seconds"), [("auto", 5.0), ("all", 0.0)])
 def test_long_steps_have_all_their_phases(phases: Any, seconds: float) -> None:
     """Where measuring is cheap, or all phases are wanted, nothing is left out, and nothing is said."""
-    training = Training(phases)
-    for _ in range(100):
-        training.one_step(seconds)
-    session = training.ends()
+    session = trained(100, seconds, phases=phases).ends()
 
     assert len(of_kind(session, "optimizer")) == len(of_kind(session, "forward")) == 100
     assert session.polling.limited == ""
 
 
 def test_phases_come_back_when_steps_get_longer() -> None:
-    """And what there was is still said."""
-    training = Training()
-    for _ in range(60):
-        training.one_step(1e-4)
+    """Longer steps have phases again, and the session still says on how many steps there were any."""
+    training = trained(60, 1e-4)
     for _ in range(30):
         training.one_step(5.0)
     session = training.session
@@ -301,7 +279,7 @@ def test_phases_come_back_when_steps_get_longer() -> None:
 
 
 def test_spans_by_hand_stay_in_a_group() -> None:
-    """They were asked for, and are exact."""
+    """Spans by hand in a group have exact peaks."""
     training = Training()
     training.short_steps()
     training.act("step")
@@ -314,7 +292,7 @@ def test_spans_by_hand_stay_in_a_group() -> None:
 
 
 def test_a_block_within_a_step_of_a_group_is_in_it() -> None:
-    """The group goes on, and no step is lost."""
+    """A block within a step does not end the group, and no step is lost."""
     training = Training()
     training.short_steps()
     first = training.number
@@ -329,7 +307,7 @@ def test_a_block_within_a_step_of_a_group_is_in_it() -> None:
 
 
 def test_what_a_group_held_is_counted_afterwards() -> None:
-    """Nothing rests once it has ended, however it did."""
+    """Counting rests in a group, and goes on once it has ended, however it did."""
     training = Training()
     training.short_steps()
     attribution = training.bench.monitor.attribution
@@ -343,10 +321,7 @@ def test_what_a_group_held_is_counted_afterwards() -> None:
 def test_torchs_events_are_left_out_of_a_trainers_groups(
     ends: Callable[[TrainingRun], None],
 ) -> None:
-    """Its callbacks tell of its steps, and those of a loop are known by the events.
-
-    They are needed again once the group has ended, or the watch of a training that told nothing of its end.
-    """
+    """Its callbacks tell of its steps; after the group or its watch, loops need the events again."""
     loop, training = Training(), Training()
     loop.short_steps()
     assert not in_group()
@@ -361,7 +336,7 @@ def test_torchs_events_are_left_out_of_a_trainers_groups(
 def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its peak is the highest sample, and the activations are highest there."""
+    """Without a counter a group's peak is a sample at a backward pass, where activations are highest."""
     training = Training()
     monkeypatch.setattr(training.bench.allocator, "devices", lambda: range(0))
     yield_steps(training.run)
@@ -382,7 +357,7 @@ def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
 
 
 def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
-    """Whatever has kept its loop from ending it: else nothing would be followed on this thread again."""
+    """A loop whose watch has ended no longer keeps others on its thread from being followed."""
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
@@ -410,7 +385,7 @@ def test_the_highest_group_says_nothing_of_a_phase_it_was_not_measured_in() -> N
 
 @pytest.mark.parametrize("accumulates", [False, True])
 def test_how_many_steps_had_phases_is_kept(accumulates: bool) -> None:
-    """A step of several batches counts once."""
+    """A step of several batches counts once among the steps with phases."""
     training = Training("all", accumulates)
     for _ in range(5):
         for action in ("step", *["forward", "backward", "backward_ended"] * 3, "optimizer"):

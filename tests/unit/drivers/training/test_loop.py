@@ -6,15 +6,14 @@ import gc
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+import torch
 
 import hfmem_widget
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import models
 from hfmem_widget.monitor import grouping
-from hfmem_widget.monitor.shared import running_monitor
 from hfmem_widget.session import Session
 from tests.data.loops import (
     LOOPS,
@@ -25,11 +24,10 @@ from tests.data.loops import (
     loss_of,
     model_of,
     outlined,
+    usual,
     with_a_closure,
 )
 from tests.data.threads import on_threads
-
-torch = pytest.importorskip("torch")
 
 
 @pytest.fixture(autouse=True)
@@ -42,62 +40,43 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
-    """With no word from the user."""
-    with hfmem_widget.watch(quiet=True) as session:
-        loop()
-
-    assert outlined(session) == LOOPS[loop].strip()
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_followed_loop_has_the_same_losses(loop: Callable[[], list[float]]) -> None:
-    """Bit for bit."""
+    """A loop has steps and phases without a word from the user, and its losses are those of the bare loop."""
     bare = loop()
-    with hfmem_widget.watch(quiet=True):
+    with hfmem_widget.watch(quiet=True) as session:
         watched = loop()
 
+    assert outlined(session) == LOOPS[loop].strip()
     assert watched == bare
 
 
 def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
-    """A notebook makes model and optimizer in one cell and trains in the next."""
+    """A loop over a model from before the watch has its first step, too."""
     model = model_of(8, 8, 1)
     optimizer = adam(model)
-    session_of: dict[str, Any] = {"model": model, "optimizer": optimizer}
-    assert running_monitor() is None
-    watch = hfmem_widget.watch(model, optimizer, quiet=True)
-    with watch as session:
-        for batch in batches():
-            loss_of(model, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    with hfmem_widget.watch(model, optimizer, quiet=True) as session:
+        usual(model, optimizer.step, optimizer.zero_grad)
 
-    assert session_of
     assert outlined(session) == f"{STEP} {STEP}"
     assert [group.samples for group in session.steps] == [4.0, 4.0]
 
 
 def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
     """No hook and no function of ours is left, and the model is not kept."""
-    names = {
-        torch.autograd: ("backward",),
-        torch.optim.Optimizer: ("__init__", "zero_grad"),
-        torch.nn.Module: ("zero_grad", "named_parameters", "__getstate__"),
-    }
-    usual = {(owner, name): getattr(owner, name, None) for owner in names for name in names[owner]}
+    places = [
+        (torch.autograd, "backward"),
+        *((torch.optim.Optimizer, name) for name in ("__init__", "zero_grad")),
+        *((torch.nn.Module, name) for name in ("zero_grad", "named_parameters", "__getstate__")),
+    ]
+    before = [getattr(owner, name, None) for owner, name in places]
     model = model_of(8, 8, 1)
     optimizer = adam(model)
     with hfmem_widget.watch(quiet=True):
-        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
-        optimizer.step()
-        optimizer.zero_grad()
+        usual(model, optimizer.step, optimizer.zero_grad, count=1)
         loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
         assert model._forward_pre_hooks
     kept = weakref.ref(model)
 
-    assert {
-        (owner, name): getattr(owner, name, None) for owner in names for name in names[owner]
-    } == usual
+    assert [getattr(owner, name, None) for owner, name in places] == before
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
     del model, optimizer
@@ -106,7 +85,7 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
 
 
 def test_an_error_in_a_step_is_the_steps() -> None:
-    """The step that fails says how, and has its number."""
+    """A step that fails has its number and the error as its outcome."""
     model = model_of(8, 1)
     optimizer = adam(model)
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:  # noqa: PT012
@@ -159,21 +138,22 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
 
 
 def grouped(
-    monkeypatch: pytest.MonkeyPatch, least: float, most: float, optimizers: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    least: float,
+    most: float,
+    optimizers: int = 1,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Session:
     """Return the session of a loop of 20 steps whose groups last so many seconds."""
-    for name, value in {
-        "ALLOWANCE": 0.0,
-        "SHARE": 1e-9,
-        "LEAST_GROUP": least,
-        "MOST_GROUP": most,
-    }.items():
+    limits = {"ALLOWANCE": 0.0, "SHARE": 1e-9, "LEAST_GROUP": least, "MOST_GROUP": most}
+    for name, value in limits.items():
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         models = [model_of(8, 1) for _ in range(optimizers)]
         each_has = [adam(model) for model in models]
         for batch in batches(20):
             torch.stack([loss_of(model, batch) for model in models]).sum().backward()
+            meanwhile()
             for optimizer in each_has:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -181,7 +161,7 @@ def grouped(
 
 
 def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a group only the first batch would be seen, and that is not what all of its steps took."""
+    """A group has no number of samples, since only its first batch would be seen."""
     session = grouped(monkeypatch, 1e9, 1e9)
 
     samples = [group.samples for group in session.steps if group.last > group.first]
@@ -189,11 +169,18 @@ def test_a_group_of_steps_has_no_samples(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(map(math.isnan, samples))
 
 
+def test_a_group_counts_the_steps_of_its_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group does not count the steps of another thread's loop."""
+    session = grouped(monkeypatch, 1e9, 1e9, meanwhile=lambda: on_threads(cleared_last))
+
+    assert session.steps.count == 20
+
+
 @pytest.mark.parametrize(("least", "most"), [(0.0, 0.0), (0.0, 1e9), (1e9, 1e9)])
-def test_very_short_steps_are_told_in_groups(
+def test_very_short_steps_are_counted_in_groups(
     monkeypatch: pytest.MonkeyPatch, least: float, most: float
 ) -> None:
-    """Every step is still counted, also those of a group that is open at the end; each group has a peak."""
+    """Every short step counts, also in a group that is open at the end, and each group has a peak."""
     session = grouped(monkeypatch, least, most)
 
     assert session.steps.count == [group.last for group in session.steps][-1] == 20

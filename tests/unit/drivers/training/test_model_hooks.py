@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from hfmem_widget.drivers.training.model_hooks import ModelHooks  # noqa: E402  (hooks are torch's)
+from hfmem_widget.drivers.training.model_hooks import ModelHooks
 
 
 def saved(model: Any) -> Any:
@@ -36,14 +35,14 @@ FIELDS = (
 )
 
 
-class Averaged(torch.nn.Linear):  # type: ignore[misc, name-defined]  # torch may be absent
+class Averaged(torch.nn.Linear):  # type: ignore[misc]  # torch is not checked here
     """One that says by itself what a copy gets."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "averaged": True}
 
 
-class Deep(torch.nn.Linear):  # type: ignore[misc, name-defined]  # torch may be absent
+class Deep(torch.nn.Linear):  # type: ignore[misc]  # torch is not checked here
     """One that copies itself in its own way."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Deep:
@@ -56,10 +55,10 @@ def noted(*_: object) -> None:
     """Stand for a hook of the user's."""
 
 
-def hooked(model: Any, told: list[str] | None = None) -> ModelHooks:
-    told = [] if told is None else told
+def hooked(model: Any, calls: list[str] | None = None) -> ModelHooks:
+    calls = [] if calls is None else calls
     return ModelHooks(
-        model, before=lambda _: told.append("before"), after=lambda _: told.append("after")
+        model, before=lambda _: calls.append("before"), after=lambda _: calls.append("after")
     )
 
 
@@ -86,7 +85,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> None:
-    """However it is made, nothing in it says that it was watched; the model itself still has them."""
+    """A copy has no hook of ours, however it is made, and the model keeps its hooks."""
     with_hooks = [hooks_of(one) for one in model.modules()]
     made = way(model)
 
@@ -102,7 +101,7 @@ def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
-    """Before ours and after ours, with what torch knows about them; ours still come off."""
+    """A copy has the user's hooks from before and after ours, with torch's entries for them."""
     model = torch.nn.Linear(2, 2)
     model.register_forward_hook(noted, always_call=True)
     hooks = hooked(model)
@@ -114,31 +113,31 @@ def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
 
 
 def test_a_pass_begins_before_what_other_hooks_do() -> None:
-    """FSDP's gathers parameters, which is no part of what was there before the pass."""
-    told: list[str] = []
+    """Our hook runs before others, such as FSDP's, which gathers parameters."""
+    calls: list[str] = []
     model = torch.nn.Linear(2, 2)
-    model.register_forward_pre_hook(lambda *_: told.append("theirs"), prepend=True)
-    hooks = hooked(model, told)
+    model.register_forward_pre_hook(lambda *_: calls.append("theirs"), prepend=True)
+    hooks = hooked(model, calls)
     model(torch.ones(1, 2))
     hooks.remove()
 
-    assert told == ["before", "theirs", "after"]
+    assert calls == ["before", "theirs", "after"]
 
 
 def test_a_class_that_copies_itself_gets_hooks_that_do_nothing() -> None:
     """What goes past pickling cannot be kept from the hooks, but tells us nothing."""
-    told: list[str] = []
+    calls: list[str] = []
     model = Deep(2, 2)
-    hooks = hooked(model, told)
+    hooks = hooked(model, calls)
     made = copy.deepcopy(model)
     made(torch.ones(1, 2))
     hooks.remove()
 
-    assert told == []
+    assert calls == []
 
 
 def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
-    """How modules are copied and scripted is the original again."""
+    """Without hooks of ours, torch copies and scripts modules by its own functions again."""
     recursive = torch.jit._recursive
     usual = torch.nn.Module.__getstate__, recursive.create_script_module
     one, other = hooked(torch.nn.Linear(2, 2)), hooked(torch.nn.Linear(2, 2))
@@ -154,18 +153,18 @@ def test_the_last_hooks_to_go_leave_torch_as_it_was() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")  # since torch 2.15
 @pytest.mark.parametrize("script", [True, False], ids=["script", "trace"])
 def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
-    """As it would without them, also as a part of another; TorchScript cannot compile what is ours."""
-    told: list[str] = []
+    """A model with hooks can be scripted and traced, also as a part of another."""
+    calls: list[str] = []
     model = torch.nn.Linear(2, 2)
     whole = torch.nn.Sequential(model)
-    hooks = hooked(model, told)
+    hooks = hooked(model, calls)
     batch = torch.ones(1, 2)
     for one in (model, whole):
         made = torch.jit.script(one) if script else torch.jit.trace(one, batch)
-        told.clear()
+        calls.clear()
         assert torch.equal(made(batch), model.forward(batch))
-        assert told == []
+        assert calls == []
     model(batch)
     hooks.remove()
 
-    assert told == ["before", "after"]
+    assert calls == ["before", "after"]

@@ -67,8 +67,10 @@ def test_several_sessions_are_runs_of_one() -> None:
         ((object(),), "not object"),
     ],
 )
-def test_what_cannot_be_compared_is_said(subjects: tuple[Subject, ...], said: str) -> None:
-    """An error says what is taken, and what to do."""
+def test_a_subject_that_cannot_be_compared_is_an_error(
+    subjects: tuple[Subject, ...], said: str
+) -> None:
+    """The error names what `compare` accepts, and what to do."""
     with pytest.raises(OptionError, match=said):
         compare(*subjects)
 

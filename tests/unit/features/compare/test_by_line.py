@@ -226,8 +226,8 @@ def test_the_line_that_holds_more_is_among_the_first_three(
     assert pair.line in largest(hfmem_widget.compare(base, head, by="line"))
 
 
-def test_so_it_is_where_a_cell_above_was_edited(tmp_path: Path) -> None:
-    """The numbers of cells and lines are others then: what stayed the same does not count as new."""
+def test_an_edited_cell_above_does_not_hide_the_line_that_holds_more(tmp_path: Path) -> None:
+    """Numbers of cells and lines differ then, and unchanged code does not count as new."""
     before = of_cells(CELLS, 1, tmp_path / "before")
     first = "# Edited.\n" + CELLS[0]
     last = CELLS[2].replace("[batch, batch]", "[batch, batch, batch]")
@@ -240,11 +240,8 @@ def test_so_it_is_where_a_cell_above_was_edited(tmp_path: Path) -> None:
     assert (change.name, change.was) == ("cell [9] line 1", "doubled = torch.cat([batch, batch])")
 
 
-def test_what_stayed_the_same_is_no_change(base: Session, tmp_path: Path) -> None:
-    """Of the same script in another folder, with other line numbers, nothing is new or gone.
-
-    On the host the sentence says that it is about the peak of tensors: its memory has another.
-    """
+def test_the_same_script_elsewhere_has_no_changes(base: Session, tmp_path: Path) -> None:
+    """In another folder, with other line numbers; the sentence is about the peak of tensors alone."""
     again = of_script("# Moved.\n" * 5 + SCRIPT, tmp_path / "again")
     for by in ("line", "module"):
         comparison = hfmem_widget.compare(base, again, by=by)
@@ -381,7 +378,7 @@ def test_lines_are_compared_without_being_asked_for_where_all_have_stacks() -> N
     assert "stacks" not in str(hfmem_widget.compare(*two, bare))
 
 
-def test_it_is_a_table_in_text_and_markdown_and_html() -> None:
+def test_lines_are_a_table_in_text_markdown_and_html() -> None:
     """With name, function, text, both sizes and the difference, down to the sum."""
     two = with_stacks("base", TRAINER(3), site("a/b.py:4", 1)), with_stacks("head", TRAINER(9))
     comparison = hfmem_widget.compare(*two, by="line")
@@ -401,13 +398,14 @@ def test_it_is_a_table_in_text_and_markdown_and_html() -> None:
 
 
 @pytest.mark.parametrize("text", CORPUS)
-def test_hostile_text_of_a_strangers_recording_is_text(text: str, tmp_path: Path) -> None:
-    """Neither names nor functions nor the text of a line become markup, in a page or in Markdown."""
+def test_hostile_text_of_a_recording_is_text(text: str, tmp_path: Path) -> None:
+    """Neither labels, names and functions nor the text of a line become markup, in a page or in Markdown."""
     sites = Site(f"{text}:7", text, text, "forward", 9 * MIB, 1, text, text), site(text, 1)
     sessions = with_stacks("base", site("a/b.py:4", 1)), with_stacks(text, *sites)
     two = [hfmem_widget.open(one.save(tmp_path / f"{at}.jsonl")) for at, one in enumerate(sessions)]
     output = whole_bundle(hfmem_widget.compare(*two, by="line"))
     Strict(output["text/html"])
+    assert "<svg" in output["text/html"]
     assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
     assert "<img" not in markdown(hfmem_widget.compare(*two, by="line"))
 
@@ -425,7 +423,7 @@ def test_each_of_several_is_compared_with_the_baseline() -> None:
     assert [cell.name for cell in comparison.cells if cell.changes is not None] == ["a", "c"]
 
 
-def test_by_module_it_is_the_modules() -> None:
+def test_changes_by_module_are_those_of_modules() -> None:
     """The same peaks, grouped as the table of the stacks is."""
     two = with_stacks("base", *MANY[:2]), with_stacks("head", *MANY)
     comparison = hfmem_widget.compare(*two, by="module")
@@ -443,7 +441,7 @@ def test_without_stacks_one_sentence_says_how_to_record_them() -> None:
     assert "head needs as much memory" in verdicts(comparison)[0]
 
 
-def test_a_peak_that_is_not_the_allocators_own_is_said() -> None:
+def test_a_note_says_where_a_peak_is_not_the_allocators_own() -> None:
     """In the words of the view of that peak."""
     two = with_stacks("base", *MANY), with_stacks("head", *MANY, requested=7 * MIB)
     (note,) = hfmem_widget.compare(*two, by="line").notes
@@ -460,8 +458,8 @@ def test_stacks_of_another_cell_of_the_session_are_not_compared() -> None:
     assert comparison.cells[1].changes is None
 
 
-def test_other_versions_are_said_in_one_line() -> None:
-    """Of the libraries that both have, whatever they are compared by."""
+def test_a_note_names_libraries_of_other_versions() -> None:
+    """Those that both have, on one line, whatever the runs are compared by."""
     base = replace(kept("steps", "base"), software={"torch": "2.6.0", "numpy": "2.1", "trl": "1"})
     head = replace(kept("steps", "head"), software={"torch": "2.7.0", "numpy": "2.1", "peft": "1"})
     assert of_runs({"base": [base], "head": [head]}).notes == (

@@ -24,6 +24,7 @@ from tests.scenes.groups import add_group
 from tests.scenes.stage import Stage
 
 GPU = "cuda:0"
+NAN = math.nan
 
 
 def device(
@@ -93,7 +94,7 @@ def test_runs_are_a_median_and_a_range(
 
 
 def test_parts_are_those_of_the_run_that_has_the_median() -> None:
-    """Parts of one run, so that they add up to the peak that is told."""
+    """Parts of one run add up to the peak that is shown."""
     runs = [record("a", device(peak, weights=peak)) for peak in (9.0, 7.0, 8.0)]
     assert of_runs({"a": runs}).cells[0].at_peak == {"weights": 8.0}
 
@@ -126,22 +127,23 @@ def test_a_difference_has_its_sign_and_its_percent() -> None:
     assert turned.difference(turned.cells[0], "peak").value == 2.0
 
 
-@pytest.mark.parametrize(("value", "baseline"), [(5.0, 0.0), (5.0, -1.0), (5.0, 1e-9), (-3.0, 1.0)])
-def test_a_percentage_that_says_nothing_is_not_told(value: float, baseline: float) -> None:
-    """Against nothing, against less than nothing, across zero, or a thousandfold, there is no percent."""
-    assert math.isnan(difference(value, baseline).percent)
+def in_mib(peak: float, *, before: float = 0.0, made: float = 0.0, **parts: float) -> DeviceRecord:
+    """Return a device of so many MiB; parts whose names end with `_at_start` were there at the start."""
+    sizes = {name: size * MIB for name, size in parts.items()}
+    at_start = {name[:-9]: sizes.pop(name) for name in parts if name.endswith("_at_start")}
+    known = {"gradients": made * MIB} if made else {}
+    return device(peak * MIB, before=before * MIB, at_start=at_start, made=known, **sizes)  # type: ignore[arg-type]  # parts are the rest
+
+
+EARLIER_MODEL = (
+    in_mib(340, before=150, weights=40, activations=100),
+    in_mib(300, before=210, weights_at_start=40, weights=80, activations=10),
+)
+"""A cell, and one that needs less but began with what the first left."""
 
 
 def with_an_earlier_model() -> Comparison:
-    """Return a cell, and one that needs less but began with what the first left."""
-    first = device(340 * MIB, before=150 * MIB, weights=40 * MIB, activations=100 * MIB)
-    second = device(
-        300 * MIB,
-        before=210 * MIB,
-        at_start={"weights": 40 * MIB},
-        weights=80 * MIB,
-        activations=10 * MIB,
-    )
+    first, second = EARLIER_MODEL
     return of_runs({"base": [record("base", first)], "ckpt": [record("ckpt", second)]})
 
 
@@ -158,55 +160,53 @@ def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
     assert comparison.to_pandas().loc["ckpt", "above_start/difference"] == -100 * MIB
 
 
-def test_a_sentence_says_what_a_cell_needs_and_what_makes_most_of_it() -> None:
-    """What was there when it began is left out, as is a part that makes up less than half of it."""
-    assert verdicts(with_an_earlier_model()) == [
-        (
-            "ckpt needs 100.0 MiB less memory above its start (\u221253 %) than base: "
-            "activations \u221290.0 MiB."
-        )
-    ]
-    first, same, more = (
-        record(name, device(size * MIB, weights=weights * MIB, activations=10 * MIB))
-        for name, size, weights in (("a", 300, 30), ("b", 300.5, 30), ("c", 400, 60))
-    )
-    assert verdicts(of_runs({"a": [first], "b": [same], "c": [more]})) == [
-        "b needs as much memory at its peak as a.",
-        "c needs 100.0 MiB more memory at its peak (+33 %) than a.",
-    ]
-
-
-def test_a_part_that_began_with_more_is_named_for_what_it_rose_by() -> None:
-    """Small optimizer states of the cell before do not hide that this one makes large ones."""
-    small = device(200 * MIB, before=100 * MIB, optimizer=2 * MIB, activations=90 * MIB)
-    large = device(
-        450 * MIB,
-        before=110 * MIB,
-        at_start={"optimizer": 2 * MIB},
-        optimizer=202 * MIB,
-        activations=120 * MIB,
-    )
-    [verdict] = verdicts(of_runs({"a": [record("a", small)], "b": [record("b", large)]}))
-
-    assert verdict.endswith("above its start (+240 %) than a: optimizer +198.0 MiB.")
+HELD = in_mib(300, gradients=80, activations=90)
+SMALL = in_mib(300, weights=30, activations=10)
 
 
 @pytest.mark.parametrize(
-    ("made", "part"), [({}, ": gradients \u221280.0 MiB"), ({"gradients": 80.0 * MIB}, "")]
+    ("base", "other", "verdict"),
+    [
+        (
+            *EARLIER_MODEL,
+            "100.0 MiB less memory above its start (\u221253 %) than a: activations \u221290.0 MiB.",
+        ),
+        (SMALL, in_mib(300.5, weights=30, activations=10), "as much memory at its peak as a."),
+        (
+            SMALL,
+            in_mib(400, weights=60, activations=10),
+            "100.0 MiB more memory at its peak (+33 %) than a.",
+        ),
+        (
+            in_mib(200, before=100, optimizer=2, activations=90),
+            in_mib(450, before=110, optimizer_at_start=2, optimizer=202, activations=120),
+            "240.0 MiB more memory above its start (+240 %) than a: optimizer +198.0 MiB.",
+        ),
+        (
+            *(HELD, in_mib(180, activations=170)),
+            "120.0 MiB less memory at its peak (\u221240 %) than a: gradients \u221280.0 MiB.",
+        ),
+        (
+            HELD,
+            in_mib(180, made=80, activations=170),
+            "120.0 MiB less memory at its peak (\u221240 %) than a.",
+        ),
+    ],
+    ids=[
+        *("a part of most of it", "as much", "a part of less than half"),
+        *("a part that began with more", "a part that one lacks", "a part that was being made"),
+    ],
 )
-def test_gradients_that_may_be_among_the_activations_are_no_difference(
-    made: Mapping[str, float], part: str
+def test_a_sentence_says_what_a_cell_needs_and_which_part_makes_most_of_it(
+    base: DeviceRecord, other: DeviceRecord, verdict: str
 ) -> None:
-    """A part is named only where it differs whatever was being made at the peaks."""
-    held = device(300.0 * MIB, gradients=80.0 * MIB, activations=90.0 * MIB)
-    new = device(180.0 * MIB, made=made, activations=170.0 * MIB)
-    [verdict] = verdicts(of_runs({"held": [record("held", held)], "new": [record("new", new)]}))
-
-    assert verdict == f"new needs 120.0 MiB less memory at its peak (\u221240 %) than held{part}."
+    """What was there when the cell began is left out, as is what may have been among the activations."""
+    comparison = of_runs({"a": [record("a", base)], "b": [record("b", other)]})
+    assert verdicts(comparison) == [f"b needs {verdict}"]
 
 
 def test_parts_that_were_there_before_are_no_difference() -> None:
-    """Of the earlier model's weights no percentage is told, but how much of them was there."""
+    """The earlier model's weights have no percentage; the table shows how much of them was there."""
     weights, activations = part_columns(with_an_earlier_model())
 
     assert weights.cells == (("40.0 MiB", "", ""), ("80.0 MiB", "40.0 MiB at the start", ""))
@@ -214,14 +214,14 @@ def test_parts_that_were_there_before_are_no_difference() -> None:
 
 
 @pytest.mark.parametrize("before", [150 * MIB, 151 * MIB, math.nan])
-def test_cells_that_began_alike_need_no_word(before: float) -> None:
-    """A heap moves a little by itself, and of what is not known nothing is said."""
+def test_cells_that_began_alike_have_no_note(before: float) -> None:
+    """A heap moves a little by itself, and an unknown start has no note either."""
     first, second = device(340 * MIB, before=150 * MIB), device(300 * MIB, before=before)
     assert of_runs({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
 
 
-def test_from_an_empty_device_the_peak_is_told_once() -> None:
-    """Above the start is then the same."""
+def test_from_an_empty_device_the_peak_is_one_column() -> None:
+    """The peak above the start would be the same."""
     comparison = of_runs({"a": [record("a", device(8.0 * MIB))]})
     assert figure_columns(comparison)[0].title == "allocated, peak"
 
@@ -249,7 +249,7 @@ def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
     assert comparison.notes == ("Also used: cpu.", "b did not use cuda:0.")
 
 
-def test_a_failed_run_is_told() -> None:
+def test_a_note_counts_failed_runs() -> None:
     """A comparison with a cell that ran out of memory says that it did."""
     failed = replace(record("a", device(8.0)), outcome="raised OutOfMemoryError")
     comparison = of_runs({"a": [record("a", device(8.0)), failed]})
@@ -257,7 +257,7 @@ def test_a_failed_run_is_told() -> None:
 
 
 def test_steps_align_only_where_all_have_some() -> None:
-    """By default by steps if every cell has them, else by time."""
+    """By default by steps if every cell has two or more, else by time."""
     trained, loaded = device(8.0, steps=[1, 2, 8]), device(7.0)
     both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
 
@@ -270,30 +270,32 @@ def test_steps_align_only_where_all_have_some() -> None:
     assert "chart" not in said["text/plain"]
 
 
+ONE = {"a": [record("a", device(8.0))]}
+
+
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("runs", "options", "message"),
     [
-        ({"by": "epoch"}, "by 'step' or by 'time', not by 'epoch'"),
-        ({"by": "step"}, "none of these cells has steps"),
-        ({"device": "cuda:7"}, "did not use 'cuda:7'; they used cuda:0"),
-        ({"baseline": "c"}, "'c' is not one of the compared cells: 'a'"),
+        (ONE, {"by": "epoch"}, "by 'step' or by 'time', not by 'epoch'"),
+        (ONE, {"by": "step"}, "none of these cells has steps"),
+        (
+            {"a": [record("a", device(8.0, steps=[8]))]},
+            {"by": "step"},
+            "none of these cells has steps",
+        ),
+        (ONE, {"device": "cuda:7"}, "did not use 'cuda:7'; they used cuda:0"),
+        (ONE, {"baseline": "c"}, "'c' is not one of the compared cells: 'a'"),
+        ({"a": [record("a")]}, {}, "no memory was read"),
+        ({}, {}, "at least one cell"),
+        (dict.fromkeys(map(str, range(MOST_CELLS + 1)), ONE["a"]), {}, "at most 8"),
     ],
 )
-def test_what_cannot_be_done_is_said(options: dict[str, Any], said: str) -> None:
-    """An error names what there is."""
-    with pytest.raises(OptionError, match=said):
-        of_runs({"a": [record("a", device(8.0))]}, **options)
-
-
-def test_none_and_too_many_cells_are_refused() -> None:
-    """There must be one with a reading, and no more than can be told apart."""
-    with pytest.raises(OptionError, match="no memory was read"):
-        of_runs({"a": [record("a")]})
-    with pytest.raises(OptionError, match="at least one cell"):
-        of_runs({})
-    many = {str(at): [record(str(at), device(8.0))] for at in range(MOST_CELLS + 1)}
-    with pytest.raises(OptionError, match="at most 8"):
-        of_runs(many)
+def test_a_comparison_that_cannot_be_made_is_an_error_that_says_why(
+    runs: dict[str, list[Record]], options: dict[str, Any], message: str
+) -> None:
+    """An error names what there is: ways, devices, cells, and how many cells can be told apart."""
+    with pytest.raises(OptionError, match=message):
+        of_runs(runs, **options)
 
 
 def test_a_data_frame_has_a_row_for_each_cell() -> None:
@@ -374,46 +376,34 @@ def test_folding_never_moves_a_peak(peaks: list[float], rows: int, most: int) ->
     assert line.high.argmax() == true.index(max(true))
 
 
-def test_one_run_by_time_keeps_its_points() -> None:
-    """A single curve is drawn as it was kept, breaks included."""
-    curve = np.array([[0.0, 1.0, 2.0], [1.0, math.nan, 3.0]])
-    line = by_time([curve], 10)
-    assert line.at.tolist() == [0.0, 1.0, 2.0]
-    assert np.isnan(line.middle[1])
-
-
-def test_runs_by_time_keep_the_highest_of_each_column() -> None:
-    """No run's peak is lost between the columns, and a shorter run ends where it ended."""
-    spiky = np.array([[0.0, 0.9, 1.0, 1.1, 4.0], [1.0, 1.0, 9.0, 1.0, 1.0]])
-    short = np.array([[0.0, 2.0], [5.0, 5.0]])
-    line = by_time([spiky, short], 4)
-
-    assert line.high.max() == 9.0
-    assert line.high.tolist()[2:] == [5.0, 1.0]
-    assert line.low.tolist()[3] == 1.0
-
-
-NAN = math.nan
-
-
-def test_runs_by_time_have_their_line_between_far_readings() -> None:
-    """Columns stand at their middles; where one has no reading, it has what lies between its neighbours'."""
-    sparse = np.array([[0.0, 1.0, 7.0, 8.0], [1.0, 2.0, 8.0, 9.0]])
-    short = np.array([[0.0, 4.0], [3.0, 3.0]])
-    line = by_time([sparse, short], 4)
-
-    assert line.at.tolist() == [1.0, 3.0, 5.0, 7.0]
-    assert line.high.tolist() == [3.0, 4.0, 6.0, 9.0]
-    assert line.low.tolist() == [2.0, 3.0, 3.0, 9.0]
-
-
-def test_a_run_that_knows_nothing_leaves_the_others() -> None:
-    """A curve of breaks alone is none."""
-    known = np.array([[0.0, 1.0, 2.0], [1.0, 2.0, 3.0]])
-    none = np.array([[0.0, 1.0, 2.0], [NAN, NAN, NAN]])
-    line = by_time([known, none], 2)
-
-    assert line.middle.tolist() == line.high.tolist() == line.low.tolist() == [1.0, 3.0]
+@pytest.mark.parametrize(
+    ("curves", "columns", "values"),
+    [
+        ([([0, 1, 2], [1, NAN, 3])], 10, ([0, 1, 2], *[[1, NAN, 3]] * 3)),
+        (
+            [([0, 0.9, 1, 1.1, 4], [1, 1, 9, 1, 1]), ([0, 2], [5, 5])],
+            *(4, ([0.5, 1.5, 2.5, 3.5], [1, 5, 1, 1], [3, 7, 3, 1], [5, 9, 5, 1])),
+        ),
+        (
+            [([0, 1, 7, 8], [1, 2, 8, 9]), ([0, 4], [3, 3])],
+            *(4, ([1, 3, 5, 7], [2, 3, 3, 9], [2.5, 3.5, 4.5, 9], [3, 4, 6, 9])),
+        ),
+        ([([0, 1, 2], [1, 2, 3]), ([0, 1, 2], [NAN] * 3)], 2, ([0.5, 1.5], *[[1, 3]] * 3)),
+    ],
+    ids=[
+        "one run with a break",
+        "a peak and a shorter run",
+        "far readings",
+        "a run of breaks alone",
+    ],
+)
+def test_runs_by_time_are_columns_at_their_middles(
+    curves: list[tuple[list[float], list[float]]], columns: int, values: tuple[list[float], ...]
+) -> None:
+    """Peaks stay; a column without a reading lies between its neighbours; one run stays as it was."""
+    line = by_time([np.array(curve) for curve in curves], columns)
+    for drawn, known in zip((line.at, line.low, line.middle, line.high), values, strict=True):
+        assert drawn.tolist() == pytest.approx(known, nan_ok=True)
 
 
 @pytest.mark.parametrize(("width", "at"), [(1, [1.0, 2.0, 3.0, 4.0]), (2, [1.5, 3.5]), (4, [2.5])])
@@ -426,15 +416,14 @@ def test_steps_stand_in_the_middle_of_those_they_stand_for(width: int, at: list[
     assert line.high.tolist() == [float(n * width) for n in range(1, len(at) + 1)]
 
 
-def test_a_cell_of_one_step_is_compared_by_time() -> None:
+def test_a_cell_of_one_step_has_no_pace_and_is_compared_by_time() -> None:
     """One step makes no line."""
     stage = Stage("cell", gpus=1)
     with stage.span("cell", "cell"), stage.span("step", "step 1") as span:
         stage.recorder.count(span.id, {"step": 1.0})
         stage.hold({"cuda:0": GIB}, 1.0)
     session = stage.finish()
-    record = record_of(session, session.spans[0])
+    known = record_of(session, session.spans[0])
 
-    assert of_runs({"a": [record], "b": [record]}).by == "time"
-    with pytest.raises(OptionError, match="none of these cells has steps"):
-        of_runs({"a": [record], "b": [record]}, by="step")
+    assert known.pace == Pace(1)
+    assert of_runs({"a": [known], "b": [known]}).by == "time"

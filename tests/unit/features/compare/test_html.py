@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +16,26 @@ from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.record import Record, record_of, whole
 from hfmem_widget.features.compare.api import MOST_CELLS, of_runs
-from hfmem_widget.features.compare.html import step_ticks, svg, whole_bundle
+from hfmem_widget.features.compare.html import (
+    frame_of,
+    parts_of,
+    step_ticks,
+    stroke_of,
+    svg,
+    whole_bundle,
+)
 from hfmem_widget.features.compare.model import Comparison, difference
 from hfmem_widget.features.compare.text import change_text, part_columns, percent_text
 from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB, MIB, format_bytes, format_rate
+from hfmem_widget.view import palette
+from hfmem_widget.view.line import peak_text
 from tests.data.modules import loaded_by
 from tests.data.parted import NAN
+from tests.data.svg import Drawing
+from tests.data.texts import seen
 from tests.scenes import shared_run
-from tests.unit.view.test_hostile_text import CORPUS, Strict
+from tests.unit.view.chart.test_still_svg import PLOT, check_run
 
 
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
@@ -45,14 +59,9 @@ def two(run: str = "steps", **options: Any) -> Comparison:
     return of_runs(runs, **options)
 
 
-def text(html: str) -> str:
-    """Return what is left when a front end drops all markup."""
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
 def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
-    assert text(whole_bundle(two())["text/html"]).startswith(
+    assert seen(whole_bundle(two())["text/html"]).startswith(
         "memcompare cuda:0 NVIDIA H200 compared with base "
         "smaller needs 3.51 GiB less memory at its peak (\u221250 %) than base. "
         "● base baseline · cell [1] ● smaller cell [2] "
@@ -61,19 +70,26 @@ def test_the_table_reads_without_any_markup() -> None:
     )
 
 
-def test_many_cells_are_rows() -> None:
-    """The longer side of a table goes down the page, which scrolls by itself."""
-    runs = {name: [kept("steps", name)] for name in "abcdefgh"}
-    told = text(whole_bundle(of_runs(runs))["text/html"])
-    assert "cell allocated, peak left behind" in told
-
-
 @pytest.mark.parametrize(
-    ("before", "told"), [(0.1 * MIB, "\u22120.07 MiB"), (10 * MIB, "\u22127.00 MiB · \u221270 %")]
+    ("make", "words", "absent"),
+    [
+        (
+            lambda: of_runs({name: [kept("steps", name)] for name in "abcdefgh"}),
+            ("cell allocated, peak left behind",),
+            (),
+        ),
+        (lambda: two("short"), (), ("samples/s", "steps/s", "at the peak")),
+        (lambda: two("cpu"), ("private memory, peak", "resident, peak"), ()),
+    ],
+    ids=["many cells are rows", "no steps and no parts", "the host"],
 )
-def test_of_next_to_nothing_there_is_no_percentage(before: float, told: str) -> None:
-    """0.07 MiB less is 45 % of what no figure speaks of."""
-    assert change_text(difference(0.3 * before, before, NEXT_TO_NOTHING), format_bytes) == told
+def test_a_table_has_the_columns_that_cells_fill(
+    make: Callable[[], Comparison], words: tuple[str, ...], absent: tuple[str, ...]
+) -> None:
+    """The longer side goes down the page, and memory of a host is private or resident."""
+    shown = seen(whole_bundle(make())["text/html"])
+    assert [word for word in words if word not in shown] == []
+    assert [word for word in absent if word in shown] == []
 
 
 def test_plain_text_has_the_same_figures() -> None:
@@ -91,10 +107,10 @@ def test_plain_text_has_the_same_figures() -> None:
 def test_repeats_show_their_range() -> None:
     """The median, the range, and how many runs."""
     runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    told = text(whole_bundle(of_runs({"base": runs}))["text/html"])
+    told = seen(whole_bundle(of_runs({"base": runs}))["text/html"])
 
     assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
-    told = text(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
+    told = seen(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
     assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
 
 
@@ -106,23 +122,8 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
     """In the table and beside the bar alike."""
     comparison = of_runs({"a": [kept(run, "a")]})
     picture = svg(comparison)
-    assert peak in text(whole_bundle(comparison)["text/html"].removesuffix(picture))
-    assert peak in text(picture)
-
-
-def test_columns_that_nobody_fills_are_not_there() -> None:
-    """Without steps there is no pace; without parts no table of them."""
-    told = text(whole_bundle(two("short"))["text/html"])
-    assert "samples/s" not in told
-    assert "steps/s" not in told
-    assert "at the peak" not in told
-
-
-def test_the_host_has_its_own_words() -> None:
-    """On the CPU memory is what is private and what is resident."""
-    told = text(whole_bundle(two("cpu"))["text/html"])
-    assert "private memory, peak" in told
-    assert "resident, peak" in told
+    assert peak in seen(whole_bundle(comparison)["text/html"].removesuffix(picture))
+    assert peak in seen(picture)
 
 
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
@@ -145,16 +146,7 @@ def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
     assert loaded_by(code) & {"plotly", "pandas", "torch"} == set()
 
 
-@pytest.mark.parametrize("label", CORPUS.values(), ids=CORPUS)
-def test_a_hostile_label_is_text_everywhere(label: str) -> None:
-    """No tag, attribute or control character of a label's gets through."""
-    comparison = of_runs({label: [kept("steps", label)], "b": [kept("steps", "b")]})
-    output = whole_bundle(comparison)
-    Strict(output["text/html"])
-    assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
-
-
-def test_a_note_is_told_to_its_end() -> None:
+def test_a_note_is_shown_to_its_end() -> None:
     """However long the label in it is."""
     label = "a long name " * 9
     told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
@@ -162,33 +154,49 @@ def test_a_note_is_told_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "baseline", "said"),
+    ("value", "baseline", "text"),
     [
         (8 * MIB, 10 * MIB, "\u22122.00 MiB · \u221220 %"),
         (10.5 * MIB, 10 * MIB, "+0.50 MiB · +5.0 %"),
+        (3 * MIB, 10 * MIB, "\u22127.00 MiB · \u221270 %"),
         (10 * MIB, 10 * MIB, "±0"),
         (10 * MIB + 1, 10 * MIB, "±0"),
         (2 * MIB, 0.0, "+2.00 MiB"),
-        (float("nan"), 1.0, ""),
+        (2 * MIB, -MIB, "+3.00 MiB"),
+        (2 * MIB, 1e-9, "+2.00 MiB"),
+        (-3 * MIB, MIB, "\u22124.00 MiB"),
+        (0.03 * MIB, 0.1 * MIB, "\u22120.07 MiB"),
+        (NAN, 1.0, ""),
     ],
 )
-def test_a_difference_reads_with_sign_and_percent(value: float, baseline: float, said: str) -> None:
-    """What cannot be seen in three digits is no difference; without a base there is no percent."""
-    assert change_text(difference(value, baseline), format_bytes) == said
+def test_a_difference_has_its_sign_and_a_percentage_where_that_means_something(
+    value: float, baseline: float, text: str
+) -> None:
+    """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
+    assert change_text(difference(value, baseline, NEXT_TO_NOTHING), format_bytes) == text
 
 
-def test_parts_are_told_of_the_cells_that_have_them() -> None:
-    """What was found of one cell alone is not known of the other, which is no difference."""
-    whole = kept("steps", "whole")
-    bare = replace(
-        whole, label="bare", devices=tuple(replace(one, at_peak={}) for one in whole.devices)
-    )
-    column = part_columns(of_runs({"whole": [whole], "bare": [bare]}))[0]
-    size = format_bytes(whole.devices[0].at_peak[column.part])
+@pytest.mark.parametrize(
+    ("before", "after", "cells"),
+    [
+        (2 * GIB, 3 * GIB, [("2.00 GiB", "", ""), ("3.00 GiB", "", "+1.00 GiB · +50 %")]),
+        (0.0, 3 * GIB, [("0", "", ""), ("3.00 GiB", "", "+3.00 GiB")]),
+        (2 * MIB, 3 * GIB, [("2.00 MiB", "", ""), ("3.00 GiB", "", "+3.00 GiB")]),
+        (3 * GIB, 0.0, [("3.00 GiB", "", ""), ("0", "", "\u22123.00 GiB")]),
+        (3 * GIB, None, [("3.00 GiB", "", ""), ("n/a", "", "")]),
+        (None, 3 * GIB, [("n/a", "", ""), ("3.00 GiB", "", "")]),
+    ],
+)
+def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_known(
+    before: float | None, after: float | None, cells: list[tuple[str, str, str]]
+) -> None:
+    """In percent of nothing there is no saying, and what is not known of a cell is no difference."""
+    compared = two()
+    known = [{} if size is None else {"weights": size} for size in (before, after)]
+    changed = (replace(one, at_peak=has) for one, has in zip(compared.cells, known, strict=True))
+    (column,) = part_columns(replace(compared, cells=tuple(changed)))
 
-    assert [(value, change) for value, _, change in column.cells] == [(size, ""), ("n/a", "")]
-    column = part_columns(of_runs({"bare": [bare], "whole": [whole]}))[0]
-    assert [(value, change) for value, _, change in column.cells] == [("n/a", ""), (size, "")]
+    assert [*column.cells] == cells
 
 
 @pytest.mark.parametrize(
@@ -228,21 +236,133 @@ def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: lis
     assert list(step_ticks(first, last).texts) == texts
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "cell"),
-    [
-        (2 * GIB, 3 * GIB, ("3.00 GiB", "", "+1.00 GiB · +50 %")),
-        (0.0, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
-        (2 * MIB, 3 * GIB, ("3.00 GiB", "", "+3.00 GiB")),
-        (3 * GIB, 0.0, ("0", "", "\u22123.00 GiB")),
-    ],
-)
-def test_a_part_that_one_cell_lacks_is_nothing_there(
-    before: float, after: float, cell: tuple[str, str, str]
-) -> None:
-    """It went, or it came, and in percent of nothing there is no saying."""
-    base, other = two().cells
-    cells = (replace(base, at_peak={"weights": before}), replace(other, at_peak={"weights": after}))
-    (column,) = part_columns(replace(two(), cells=cells))
+Make = Callable[[], Comparison]
 
-    assert column.cells[1] == cell
+
+def repeated() -> Comparison:
+    """Return three runs of one cell against one of another."""
+    runs = [kept("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
+    return of_runs({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
+
+
+MADE: dict[str, Make] = {
+    "by step": two,
+    "by time": lambda: two(by="time"),
+    "repeats": repeated,
+    "no parts": lambda: two("two gpus", by="time"),
+    "with gaps": lambda: two("hour with gaps", by="time"),
+}
+EACH = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+
+
+class Shown:
+    """A comparison and its picture."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self.cells, self.frame = comparison.cells, frame_of(comparison)
+        self.lines = [one.line for one in comparison.cells if one.line is not None]
+        self.html = svg(comparison)
+        self.drawing = Drawing(self.html)
+        self.rows = self.html.split('<div style="margin:5px 4px 0')[1:]
+
+    def x(self, at: float) -> float:
+        return self.drawing.width * self.frame.share(at)
+
+    def y(self, value: float) -> float:
+        return PLOT * (1 - value / self.frame.top)
+
+
+@cache
+def shown_of(make: Make) -> Shown:
+    """Return the picture of a comparison, drawn once for all tests, none of which changes it."""
+    return Shown(make())
+
+
+def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
+    """Return the runs of a line between its missing values."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for x, y in zip(at.tolist(), values.tolist(), strict=True):
+        if math.isnan(y):
+            runs.append([])
+        else:
+            runs[-1].append((x, y))
+    return [run for run in runs if run]
+
+
+@EACH
+def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
+    """A break as a break; in its own colour and dash."""
+    shown = shown_of(make)
+    drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
+    assert len(drawn) == 2
+    for at, (line, path) in enumerate(zip(shown.lines, drawn, strict=True)):
+        stroke = stroke_of(at)
+        assert (path.stroke, path.dash) == (stroke.colour, palette.STROKES[stroke.dash])
+        runs = broken(line.at, line.middle)
+        assert len(path.runs) == len(runs)
+        for run, corners in zip(runs, path.runs, strict=True):
+            check_run([(shown.x(x), shown.y(value)) for x, value in run], corners)
+
+
+@EACH
+def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
+    """One part after the other, from zero; the longest bar takes the whole width."""
+    shown = shown_of(make)
+    rows = [
+        [
+            (float(left), float(width), colour)
+            for left, width, colour in re.findall(
+                r'<rect x="([\d.]+)%" width="([\d.]+)%" height="12" fill="([^"]+)"', row
+            )
+        ]
+        for row in shown.rows
+    ]
+
+    longest = max(sum(parts_of(cell).values()) for cell in shown.cells)
+    assert max(left + width for row in rows for left, width, _ in row) == pytest.approx(
+        100, abs=0.1
+    )
+    for cell, row in zip(shown.cells, rows, strict=True):
+        end, parts = 0.0, parts_of(cell)
+        assert parts
+        for (name, size), (left, width, colour) in zip(parts.items(), row, strict=True):
+            assert left == pytest.approx(end, abs=0.02)
+            assert width == pytest.approx(100 * size / longest, abs=0.01)
+            assert colour == palette.PARTS.get(name, "#7D8794")
+            end = left + width
+
+
+def test_only_repeats_have_a_band_about_their_line() -> None:
+    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
+    shown = shown_of(repeated)
+    (area,) = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
+    line = shown.lines[0]
+    low, high = line.low[::-1], line.high
+
+    edge = [*zip(line.at, high, strict=True), *zip(line.at[::-1], low, strict=True)]
+    (corners,) = area.runs
+    check_run([(shown.x(at), shown.y(value)) for at, value in edge], corners)
+    assert shown.drawing.frames()[0].index(area) == 0
+    assert area.fill == stroke_of(0).colour
+    assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
+
+
+@EACH
+def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
+    """With its name and peak behind a piece of its line."""
+    shown = shown_of(make)
+    assert shown.rows
+    for at, (cell, row) in enumerate(zip(shown.cells, shown.rows, strict=True)):
+        peak = peak_text(Peak(cell.figures["peak"].middle, cell.certainty))
+        assert f'stroke="{stroke_of(at).colour}"' in row.partition("<strong")[0]
+        assert f">{cell.name}</strong>" in row
+        assert f">{peak}</span>" in row
+
+
+def test_the_picture_names_its_lines() -> None:
+    """By step or since the beginning, one run or several."""
+    said = {name: shown_of(make).html for name, make in MADE.items()}
+
+    assert ">allocated, highest of each step<" in said["by step"]
+    assert ">allocated since the start of the cell<" in said["by time"]
+    assert ">allocated, highest of each step, median and range<" in said["repeats"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,27 +57,17 @@ class FakeScreen:
         self.replaced.append(bundle)
 
 
-class FakeReader:
-    """Reads what is put there."""
-
-    def __init__(self) -> None:
-        self.found = map_of(100)
-        self.reads = 0
-
-    def read(self) -> MemoryMap:
-        self.reads += 1
-        return self.found
-
-
 class Rig:
     """A companion, a session of one GPU, and time that passes in ticks."""
 
     def __init__(self, *, live: bool = True, options: WatchOptions = OPTIONS) -> None:
         self.clock, self.cpu = FakeClock(100.0), FakeClock()
-        self.screen, self.reader = FakeScreen(live=live), FakeReader()
+        self.screen = FakeScreen(live=live)
+        self.found, self.reads = map_of(100), 0  # what is read, and how often it was
         self.recorder = Recorder("cell")
         self.session = self.recorder.session
         self.recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
+        self.meanwhile: Callable[[], object] = lambda: None  # it happens at each reading
         self.reserved = 100.0 * M
         self.has_threads = True
         self.is_slow = False  # whether a thread has done nothing before the cell ends
@@ -94,7 +86,9 @@ class Rig:
         return self.has_threads
 
     def read(self) -> MemoryMap:
-        return self.reader.read()
+        self.reads += 1
+        self.meanwhile()
+        return self.found
 
     def sample(self) -> Sample:
         return self.recorder.append(Sample(self.clock.now - 100.0, (self.reserved,)))
@@ -119,52 +113,42 @@ def rig() -> Rig:
 
 def growing(rig: Rig) -> Callable[[int], None]:
     def grow(tick: int) -> None:
-        rig.reader.found = map_of(100, tick + 1)
+        rig.found = map_of(100, tick + 1)
 
     return grow
 
 
-def test_it_is_refreshed_at_most_once_a_second(rig: Rig) -> None:
-    """In five seconds of changes the map is read and sent five times at most."""
-    rig.run(5.0, growing(rig))
-    assert 4 <= len(rig.screen.replaced) <= 5
-    assert rig.reader.reads == len(rig.screen.replaced)
+@pytest.mark.parametrize(
+    ("seconds", "cost", "changes", "updates"),
+    [(5.0, 0.0, True, (4, 5)), (5.0, 0.0, False, (1, 1)), (9.05, 0.06, True, (3, 3))],
+    ids=["changes", "no change", "slow"],
+)
+def test_it_is_refreshed_where_it_has_changed_at_most_once_a_second(
+    rig: Rig, seconds: float, cost: float, *, changes: bool, updates: tuple[int, int]
+) -> None:
+    """Reading and drawing take two hundredths of the time at most: of 60 ms every three seconds."""
+    rig.meanwhile = lambda: rig.cpu.advance(cost)
+    rig.run(seconds, growing(rig) if changes else lambda _: None)
+    least, most = updates
+    assert least <= len(rig.screen.replaced) <= most
+    assert rig.reads == len(rig.screen.replaced) or not changes
 
 
 def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
     """Where the system has none for a while the map stands still, and is read once there is one."""
     rig.has_threads = False
     rig.run(2.0, growing(rig))
-    assert rig.reader.reads == 0
+    assert rig.reads == 0
     rig.has_threads = True
     rig.run(2.0, growing(rig))
-    assert rig.reader.reads > 0
-
-
-def test_what_has_not_changed_is_not_sent_again(rig: Rig) -> None:
-    """While nothing is reserved or released, the map on the page is left alone."""
-    rig.run(5.0)
-    assert len(rig.screen.replaced) == 1
-
-
-def test_it_takes_two_hundredths_of_the_time_at_most(rig: Rig) -> None:
-    """Where reading and drawing take 60 ms of CPU time, they come every three seconds."""
-    read = rig.reader.read
-
-    def slow() -> MemoryMap:
-        rig.cpu.advance(0.06)
-        return read()
-
-    rig.reader.read = slow  # type: ignore[method-assign]  # a slower one
-    rig.run(9.05, growing(rig))
-    assert len(rig.screen.replaced) == 3
+    assert rig.reads > 0
 
 
 def test_a_map_that_takes_long_to_read_is_shown_at_the_end_only(rig: Rig) -> None:
     """It holds the GIL meanwhile. One sentence says so."""
-    rig.reader.found = map_of(100, seconds=1.5 * MOST_SECONDS)
+    rig.found = map_of(100, seconds=1.5 * MOST_SECONDS)
     rig.run(5.0)
-    assert rig.reader.reads == 1
+    assert rig.reads == 1
     assert rig.screen.replaced == []
     (note,) = rig.session.notes
     assert "30 ms" in note
@@ -182,43 +166,38 @@ def test_a_long_run_that_nobody_may_look_at_sends_a_kilobyte_a_second(rig: Rig) 
     assert 60_000 < size < 110_000
 
 
-def test_it_ends_with_the_end_and_the_highest(rig: Rig) -> None:
-    """The last map shows the end, and the moment at which most was reserved."""
+def rises(rig: Rig, tick: int) -> None:
+    size = 900 if 20 <= tick < 35 else 100
+    rig.reserved, rig.found = size * M, map_of(size)
 
-    def rise_and_fall(tick: int) -> None:
-        size = 900 if 20 <= tick < 35 else 100
-        rig.reserved, rig.reader.found = size * M, map_of(size)
 
-    rig.run(5.0, rise_and_fall)
+def rises_late(rig: Rig, tick: int) -> None:
+    size = 900 if 3150 <= tick < 3165 else 100
+    rig.reserved, rig.found = size * M, map_of(900 if size == 900 else 99 - tick % 7)
+
+
+def is_emptied(rig: Rig, tick: int) -> None:
+    rig.found = map_of(100, used=0.9 if tick < 20 else 0.1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "change", "end", "highest"),
+    [
+        (5.0, rises, "100.0 MiB reserved", "900.0 MiB reserved"),
+        (320.0, rises_late, "99.0 MiB reserved", "900.0 MiB reserved"),
+        (4.0, is_emptied, "100.0 MiB reserved", "90.0 MiB"),
+    ],
+    ids=["a rise", "a rise while maps are drawn seldom", "as high and emptier"],
+)
+def test_it_ends_with_the_end_and_the_highest(
+    rig: Rig, seconds: float, change: Callable[[Rig, int], None], end: str, highest: str
+) -> None:
+    """The last map shows the end, and the fullest moment at which most was reserved."""
+    rig.run(seconds, partial(change, rig))
     assert rig.end() == {}
-    last = rig.screen.replaced[-1]["text/plain"]
-    assert "cuda:0 at the end \u00b7 100.0 MiB reserved" in last
-    assert "when most was reserved \u00b7 900.0 MiB reserved" in last
-
-
-def test_a_rise_is_read_though_it_is_not_time_to_draw(rig: Rig) -> None:
-    """In a long run maps are drawn seldom; the highest is still among those read."""
-
-    def rise_once(tick: int) -> None:
-        high = 3150 <= tick < 3165
-        rig.reserved, rig.reader.found = (
-            (900 * M, map_of(900)) if high else (100 * M, map_of(99 - tick % 7))
-        )
-
-    rig.run(320.0, rise_once)
-    rig.end()
-    assert "900.0 MiB reserved" in rig.screen.replaced[-1]["text/plain"]
-
-
-def test_of_two_moments_as_high_the_fuller_is_kept(rig: Rig) -> None:
-    """What is reserved stays when tensors are freed."""
-
-    def empty_out(tick: int) -> None:
-        rig.reader.found = map_of(100, used=0.9 if tick < 20 else 0.1)
-
-    rig.run(4.0, empty_out)
-    rig.end()
-    assert "90.0 MiB" in rig.screen.replaced[-1]["text/plain"].split("when most was reserved")[1]
+    at_end, fullest = rig.screen.replaced[-1]["text/plain"].split("when most was reserved")
+    assert f"cuda:0 at the end \u00b7 {end}" in at_end
+    assert highest in fullest
 
 
 def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
@@ -237,22 +216,18 @@ def test_after_the_end_nothing_is_read(rig: Rig) -> None:
     rig.is_slow = True
     rig.run(1.0)
     rig.end()
-    assert len(rig.waiting) == rig.reader.reads == len(rig.screen.replaced) == 1
+    assert len(rig.waiting) == rig.reads == len(rig.screen.replaced) == 1
     rig.waiting.pop()()
     rig.run(3.0)
-    assert rig.reader.reads == len(rig.screen.replaced) == 1
+    assert rig.reads == len(rig.screen.replaced) == 1
 
 
 def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:
     """A map that cannot be read is one note, and the end is still tried."""
-
-    def fail() -> MemoryMap:
-        raise ValueError("broken")
-
-    read, rig.reader.read = rig.reader.read, fail  # type: ignore[method-assign]  # a broken one
+    rig.meanwhile = Mock(side_effect=ValueError("broken"))
     rig.run(3.0)
     assert [note for note in rig.session.notes if "ValueError: broken" in note] == rig.session.notes
-    rig.reader.read = read  # type: ignore[method-assign]  # mended
+    rig.meanwhile = Mock()
     rig.end()
     assert "at the end" in rig.screen.replaced[-1]["text/plain"]
 
@@ -260,7 +235,7 @@ def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:
 def test_only_the_devices_of_the_watch_are_read() -> None:
     """With devices chosen by name, the map leaves the others out."""
     rig = Rig(options=replace(OPTIONS, devices=("cuda:1",)))
-    rig.reader.found = MemoryMap(
+    rig.found = MemoryMap(
         ("cuda:0", "cuda:1"), (*map_of(5).segments, *map_of(7, device="cuda:1").segments)
     )
     rig.run(1.0)

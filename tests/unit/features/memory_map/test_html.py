@@ -6,6 +6,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -110,30 +111,27 @@ def test_lengths_of_colour_are_bytes(name: str) -> None:
         )
 
 
-def test_ten_thousand_blocks_stay_small() -> None:
-    """60 kB with everything, 20 kB while it is live; a few blocks take a few kB."""
-    found = scattered(50, 200)
-    assert len(html_of(found)) < 60 * KILOBYTE
-    for many in (found, scattered(500, 20), scattered(5, 2000)):
-        live = live_bundle(many)
-        assert sum(len(text.encode()) for text in live.values()) < 20 * KILOBYTE
-    assert len(html_of(scattered(1, 5))) < 6 * KILOBYTE
-
-
-def test_several_devices_and_moments_share_the_room() -> None:
-    """Eight devices take no more than one."""
-    one = scattered(20, 250)
-    eight = MemoryMap(
-        tuple(f"cuda:{at}" for at in range(8)),
-        tuple(
-            Segment(f"cuda:{at}", part.address, part.size, part.kind, part.blocks)
-            for at in range(8)
-            for part in one.segments
-        ),
+def on_eight_devices(found: MemoryMap) -> MemoryMap:
+    keys = tuple(f"cuda:{at}" for at in range(8))
+    return MemoryMap(
+        keys, tuple(replace(one, device=key) for key in keys for one in found.segments)
     )
-    live = live_bundle(eight)
-    assert sum(len(text.encode()) for text in live.values()) < 26 * KILOBYTE
-    assert len(html_of(eight)) < 90 * KILOBYTE
+
+
+@pytest.mark.parametrize(
+    ("found", "kilobytes", "live"),
+    [
+        (scattered(1, 5), 6, 20),
+        (scattered(50, 200), 60, 20),
+        (scattered(500, 20), 60, 20),
+        (scattered(5, 2000), 60, 20),
+        (on_eight_devices(scattered(20, 250)), 90, 26),
+    ],
+)
+def test_a_map_stays_small(found: MemoryMap, kilobytes: int, live: int) -> None:
+    """Ten thousand blocks, or those of eight devices, take little more room than a few."""
+    assert len(html_of(found)) < kilobytes * KILOBYTE
+    assert sum(len(text.encode()) for text in live_bundle(found).values()) < live * KILOBYTE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -193,27 +191,19 @@ USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
         ([[("used", 640)], [("free", 1), ("used", 639)]], USED * 64),
         ([[("used", 6), ("free", 4)] * 64], USED * 64),
         ([[("used", 4), ("free", 6)] * 64], HOLE * 64),
+        ([[("used", 32)], [("free", 16)], [("free", 16)]], USED * 32 + STREAM * 16 + POOL * 16),
     ],
 )
 def test_each_character_is_what_most_of_its_bytes_are(
     segments: list[list[tuple[str, int]]], strip: str
 ) -> None:
-    """End to end, the largest segment first, each byte where it lies."""
+    """End to end, the largest segment first; what only others can use is behind the rest."""
     made = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
+    if len(made) == 3:
+        made[1:] = replace(made[1], stream=7), replace(made[2], pool=(0, 1))
 
     assert text_of(map_of(*made))[1] == strip
     assert len(strip) == STRIP
-
-
-def test_what_only_others_can_use_has_a_sign_of_its_own() -> None:
-    """What is free for other streams, and what is free in private pools, behind what serves everyone."""
-    found = map_of(
-        segment(("used", 32)),
-        segment(("free", 16), at=1, stream=7),
-        segment(("free", 16), at=2, pool=(0, 1)),
-    )
-
-    assert text_of(found)[1] == USED * 32 + STREAM * 16 + POOL * 16
 
 
 def full(segments: int) -> MemoryMap:
@@ -231,8 +221,8 @@ def full(segments: int) -> MemoryMap:
         (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_says_what_there_is(found: MemoryMap, lines: list[str]) -> None:
-    """One segment is not told as several, and a heap has none to count."""
+def test_the_heading_has_size_and_number_of_segments(found: MemoryMap, lines: list[str]) -> None:
+    """One segment is singular, and a heap has no segments."""
     assert text_of(found)[: len(lines)] == lines
 
 

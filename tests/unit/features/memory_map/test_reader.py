@@ -50,7 +50,7 @@ def test_every_byte_of_a_real_snapshot_is_in_a_block(name: str) -> None:
         assert address == segment.address + segment.size
 
 
-def test_what_was_asked_for_a_freed_block_is_forgotten() -> None:
+def test_a_freed_block_has_no_requested_size() -> None:
     """The allocator leaves the figure of the last owner in a free block; it is not in use."""
     _, listed = recorded("native")
     freed = [one for segment in listed for one in segment["blocks"] if one["state"] == "inactive"]
@@ -115,7 +115,7 @@ def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_an_allocator_without_a_list_of_blocks_is_said_to_have_none(*, raises: bool) -> None:
+def test_a_note_says_that_an_allocator_has_no_list_of_blocks(*, raises: bool) -> None:
     """CUDA's own: by version its snapshot raises, or is empty; either way one sentence has the sums."""
 
     def snapshot(include_traces: bool) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def test_a_heap_adds_up(used: int, free: int, top: int, mapped: int) -> None:
     assert all(sum(block.size for block in one.blocks) == one.size > 0 for one in segments)
 
 
-def test_a_heap_that_cannot_be_read_is_said_to_be_so() -> None:
+def test_a_note_says_why_a_heap_cannot_be_read() -> None:
     """Without glibc's allocator the map is empty, and a note says why."""
     assert devices(allocator_of()) == ("cpu",)
     assert not read_of(None).segments
@@ -164,8 +164,8 @@ def test_without_a_gpu_the_map_is_that_of_the_heap() -> None:
     assert [one.kind for one in named.segments] == ["heap", "top"]
 
 
-def test_its_own_cost_is_told() -> None:
-    """A map knows how long reading it took."""
+def test_a_map_knows_how_long_reading_it_took() -> None:
+    """The seconds are on the map."""
     ticks = iter((1.0, 1.5))
     found = read_map("", allocator_of(), no_heap, lambda: next(ticks))
     assert found.seconds == 0.5

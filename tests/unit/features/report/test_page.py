@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from html.parser import HTMLParser
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,51 +27,35 @@ from tests.data.overviews import EIGHT, MANY, overview
 from tests.data.recorders import cell_of
 from tests.scenes import scripted_run
 from tests.scenes.stage import Stage
-from tests.unit.view.test_hostile_text import CORPUS, hostile
+from tests.unit.view.test_hostile_text import CORPUS, Elements, hostile
 
 LARGEST_STATIC = 100_000
-VOID = {"meta"}
 
 
-class Document(HTMLParser):
-    """Takes a page apart; a tag that is left open, and one that was never opened, fail."""
+class Document(Elements):
+    """A page, taken apart."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
+    @property
+    def scripts(self) -> list[str]:
+        return [text for text, name in self._texts() if name == "script"]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open[-1:] == ["script"]:
-            self.scripts.append(data)
-        elif self._open[-1:] != ["style"]:
-            self.text += data
+    @property
+    def text(self) -> str:
+        return "".join(text for text, name in self._texts() if name not in {"script", "style"})
 
     def all(self, name: str) -> list[dict[str, str | None]]:
         """Return the attributes of all tags of a name."""
-        return [attributes for tag, attributes in self.tags if tag == name]
+        return [attributes for tag, attributes in self.elements if tag == name]
 
     @property
     def policy(self) -> str:
         """The Content-Security-Policy."""
-        found = [one for one in self.all("meta") if "http-equiv" in one]
-        return str(found[0]["content"])
+        return str(next(one["content"] for one in self.all("meta") if "http-equiv" in one))
+
+    def _texts(self) -> list[tuple[str, str]]:
+        """Return each text with the tag around it."""
+        around = (elements[-1][0] if elements else "" for elements in self.within)
+        return list(zip(self.seen, around, strict=True))
 
 
 def many_devices() -> Session:
@@ -84,13 +68,13 @@ def many_devices() -> Session:
     return session
 
 
-def notebook_of_cells() -> Session:
-    """Return a session of `%memwatch on`, with more cells than a page lists."""
-    stage = Stage("notebook", gpus=1)
-    for number in range(45):
+def notebook(cells: int, hold: Callable[[Stage, int], None], gpus: int = 1) -> str:
+    """Return the text of the page of a session of `%memwatch on` with so many cells."""
+    stage = Stage("notebook", gpus=gpus)
+    for number in range(cells):
         with stage.span("cell", f"cell {number}"):
-            stage.hold({"cuda:0": number * GIB}, 0.2)
-    return stage.finish()
+            hold(stage, number)
+    return Document(page(stage.finish(), static=True)).text
 
 
 @pytest.mark.parametrize("name", ["training", "eight gpus", "steps", "leak", "hour with gaps"])
@@ -102,7 +86,7 @@ def test_a_page_is_small_enough_to_send(name: str) -> None:
     assert len(page(session, static=True).encode()) <= LARGEST_STATIC
 
 
-def test_what_does_not_fit_is_folded_and_said() -> None:
+def test_samples_that_do_not_fit_are_folded_and_the_page_says_so() -> None:
     """An hour of eight GPUs, no two readings alike, keeps to the size, and the page says what was folded."""
     text = page(many_devices())
 
@@ -115,8 +99,8 @@ def test_what_does_not_fit_is_folded_and_said() -> None:
 def test_a_page_is_whole_and_in_order(name: str, *, static: bool) -> None:
     """All tags are closed, ids are there once, and one heading stands above the others."""
     document = Document(page(scripted_run(name), static=static))
-    ids = [one["id"] for _, one in document.tags if "id" in one]
-    headings = [tag for tag, _ in document.tags if re.fullmatch(r"h\d", tag)]
+    ids = [one["id"] for _, one in document.elements if "id" in one]
+    headings = [tag for tag, _ in document.elements if re.fullmatch(r"h\d", tag)]
 
     assert document.all("html") == [{"lang": "en"}]
     assert len(ids) == len(set(ids))
@@ -138,7 +122,7 @@ def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None
         f"default-src 'none'; script-src 'sha256-{base64.b64encode(digest).decode()}'; "
         "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
     )
-    assert not any({"src", "href", "srcset", "action"} & set(one) for _, one in document.tags)
+    assert not any({"src", "href", "srcset", "action"} & set(one) for _, one in document.elements)
     assert "url(" not in page(scripted_run(), static=True)
 
 
@@ -159,7 +143,7 @@ def test_text_from_outside_stays_text(text: str) -> None:
     harmless._software = {"x": "x"}
 
     tags, usual = (
-        [tag for tag, _ in Document(page(one, static=True, now=0.0)).tags]
+        [tag for tag, _ in Document(page(one, static=True, now=0.0)).elements]
         for one in (session, harmless)
     )
 
@@ -178,13 +162,13 @@ def test_a_hostile_label_does_not_end_the_frame() -> None:
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", data)
 
 
-def test_nothing_of_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_reveals_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither arguments, variables, paths and names of machine and user, nor the ids of GPUs are on it."""
     monkeypatch.setenv("HFMEM_TOKEN", "a-token-of-somebody")
     monkeypatch.setattr(sys, "argv", ["train.py", "--password=a-password"])
     document = Document(page(scripted_run()))
     frame = gzip.decompress(base64.b64decode(document.scripts[0])).decode("utf-8", "replace")
-    told = document.text + frame + str(document.tags)
+    told = document.text + frame + str(document.elements)
     secrets = ["a-token", "a-password", "train.py", os.getcwd(), socket.gethostname(), "GPU-cuda"]  # noqa: PTH109
 
     # A name of two letters is among the bytes of a frame by chance.
@@ -209,7 +193,7 @@ def test_the_frame_is_that_of_the_wire() -> None:
 
 @pytest.mark.parametrize("name", ["training", "eight gpus", "leak"])
 def test_the_page_of_a_recording_is_that_of_the_session(name: str, tmp_path: Path) -> None:
-    """What is opened is told in the same words and figures as what was watched."""
+    """An opened recording has the same words and figures as the watched session."""
     session = scripted_run(name)
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
 
@@ -229,32 +213,25 @@ def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
 
 def test_the_cells_of_a_notebook_are_listed() -> None:
     """Of a session of many cells, the newest have a row each, and how many more there were is said."""
-    text = Document(page(notebook_of_cells(), static=True)).text
+    text = notebook(45, lambda stage, at: stage.hold({"cuda:0": at * GIB}, 0.2))
 
     assert "5 cells before these" in text
     assert ("cell 5" in text, "cell 44" in text) == (True, True)
     assert "cell 4 " not in text
+    assert "allocated, start" in text
 
 
 def test_the_cells_of_a_cpu_have_its_words() -> None:
-    """What is counted there is private memory, as on the card; with a GPU it is what is allocated."""
-    stage = Stage("notebook", gpus=0)
-    for number in range(2):
-        with stage.span("cell", f"cell {number}"):
-            stage.hold({"cpu": number * GIB}, 0.2)
-    text = Document(page(stage.finish(), static=True)).text
+    """What is counted there is private memory, as on the card."""
+    text = notebook(2, lambda stage, at: stage.hold({"cpu": at * GIB}, 0.2), gpus=0)
+
     assert "private memory, start" in text
     assert "allocated, start" not in text
-    assert "allocated, start" in Document(page(notebook_of_cells(), static=True)).text
 
 
-def test_a_cell_of_many_tells_of_its_child_processes() -> None:
+def test_a_cell_of_many_names_its_child_processes() -> None:
     """Below its name, as its card did."""
-    stage = Stage("notebook", gpus=1)
-    for number in range(2):
-        with stage.span("cell", f"cell {number}"):
-            stage.hold_in_children({"cuda:0": 4 * number * GIB}, 0.5, number)
-    text = Document(page(stage.finish(), static=True)).text
+    text = notebook(2, lambda stage, at: stage.hold_in_children({"cuda:0": 4 * at * GIB}, 0.5, at))
 
     assert text.count("by 1 child process") == 1
 
@@ -272,7 +249,7 @@ def test_a_cell_of_many_tells_of_its_child_processes() -> None:
     ],
     ids=["nothing", "no samples", "10 ms", "broken off", "running", "no year", "too late"],
 )
-def test_little_is_told_in_words(session: Session, said: str) -> None:
+def test_a_session_without_data_has_a_page_in_words(session: Session, said: str) -> None:
     """A session with nothing to draw gives a page that says so, without a script."""
     document = Document(page(session))
 
@@ -307,8 +284,8 @@ def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
     assert "cuda:0" in Document(page(session)).text
 
 
-def test_a_running_session_is_told_so_far() -> None:
-    """The page of a run that goes on says so, and has its chart."""
+def test_the_page_of_a_running_session_says_that_it_runs() -> None:
+    """It has its chart so far."""
     stage = Stage("train", gpus=1)
     with stage.span("cell", "train"):
         stage.hold({"cuda:0": GIB}, 2.0)

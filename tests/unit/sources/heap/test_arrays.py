@@ -9,11 +9,11 @@ import gc
 import io
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,14 +47,6 @@ class Sized(list[Any]):
         raise AssertionError
 
 
-class Kept(NamedTuple):
-    """One kind: what makes it, and its bytes."""
-
-    name: str
-    make: Callable[[], Any]
-    bytes: int
-
-
 def floats(count: int) -> list[float]:
     return [index + 0.5 for index in range(count)]
 
@@ -67,30 +59,28 @@ def cached() -> Any:
     return read
 
 
-KINDS = (
-    Kept("bytes", lambda: bytes(4 * MIB), 4 * MIB),
-    Kept("bytearray", lambda: bytearray(4 * MIB), 4 * MIB),
-    Kept("a text", lambda: "x" * (4 * MIB), 4 * MIB),
-    Kept("array.array", lambda: array.array("d", [0.5]) * (MIB // 2), 4 * MIB),
-    Kept("a memoryview of bytes", lambda: memoryview(bytes(4 * MIB)), 4 * MIB),
-    Kept("a buffer in memory", lambda: io.BytesIO(bytes(4 * MIB)), 4 * MIB),
-    Kept("images as bytes", lambda: [bytes(200_000) for _ in range(40)], 8_000_000),
-    Kept("a dict of bytes", lambda: {k: bytes(200_000) for k in range(40)}, 8_000_000),
-    Kept("results that functools.lru_cache keeps", cached, 8_000_000),
-    Kept("few keys", lambda: {k: bytes(2_000_000) for k in "abcd"}, 8_000_000),
-    Kept("numbers", lambda: floats(200_000), 200_000 * (_WORD + _FLOAT)),
-    Kept("a deque", lambda: deque(floats(200_000)), 200_000 * (_WORD + _FLOAT)),
-    Kept("pairs", lambda: [(x, x + 1) for x in floats(50_000)], 50_000 * (_WORD + 64 + 2 * _FLOAT)),
-    Kept("texts", lambda: [f"{k:0100d}" for k in range(50_000)], 50_000 * (_WORD + 160)),
-    Kept("a set of texts", lambda: {f"{k:0100d}" for k in range(40_000)}, 40_000 * 160 + 2_097_152),
-    Kept("lists", lambda: [floats(100) for _ in range(1_000)], 1_000 * (904 + 100 * _FLOAT + 32)),
-    Kept("the same text", lambda: ["x" * 1000] * 500_000, 500_000 * _WORD),
-    Kept("a user's list", lambda: Sized(floats(100_000)), 100_000 * (_WORD + _FLOAT)),
-    Kept(
-        "slots", lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)
-    ),
-)
-"""The bytes are what CPython's allocator takes: every small object is rounded up to 16 bytes."""
+KINDS: dict[str, tuple[Callable[[], Any], int]] = {
+    "bytes": (lambda: bytes(4 * MIB), 4 * MIB),
+    "bytearray": (lambda: bytearray(4 * MIB), 4 * MIB),
+    "a text": (lambda: "x" * (4 * MIB), 4 * MIB),
+    "array.array": (lambda: array.array("d", [0.5]) * (MIB // 2), 4 * MIB),
+    "a memoryview of bytes": (lambda: memoryview(bytes(4 * MIB)), 4 * MIB),
+    "a buffer in memory": (lambda: io.BytesIO(bytes(4 * MIB)), 4 * MIB),
+    "images as bytes": (lambda: [bytes(200_000) for _ in range(40)], 8_000_000),
+    "a dict of bytes": (lambda: {k: bytes(200_000) for k in range(40)}, 8_000_000),
+    "few keys": (lambda: {k: bytes(2_000_000) for k in "abcd"}, 8_000_000),
+    "numbers": (lambda: floats(200_000), 200_000 * (_WORD + _FLOAT)),
+    "a deque": (lambda: deque(floats(200_000)), 200_000 * (_WORD + _FLOAT)),
+    "pairs": (lambda: [(x, x + 1) for x in floats(50_000)], 50_000 * (_WORD + 64 + 2 * _FLOAT)),
+    "texts": (lambda: [f"{k:0100d}" for k in range(50_000)], 50_000 * (_WORD + 160)),
+    "a set of texts": (lambda: {f"{k:0100d}" for k in range(40_000)}, 40_000 * 160 + 2_097_152),
+    "lists": (lambda: [floats(100) for _ in range(1_000)], 1_000 * (904 + 100 * _FLOAT + 32)),
+    "the same text": (lambda: ["x" * 1000] * 500_000, 500_000 * _WORD),
+    "a user's list": (lambda: Sized(floats(100_000)), 100_000 * (_WORD + _FLOAT)),
+    "results that functools.lru_cache keeps": (cached, 8_000_000),
+    "slots": (lambda: [Slotted(f"{k:0100d}") for k in range(40_000)], 40_000 * (_WORD + 48 + 160)),
+}
+"""What makes each kind, and its bytes: CPython's allocator rounds every small object up to 16."""
 
 NESTED = (
     lambda: [{"id": k, "text": f"{k:050d}", "values": floats(4)} for k in range(10_000)],
@@ -120,7 +110,7 @@ def block(size: int = SIZE) -> np.ndarray[Any, Any]:
 
 
 def test_an_array_is_named_with_its_bytes() -> None:
-    """By NumPy's own figures."""
+    """An array's row has its name, bytes, shape and dtype, as NumPy tells them."""
     (row,) = scan({"a": np.zeros((128, 64), np.float32)}).rows
 
     assert (row.path, row.kind, row.device, row.tensors) == ("a", "NumPy", "cpu", 1)
@@ -128,7 +118,7 @@ def test_an_array_is_named_with_its_bytes() -> None:
 
 
 def test_a_view_holds_what_it_is_a_view_of() -> None:
-    """All of it, counted once, however many views there are; also where the array has no name."""
+    """A view holds its whole array, which counts once for all views, also where the array has no name."""
     array = block()
     found = rows(array=array, view=array[5:10], turned=array.reshape(2, -1).T)
 
@@ -138,7 +128,7 @@ def test_a_view_holds_what_it_is_a_view_of() -> None:
 
 
 def test_memory_that_numpy_and_torch_share_is_counted_once() -> None:
-    """Whichever of them has allocated it, and whichever part of it the other sees."""
+    """An array and a tensor over one memory count once, whichever made it and whatever part each sees."""
     array, tensor = block(), torch.zeros(SIZE, dtype=torch.uint8)
 
     assert sizes(array=array, tensor=torch.from_numpy(array)) == {"array": SIZE}
@@ -147,23 +137,15 @@ def test_memory_that_numpy_and_torch_share_is_counted_once() -> None:
     assert sizes(tensor=torch.from_numpy(block())) == {"tensor": SIZE}
 
 
-def test_objects_in_an_array_are_followed() -> None:
-    """As those of a list; the array itself has eight bytes for each."""
-    array = np.empty(2, object)
-    array[1] = torch.zeros(SIZE)
-
-    assert sizes(array=array) == {"array": 16, "array[1]": 4 * SIZE}
-
-
 def test_a_mask_is_an_array_too() -> None:
-    """Subclasses may hold more."""
+    """A masked array counts with its mask."""
     masked = np.ma.MaskedArray(block(), mask=np.zeros(SIZE, bool))
 
     assert sum(sizes(masked=masked).values()) == 2 * SIZE
 
 
 def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
-    """Its pages are the page cache's: it stands apart, and its view with it."""
+    """The pages of a mapped file are the page cache's: the array and its views have a row of their own."""
     np.save(tmp_path / "a.npy", block())
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     found = scan({"view": array[10:]}, {"cpu": 3.0 * SIZE})
@@ -175,25 +157,25 @@ def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_viewed", [False, True], ids=["alone", "with an array in it"])
 def test_a_block_of_shared_memory_has_a_row(*, is_viewed: bool) -> None:
-    """It stands apart, an array in it is the same memory, and once it is closed it holds nothing."""
+    """A block and an array in it are one row apart from the heap; once closed, it holds nothing."""
     block = SharedMemory(create=True, size=SIZE)
     names: dict[str, Any] = {"block": block}
     if is_viewed:
         names["array"] = np.ndarray((SIZE,), np.uint8, block.buf)
     (row,) = scan(names).rows
-    said = holders_bundle(scan({"block": block}))["text/plain"]
+    text = holders_bundle(scan({"block": block}))["text/plain"]
     expected = set(names)
     names.clear()
     block.close()
     block.unlink()
 
     assert ({row.path, *row.also}, row.device, row.bytes) == (expected, MANAGED, SIZE)
-    assert f"shared memory \u00b7 {block.name}" in said
+    assert f"shared memory \u00b7 {block.name}" in text
     assert scan({"block": block}).rows == ()
 
 
 def test_no_code_of_a_subclass_runs() -> None:
-    """Neither its properties nor what it does when it is made."""
+    """The search calls neither the properties of a subclass nor its `__array_finalize__`."""
 
     class Own(np.ndarray):
         def __array_finalize__(self, other: object) -> None:
@@ -214,7 +196,7 @@ def test_no_code_of_a_subclass_runs() -> None:
 
 
 def test_a_data_frame_is_one_row() -> None:
-    """All its columns and its index; a frame of some of its columns shares them."""
+    """A frame has its columns and its index; a frame of some of its columns shares them."""
     frame = pd.DataFrame({"x": np.zeros(SIZE // 8), "n": np.arange(SIZE // 8)})
     found = rows(frame=frame, some=frame[["x"]], column=frame["n"])
 
@@ -236,7 +218,7 @@ def test_a_data_frame_is_one_row() -> None:
     ids=["categories", "dates", "nullable", "with an index"],
 )
 def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
-    """By what it keeps, which may be an array within an array."""
+    """A column has the bytes that it keeps, which may be an array within an array."""
     found = sizes(column=column)
     own = column.memory_usage(index=not isinstance(column.index, pd.RangeIndex))
 
@@ -245,14 +227,14 @@ def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
 
 
 def test_arrays_in_the_cells_of_a_frame_count() -> None:
-    """Such as embeddings."""
+    """Arrays in the cells of a frame, such as embeddings, count with the frame."""
     frame = pd.DataFrame({"embedding": [block(1000) for _ in range(50)]})
 
     assert sizes(frame=frame)["frame"] == pytest.approx(50 * (1000 + 8), abs=1000)
 
 
 def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
-    """Each once, whatever tables have it; a table that is read from a file in place stands apart."""
+    """A buffer counts once, whatever tables have it; a table that is mapped from a file has its own row."""
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"x": np.zeros(SIZE // 8)})
     with (
@@ -271,7 +253,7 @@ def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
 
 
 def test_polars_tells_its_own_figure() -> None:
-    """As one; nothing within is looked at."""
+    """A frame of polars has the bytes that polars tells, and nothing within it is searched."""
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"x": np.zeros(SIZE // 8)})
     found = rows(frame=frame, column=frame["x"])
@@ -281,17 +263,16 @@ def test_polars_tells_its_own_figure() -> None:
 
 
 def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows is found all the same."""
-    arrow = pytest.importorskip("pyarrow")
+    """A table that cannot be read counts nothing, and the other variables are still found."""
+    pytest.importorskip("pyarrow")
     broken = SimpleNamespace(Table=type("Table", (), {"__module__": "pyarrow"}))
     monkeypatch.setitem(sys.modules, "pyarrow", broken)
 
     assert sizes(broken=broken.Table(), array=block()) == {"array": SIZE}
-    del arrow
 
 
 def test_arrays_and_tensors_in_one_list_have_a_row_each() -> None:
-    """They are of another kind, and the table says of which."""
+    """A list of arrays and tensors has one row of each kind."""
     found = scan({"mixed": [block(), block(), torch.zeros(SIZE)]})
     lines = holders_bundle(found)["text/plain"].splitlines()
 
@@ -322,24 +303,26 @@ def walked(value: Any) -> int:
     return total
 
 
-@pytest.mark.parametrize("kept", KINDS, ids=[kept.name for kept in KINDS])
-def test_each_kind_has_a_row_with_its_bytes(kept: Kept) -> None:
-    """Of one name, give or take 3 %."""
-    (row,) = python_rows(kept=kept.make())
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_a_row_with_its_bytes(kind: str) -> None:
+    """One name has one row with the bytes of all its objects, give or take 3 %."""
+    make, size = KINDS[kind]
+    (row,) = python_rows(kept=make())
     assert row.path == "kept"
-    assert row.bytes == pytest.approx(kept.bytes, rel=0.03)
+    assert row.bytes == pytest.approx(size, rel=0.03)
 
 
 @pytest.mark.parametrize("make", NESTED)
 def test_what_is_nested_counts_with_the_name(make: Callable[[], Any]) -> None:
-    """However deep it lies: the bytes are those of a walk over every object, give or take 10 %."""
+    """However deep objects are nested, the bytes are those of a walk over all of them, give or take 10 %."""
     kept = make()
-    assert sum(row.bytes for row in python_rows(kept=kept)) == pytest.approx(walked(kept), rel=0.1)
-    assert all(row.path.startswith("kept") for row in python_rows(kept=kept))
+    found = python_rows(kept=kept)
+    assert sum(row.bytes for row in found) == pytest.approx(walked(kept), rel=0.1)
+    assert all(row.path.startswith("kept") for row in found)
 
 
 def test_what_has_two_names_counts_once() -> None:
-    """The other name is told beside, in a container too."""
+    """An object with two names is one row, which lists the other names, in containers too."""
     texts = [f"{k:0100d}" for k in range(50_000)]
     (row,) = python_rows(texts=texts, same=texts, within={"few": texts}, Out={3: texts}, _=texts)
     assert row.path == "texts"
@@ -348,7 +331,7 @@ def test_what_has_two_names_counts_once() -> None:
 
 
 def test_what_two_containers_share_is_split_between_them() -> None:
-    """All of it counts once, however many refer to it."""
+    """Objects in two containers count once, divided between both."""
     records = [{"text": f"{k:0200d}"} for k in range(20_000)]
     both = python_rows(records=records, newest=records[::-1])
     assert {row.path for row in both} == {"records", "newest"}
@@ -356,12 +339,12 @@ def test_what_two_containers_share_is_split_between_them() -> None:
 
 
 def test_a_name_with_little_has_no_row() -> None:
-    """What is below one MiB is not worth one."""
+    """A name with less than one MiB has no row."""
     assert python_rows(few=floats(1000), text="x" * 100_000) == []
 
 
-def test_a_field_with_much_is_told_by_its_path() -> None:
-    """And the rest of an object by the object's."""
+def test_a_field_with_much_has_a_row_of_its_own() -> None:
+    """A field with much has a row with its path; the object's row has the rest."""
 
     @dataclasses.dataclass
     class Corpus:
@@ -377,11 +360,15 @@ def test_a_field_with_much_is_told_by_its_path() -> None:
     }
 
 
-def test_texts_in_an_array_of_objects_count_beside_its_own_bytes() -> None:
-    """The array holds addresses, eight bytes each."""
-    array = np.array([f"{k:0100d}" for k in range(30_000)], dtype=object)
-    found = {row.kind: row.bytes for row in scan({"array": array}).rows}
+def test_objects_in_an_array_count_beside_its_own_bytes() -> None:
+    """The objects in an array count as those of a list, beside eight bytes for each address."""
+    texts = np.array([f"{k:0100d}" for k in range(30_000)], dtype=object)
+    tensors = np.empty(2, object)
+    tensors[1] = torch.zeros(SIZE)
+
+    found = {row.kind: row.bytes for row in scan({"texts": texts}).rows}
     assert found == {"NumPy": 240_000, "Python objects": pytest.approx(30_000 * 160, rel=0.03)}
+    assert sizes(tensors=tensors) == {"tensors": 16, "tensors[1]": 4 * SIZE}
 
 
 def test_a_million_objects_are_weighed_within_a_quick_search() -> None:
@@ -396,7 +383,7 @@ def test_a_million_objects_are_weighed_within_a_quick_search() -> None:
 
 
 def test_the_users_own_random_numbers_stay_theirs() -> None:
-    """A sample is taken by a generator of its own."""
+    """A search draws its samples from a generator of its own."""
     import random
 
     state = random.getstate()
@@ -404,14 +391,10 @@ def test_the_users_own_random_numbers_stay_theirs() -> None:
     assert random.getstate() == state
 
 
-def endless() -> Iterator[int]:
-    while True:
-        yield 1
-
-
 def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
-    """Generators, classes and functions in a list: no figure is made up for them."""
-    assert python_rows(odd=[map(str, ()), Kept, floats, sys, endless()]) == []
+    """Generators, classes and functions in a list have no bytes."""
+    endless = (1 for _ in iter(int, 1))
+    assert python_rows(odd=[map(str, ()), Record, floats, sys, endless]) == []
 
 
 def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:

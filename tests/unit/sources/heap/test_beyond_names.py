@@ -46,8 +46,8 @@ def uncollected(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()
 
 
-def test_what_waits_for_the_collector_is_told() -> None:
-    """A cycle that nobody refers to any more: no name leads to it, and what may free it is said."""
+def test_uncollected_cycles_have_a_row() -> None:
+    """Uncollected cycles have a row, which says how to free them, though no name leads to them."""
     unnamed = "objects that no name leads to"
     # What other tests have left in C is nobody's, either.
     left = {row.kind: row.bytes for row in rows(unnamed)}
@@ -61,20 +61,20 @@ def test_what_waits_for_the_collector_is_told() -> None:
         cycle.itself = cycle
     del cycle
     holders = found()
-    told = [row for row in holders.rows if unnamed in row.path and row.bytes >= MIB]
+    cycles = [row for row in holders.rows if unnamed in row.path and row.bytes >= MIB]
 
-    more = {row.kind: row.bytes - left.get(row.kind, 0) for row in told}
+    more = {row.kind: row.bytes - left.get(row.kind, 0) for row in cycles}
     assert more["tensors"] == pytest.approx(32 * MIB, rel=0.1)
     assert more["NumPy"] == pytest.approx(16 * MIB, rel=0.1)
     assert all(
         "may wait for the garbage collector: %memholders --free garbage" in remedy(row)
-        for row in told
+        for row in cycles
     )
     assert "%memholders --free garbage" in holders_bundle(holders)["text/plain"]
 
 
 def test_the_search_itself_collects_nothing() -> None:
-    """Its own objects would set the collector to work; it is as before afterwards."""
+    """A search leaves cycles uncollected, and the collector as it was."""
     gc.enable()
     cycle = SimpleNamespace(kept=torch.ones(MIB))
     cycle.itself = cycle
@@ -92,7 +92,7 @@ class ModuleInC(ModuleType):
 
 
 def test_no_module_is_asked_for_what_its_code_in_c_keeps() -> None:
-    """CPython's asyncio hands out objects there that it has freed (python/cpython#122695)."""
+    """The state of a C module is not searched: asyncio's has freed objects (python/cpython#122695)."""
     module = ModuleInC("in_c")
     module.state = np.ones(2 * MIB)
     before = sum(row.bytes for row in rows("no name leads to"))
@@ -109,21 +109,21 @@ def some_library() -> ModuleType:
     return library
 
 
-def test_what_a_library_holds_is_told_with_its_name() -> None:
-    """By the module's attribute that leads there; a class' own among them."""
+def test_what_a_library_holds_has_the_librarys_name() -> None:
+    """A library's row has the module's attribute that leads there, of a class too."""
     sys.modules["some_library"] = some_library()
     try:
-        told = {row.path: row.bytes for row in rows("some_library")}
+        named = {row.path: row.bytes for row in rows("some_library")}
     finally:
         del sys.modules["some_library"]
-    assert told == {
+    assert named == {
         "the library some_library \u2192 some_library.Cache.kept": 4 * MIB,
         "the library some_library \u2192 some_library._bars[0..1]": 16 * MIB,
     }
 
 
 def test_pyplots_open_figures_are_one_row() -> None:
-    """Whatever lies in them; how to close them is said. The quick search names them too."""
+    """Open figures are one row, which says how to close them, also in a quick search."""
     plt = pytest.importorskip("matplotlib.pyplot")
     plt.switch_backend("agg")
     for _ in range(10):
@@ -139,8 +139,8 @@ def test_pyplots_open_figures_are_one_row() -> None:
     assert row.path in {each.path for each in quick}
 
 
-def test_the_variables_of_a_thread_that_runs_are_told() -> None:
-    """By the function's name: tensors and Python's own objects."""
+def test_the_variables_of_a_running_thread_have_rows() -> None:
+    """The variables of a running function have its name, be they tensors or Python's own objects."""
     is_there, may_end = threading.Event(), threading.Event()
 
     def worker() -> None:
@@ -153,10 +153,10 @@ def test_the_variables_of_a_thread_that_runs_are_told() -> None:
     thread = threading.Thread(target=worker)
     thread.start()
     is_there.wait()
-    told = {row.path: row.bytes for row in rows("the running worker()")}
+    named = {row.path: row.bytes for row in rows("the running worker()")}
     may_end.set()
     thread.join()
-    assert told == {
+    assert named == {
         "the running worker() \u2192 chunk[0]": 4 * MIB,
         "the running worker() \u2192 raw": pytest.approx(3 * MIB, abs=64),
     }
@@ -172,7 +172,7 @@ def test_the_variables_of_a_thread_that_runs_are_told() -> None:
     ],
 )
 def test_parts_are_those_within_wrappers(wrapped: Any) -> None:
-    """Chains of one child are followed until there are several parts: PEFT, DDP, compiled models."""
+    """The parts of a wrapped model, as by PEFT, DDP or torch.compile, are those of the model within."""
     layers = torch.nn.ModuleList([torch.nn.Linear(256, 256) for _ in range(4)])
     model = torch.nn.ModuleDict({"layers": layers, "head": torch.nn.Linear(256, 512)})
     (row,) = scan({"model": wrapped(model)}).rows
@@ -181,7 +181,7 @@ def test_parts_are_those_within_wrappers(wrapped: Any) -> None:
 
 
 def test_images_of_pil_count() -> None:
-    """By their pixels: three colours take four bytes."""
+    """An image of PIL has the bytes of its pixels: three colours take four bytes."""
     image = pytest.importorskip("PIL.Image")
     kept = [image.new("RGB", (1000, 500)) for _ in range(3)] + [image.new("L", (1000, 500))]
     (row,) = scan({"kept": kept}).rows

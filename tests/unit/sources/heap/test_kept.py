@@ -53,8 +53,8 @@ def names(slots: list[Any]) -> list[str]:
     return [slot.name for slot in slots]
 
 
-def test_who_keeps_nothing_has_no_places(shell: SimpleNamespace) -> None:
-    """A fresh shell, and no shell at all, keep neither errors nor outputs."""
+def test_a_fresh_shell_keeps_nothing(shell: SimpleNamespace) -> None:
+    """A fresh shell, or no shell at all, keeps neither errors nor outputs."""
     assert errors_kept(shell) == []
     assert outputs_kept(shell) == []
     assert outputs_kept(None) == []
@@ -96,7 +96,7 @@ def test_an_output_is_found_wherever_it_is(shell: SimpleNamespace) -> None:
 
 
 def test_a_users_own_underscore_is_no_output(shell: SimpleNamespace) -> None:
-    """Nor is a variable that looks like a numbered one."""
+    """A user's own `_` is no output, nor is a variable that looks like a numbered one."""
     output(shell, 3, [1])
     shell.user_ns |= {"_": [2], "_99": [3]}
 
@@ -109,7 +109,7 @@ def errors_and_outputs(shell: SimpleNamespace) -> set[str]:
 
 
 def test_a_copy_that_no_variable_tells_of_is_a_root(shell: SimpleNamespace) -> None:
-    """As after ``del _3; Out.clear()``; as long as there is a variable, that is named."""
+    """After ``del _3; Out.clear()`` IPython's copies are roots; before, the variables name the output."""
     output(shell, 3, [1])
     assert errors_and_outputs(shell) == set()
     shell.user_ns["_oh"].clear()
@@ -159,25 +159,22 @@ NOTHING_BEFORE = Before(Holders(()))
 """Nothing was held when the watch began."""
 
 
-@pytest.mark.parametrize(("path", "kind", "graphs", "said"), CASES)
+@pytest.mark.parametrize(("path", "kind", "graphs", "advice"), CASES)
 def test_the_remedy_is_for_the_kind_of_holder(
-    path: str, kind: str, graphs: bool, said: str
+    path: str, kind: str, graphs: bool, advice: str
 ) -> None:
-    """An error or an output goes by a word; only what the user's own code keeps can be kept detached.
-
-    The card of a cell says the same of what is left behind, and nothing that does not apply.
-    """
+    """Errors and outputs are freed by a word, the user's graphs by `.detach()`; the card says the same."""
     kept = holder(path, kind, graphs=graphs)
     left = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(
         ("weights", "buffers", "gradients", "optimizer"), 0.0))  # fmt: skip
     finding = named(left, Holders((kept,)), Before(), 1)
     assert finding is not None
-    for told in (remedy(kept), " ".join(finding.advice)):
-        assert [one for one in REMEDIES if one in told] == ([said] if said else [])
+    for text in (remedy(kept), " ".join(finding.advice)):
+        assert [one for one in REMEDIES if one in text] == ([advice] if advice else [])
 
 
 @pytest.mark.parametrize(
-    ("path", "graphs", "said"),
+    ("path", "graphs", "advice"),
     [
         ("sys.last_value \u2192 f() \u2192 x[0..59]", True, ERRORS),
         ("Out[0..59]", False, OUTPUTS),
@@ -185,8 +182,8 @@ def test_the_remedy_is_for_the_kind_of_holder(
         ("losses[0..59]", False, "keeps growing"),
     ],
 )
-def test_a_leak_is_advised_by_it(path: str, graphs: bool, said: str) -> None:
-    """So does the finding of a leak."""
+def test_a_leak_has_the_advice_for_its_holder(path: str, graphs: bool, advice: str) -> None:
+    """The finding of a leak has the advice for its kind of holder."""
     grown = Finding("leak", "warn", "Grows.", {"grown": round(GIB), "device": "cuda:0"}, (), 1)
     finding = with_holder(grown, Holders((holder(path, "tensors", graphs=graphs),)), NOTHING_BEFORE)
-    assert said in finding.advice[0]
+    assert advice in finding.advice[0]

@@ -39,7 +39,7 @@ def test_what_two_share_is_free_with_the_group_that_both_lie_in() -> None:
 
 
 def test_what_others_reach_late_is_not_free_either() -> None:
-    """A path that is found at last takes everything below it out of the group, however deep."""
+    """What another path reaches last takes all below it out of the group, however deep."""
     shared = block()
     deep: Any = {"a": [{"b": (shared,)}]}
     far: Any = deep
@@ -49,7 +49,7 @@ def test_what_others_reach_late_is_not_free_either() -> None:
 
 
 def test_what_an_array_has_the_memory_of_is_not_free() -> None:
-    """Whichever of the two made it; the same array within the group changes nothing."""
+    """A tensor whose memory an array outside of the group has is not free, whichever made it."""
     tensor, array = block(), np.ones(SIZE // 4, np.float32)
     of_tensor, of_array = tensor.numpy()[10:], torch.from_numpy(array)
     groups = [Group("tensor", [tensor]), Group("of array", [of_array])]
@@ -89,7 +89,7 @@ def test_what_a_users_module_holds_stays(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.usefixtures("uncollected")
 def test_nothing_is_left_behind() -> None:
-    """Not until a collection, but at once."""
+    """A search keeps no object alive, not even until a collection."""
 
     class Kept:
         pass
@@ -117,13 +117,3 @@ def test_no_code_of_an_object_is_run() -> None:
     odd: Any = Odd()
     object.__setattr__(odd, "kept", block())
     assert alone([Group("a", [odd])], Odd()) == {"a": SIZE}
-
-
-def test_python_s_own_objects_are_free_with_their_name() -> None:
-    """Texts, bytes and containers; what another name has too is not."""
-    texts, blob = [bytes(1000) for _ in range(2000)], bytearray(2**20)
-    found = reach([Group("texts", [texts]), Group("both", [texts]), Group("blob", [blob])], [])
-    assert found.alone["blob"] == {"cpu": pytest.approx(2**20, rel=0.01)}
-    assert found.alone["texts"] == found.alone["both"] == {}
-    (alone,) = reach([Group("texts", [texts])], []).alone.values()
-    assert alone == {"cpu": pytest.approx(2000 * 1041, rel=0.01)}

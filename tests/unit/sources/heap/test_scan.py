@@ -20,18 +20,19 @@ from hfmem_widget.sources.heap.roots import Precedence, Root, user_modules
 from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 4000
+MIB = 1 << 20
 
 
-def block() -> torch.Tensor:
-    return torch.zeros(SIZE // 4)
+def block(size: int = SIZE) -> torch.Tensor:
+    return torch.zeros(size // 4)
 
 
 def paths(**namespace: Any) -> list[str]:
     return [row.path for row in scan(namespace).rows]
 
 
-def test_a_bound_is_told() -> None:
-    """A search stops at its limit of objects or of time, and says so; what it did not see may seem new."""
+def test_a_search_that_ended_early_says_so() -> None:
+    """A search that stops at its limit of objects or of time says so, and so does a comparison with it."""
     many = {"many": [[block()] for _ in range(2000)]}
     found, late = scan(many, most_objects=10), scan(many, most_seconds=0.0)
     whole = scan(many)
@@ -43,14 +44,14 @@ def test_a_bound_is_told() -> None:
 
 
 def test_small_objects_are_looked_through_to_the_last() -> None:
-    """Those that hold numbers alone are left out at a glance; a tensor deep in one is found all the same."""
+    """A tensor deep in one of many small objects is found."""
     records: list[Any] = [{"fields": {"values": [index]}} for index in range(100)]
     records[70]["fields"]["values"].append(block())
     assert paths(records=records) == ["records[70]['fields']['values'][1]"]
 
 
 def test_a_linked_list_without_end_ends() -> None:
-    """What is too deep to be reached is told."""
+    """A search goes 200 references deep, and says where there are more."""
     chain: list[Any] = [block()]
     for _ in range(5000):
         chain = [chain]
@@ -60,7 +61,7 @@ def test_a_linked_list_without_end_ends() -> None:
 
 
 def test_a_graph_of_thousands_of_nodes_is_one_row() -> None:
-    """A graph's depth is no path: an unrolled loop is followed to its end."""
+    """A graph is followed to its end, however many nodes an unrolled loop has made."""
     hidden = torch.ones(8, requires_grad=True)
     loss = hidden
     for _ in range(3000):
@@ -71,7 +72,7 @@ def test_a_graph_of_thousands_of_nodes_is_one_row() -> None:
 
 
 def test_what_a_backward_pass_freed_is_not_counted() -> None:
-    """The graph goes on keeping its leaf, and with it the gradient."""
+    """After a backward pass a graph keeps its leaf and the gradient, and no saved tensors."""
     weight = torch.ones(SIZE // 4, requires_grad=True)
     loss = weight.exp().sum()
     saved, leaf = SIZE, SIZE
@@ -84,7 +85,7 @@ def test_what_a_backward_pass_freed_is_not_counted() -> None:
     assert after.bytes == 4 + leaf + gradient
 
 
-def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
+def test_the_remainder_is_what_was_allocated_less_the_rows() -> None:
     """Each device's remainder is what was allocated less what was found."""
     found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
     assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
@@ -94,7 +95,7 @@ def test_what_nobody_explains_is_the_allocators_reading_less_the_rows() -> None:
 
 
 def test_outputs_are_blamed_after_variables() -> None:
-    """And the numbered outputs before the last ones."""
+    """A variable is named before an output, and a numbered output before the last ones."""
     kept = block()
     both = {"_": kept, "Out": {3: kept}, "deep": {"in": {"it": [kept]}}}
     (row,) = scan(both).rows
@@ -102,13 +103,13 @@ def test_outputs_are_blamed_after_variables() -> None:
     assert row.also == ("Out[3]", "_")
 
 
-def test_the_notebooks_own_names_are_no_culprits() -> None:
-    """IPython's own variables, such as `In`, are not blamed for what they hold."""
+def test_ipythons_own_names_have_no_row() -> None:
+    """IPython's own variables, such as `In`, have no row."""
     assert paths(In=[block()], _ih=[block()], get_ipython=block, __builtins__={"a": block()}) == []
 
 
 def test_a_model_is_named_before_its_parts() -> None:
-    """Weights are blamed on the whole model, and a variable with a part of it is told beside."""
+    """Weights have the name of the whole model; a variable with a part of it is listed beside."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     (weights,) = scan({"part": model[0], "model": model}).rows
     assert (weights.path, weights.kind, weights.bytes) == ("model", "weights", 80)
@@ -116,7 +117,7 @@ def test_a_model_is_named_before_its_parts() -> None:
 
 
 def test_cycles_are_no_other_names() -> None:
-    """A way that leads back through a cycle is not told as a second name."""
+    """A path that leads through a cycle is no second name."""
     node: dict[str, Any] = {"kept": block()}
     node["self"] = node
     (row,) = scan({"node": node}).rows
@@ -125,7 +126,7 @@ def test_cycles_are_no_other_names() -> None:
 
 
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Caches in a user's own module are found; libraries are not gone through."""
+    """Caches in a user's own module are found; libraries are not searched."""
     mine = ModuleType("mine_alone")
     mine.__file__ = "/somewhere/mine_alone.py"
     mine.CACHE = {"a": block()}  # type: ignore[attr-defined]  # what a user's module has
@@ -142,7 +143,7 @@ def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("uncollected")
 def test_nothing_is_left_behind() -> None:
-    """Not until a collection, but at once: neither objects nor frames."""
+    """A search keeps neither objects nor frames alive, not even until a collection."""
 
     class Kept:
         pass
@@ -166,7 +167,7 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
-    """Reading a frame's variables leaves no copy of them in it."""
+    """A variable of a generator that was searched is freed as soon as the generator deletes it."""
 
     def batches(batch: object) -> Iterator[int]:
         yield 1
@@ -184,7 +185,7 @@ def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
 
 
 def test_what_a_function_called_locals_for_stays_its_own() -> None:
-    """The dict that ``locals()`` returned is not emptied."""
+    """A dict that ``locals()`` has returned is not emptied by a search."""
     mine = []
 
     def batches() -> Iterator[int]:
@@ -198,7 +199,7 @@ def test_what_a_function_called_locals_for_stays_its_own() -> None:
     assert "batch" in mine[0]
 
 
-def test_it_may_be_asked_while_another_thread_changes_what_is_looked_at() -> None:
+def test_another_thread_may_change_what_is_searched() -> None:
     """A dict that another thread changes meanwhile does not end the search with an error."""
     table: dict[int, Any] = {}
     stop = threading.Event()
@@ -226,8 +227,8 @@ def test_odd_objects_hold_nothing(odd: object) -> None:
     assert paths(odd=odd) == []
 
 
-def test_a_long_way_through_calls_is_told_by_both_of_its_ends() -> None:
-    """The user's own functions come first, the variable last; what libraries call lies between."""
+def test_a_long_path_through_calls_has_both_of_its_ends() -> None:
+    """A long path has the user's first function and the variable; the calls between are cut."""
 
     def at_depth(left: int) -> object:
         kept = torch.zeros(1 << 18)
@@ -255,19 +256,12 @@ def lazy(name: str) -> object:
 def test_what_is_only_called_torch_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
 ) -> None:
-    """An empty folder or a file beside the notebook: there are no tensors then, and nothing is raised."""
+    """A search finds no tensors, and raises nothing, where a folder or file of the user's is called torch."""
     namesake = ModuleType("torch")
     vars(namesake).update(fields)
     monkeypatch.setitem(sys.modules, "torch", namesake)
 
     assert scan({"values": [[1], object()]}).rows == ()
-
-
-MIB = 1 << 20
-
-
-def mebibyte() -> torch.Tensor:
-    return torch.zeros(MIB // 4)
 
 
 def between(namespace: dict[str, Any], change: Any) -> Growth:
@@ -282,19 +276,19 @@ def rows(growth: Growth) -> list[tuple[str, int, int, int]]:
 
 
 def test_a_list_that_got_longer_is_the_same_row() -> None:
-    """Its path has other numbers; what came is the difference."""
-    kept = [mebibyte() for _ in range(3)]
-    growth = between({"kept": kept}, lambda: kept.extend(mebibyte() for _ in range(4)))
+    """A list that got longer has one row with the difference."""
+    kept = [block(MIB) for _ in range(3)]
+    growth = between({"kept": kept}, lambda: kept.extend(block(MIB) for _ in range(4)))
 
     assert rows(growth) == [("kept[0..6]", 4 * MIB, 4, 7 * MIB)]
     assert growth.freed == 0
 
 
 def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
-    """A few keys are rows of their own; many are one row, which had what those few held."""
-    cache = {key: mebibyte() for key in range(4)}
+    """A dict has grown by its new keys, also where few keys had rows of their own before."""
+    cache = {key: block(MIB) for key in range(4)}
     growth = between(
-        {"cache": cache}, lambda: cache.update({key: mebibyte() for key in range(4, 40)})
+        {"cache": cache}, lambda: cache.update({key: block(MIB) for key in range(4, 40)})
     )
     (row,) = growth.rows
 
@@ -303,28 +297,28 @@ def test_a_dict_whose_keys_became_many_has_grown_by_the_new_ones() -> None:
 
 
 def test_long_keys_that_begin_alike_are_counted_each() -> None:
-    """Such as the names of a model's parameters; a key that is cut says so."""
+    """Long keys that begin alike, such as names of parameters, each count; a key that is cut says so."""
     names = [f"model.layers.{number}.{'self_attention.' * 3}weight" for number in range(3)]
-    kept = {f"{name}.{part}": mebibyte() for name in names for part in "abc"}
+    kept = {f"{name}.{part}": block(MIB) for name in names for part in "abc"}
     (row,) = scan({"kept": kept}).rows
 
     assert (row.path, row.tensors) == (f"kept[{names[0][:40]!r}…, … 9 keys]", 9)
 
 
-def test_names_that_stay_are_not_told() -> None:
+def test_names_that_have_not_grown_have_no_row() -> None:
     """A name that holds as much as before has no row, and the table says that none grew."""
-    growth = between({"kept": [mebibyte()]}, lambda: None)
+    growth = between({"kept": [block(MIB)]}, lambda: None)
 
     assert growth.rows == ()
     assert "Nothing grew." in growth_bundle(growth)["text/plain"]
 
 
-def test_the_table_says_how_much_came_to_whom() -> None:
-    """Biggest first, what is in the name by now beside it, and what others let go below."""
-    namespace: dict[str, Any] = {"kept": [mebibyte()], "gone": mebibyte()}
+def test_the_table_has_the_growth_of_each_name() -> None:
+    """The table has the largest growth first, with what each name has now, and what others freed."""
+    namespace: dict[str, Any] = {"kept": [block(MIB)], "gone": block(MIB)}
 
     def change() -> None:
-        namespace["kept"] += [mebibyte() for _ in range(8)]
+        namespace["kept"] += [block(MIB) for _ in range(8)]
         namespace["<b>"] = torch.zeros(8)
         del namespace["gone"]
 
@@ -339,7 +333,7 @@ def test_the_table_says_how_much_came_to_whom() -> None:
 
 
 def test_a_search_from_a_debugger_leaves_the_functions_variables() -> None:
-    """There Python takes them back, up to 3.12, from the dict that a search reads."""
+    """A search from a debugger changes no variable, though up to 3.12 Python writes them back."""
 
     def stopped() -> tuple[list[int], int]:
         first = [1]

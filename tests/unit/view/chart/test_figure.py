@@ -1,4 +1,4 @@
-"""The still chart: what Plotly is given, and what a saved notebook has to carry."""
+"""The still chart as Plotly is given it, which has what the scene has, and as a saved notebook carries it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import json
 from functools import cache
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from hfmem_widget.analysis.curve import runs_of
 from hfmem_widget.session import Peak, Session
 from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
 from hfmem_widget.view.card import card_bundle
-from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle, figure, figure_dict
+from hfmem_widget.view.chart.figure import (
+    PLOTLY_MIME,
+    chart_bundle,
+    figure,
+    figure_columns,
+    figure_dict,
+)
 from hfmem_widget.view.chart.lanes import MOST_BARS, lay_lanes
 from hfmem_widget.view.chart.paint_plotly import unpacked
-from hfmem_widget.view.chart.scene import build_scene
 from tests.data.parted import training
 from tests.data.plotly_words import INKED, plain_words
 from tests.data.recorders import KEY, read, recorder_of
 from tests.scenes import SCRIPTED_RUNS, shared_run
 from tests.scenes.contrast import contrast
 from tests.scenes.stage import Stage
+from tests.unit.view.chart.test_guides import budget, crossing, oom, peak_of, run, scene_of, trend
+from tests.unit.view.chart.test_layers import NAMES
 
 CHARTED = [name for name in SCRIPTED_RUNS if name != "short"]
 
@@ -79,7 +88,7 @@ def test_what_a_cell_leaves_in_a_saved_notebook_is_bounded(session: Session) -> 
 
 
 def test_the_bundle_has_a_form_for_every_front_end() -> None:
-    """A chart is Plotly's JSON, an SVG in HTML and a line of text, for whoever shows it."""
+    """A chart is Plotly's JSON, an SVG in HTML, and a line of text."""
     session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -97,11 +106,9 @@ def test_the_peak_is_marked_within_the_step_that_had_it() -> None:
         (span for span in session.spans if span.kind == "step"),
         key=lambda span: span.peaks["cuda:0/allocated"].value,
     )
-    scene = build_scene(session, cell, columns=300)
-    assert scene is not None
-    assert scene.peak is not None
+    peak = peak_of(scene_of(session, cell, columns=300))
     assert highest.stop is not None
-    assert highest.start <= scene.peak.time <= highest.stop
+    assert highest.start <= peak.time <= highest.stop
 
 
 def test_a_chart_of_a_later_span_begins_at_zero() -> None:
@@ -164,8 +171,8 @@ def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
     assert [value for value in axis["tickvals"] if top < value <= 1.05 * top] == []
 
 
-def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
-    """Without axes, for whoever asks for one of a cell that was over at once."""
+def test_the_figure_of_a_session_too_short_to_chart_says_so() -> None:
+    """It has no axes."""
     session = shared_run("short")
     drawn = figure_dict(session, session.spans[0])
     (word,) = drawn["layout"]["annotations"]
@@ -177,14 +184,214 @@ def test_what_is_too_short_says_so_in_an_empty_figure() -> None:
     assert word["showarrow"] is False
 
 
-@pytest.mark.parametrize(("labels", "told"), [(("", ""), "block"), (("load", "load"), "load")])
-def test_a_bar_without_a_name_says_what_it_is(labels: tuple[str, ...], told: str) -> None:
-    """Any other has its own name, and what it took."""
-    recorder = recorder_of()
-    for at, label in enumerate(labels):
-        span = recorder.open_span("block", label, read(recorder, 2.0 * at, GIB))
-        recorder.close_span(span.id, read(recorder, 2.0 * at + 1, GIB), {})
-    bars = lay_lanes(recorder.session, "cuda:0", 0.0, 4.0)
+Points = list[tuple[float, float]]
 
-    assert [(bar.label, bar.lines[0]) for bar in bars] == [(told, f"{told} · 1.0 s")] * 2
-    assert [(bar.start, bar.stop, bar.lane) for bar in bars] == [(0.0, 1.0, 0), (2.0, 3.0, 0)]
+UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3}
+"""Seconds."""
+
+DIGIT = 1e-4
+"""Instants are written to as many digits, in the unit of their axis."""
+
+
+class Shown:
+    """A chart, and the scene it was drawn from."""
+
+    def __init__(self, session: Session | str) -> None:
+        session = shared_run(session) if isinstance(session, str) else session
+        figure = figure_dict(session, session.spans[0])
+        self.scene = scene_of(session, session.spans[0], columns=figure_columns(session))
+        self.data: list[dict[str, Any]] = figure["data"]
+        self.layout: dict[str, Any] = figure["layout"]
+        self.plot = self.layout["height"] - sum(self.layout["margin"][one] for one in "tb")
+        self.second = 1 / UNITS[self.layout["xaxis"]["ticksuffix"].strip()]
+        """In the unit of the time axis, as pointing at an instant says it."""
+        self.fine = 0.51 * DIGIT / self.second
+        """Seconds that an instant is off at most."""
+
+    def named(self, name: str) -> dict[str, Any]:
+        return trace({"data": self.data}, name)
+
+    @property
+    def lanes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        boxes, words = [one for one in self.data if one.get("yaxis") == "y2"]
+        assert (boxes["type"], words["mode"]) == ("bar", "text")
+        return boxes, words
+
+    def points(self, one: dict[str, Any]) -> Points:
+        """Return what a trace draws, in seconds and bytes."""
+        x, y = unpacked(one["x"]), unpacked(one["y"])
+        assert len(x) == len(y)
+        times, values = x / self.second, y.astype(float) * self.scene.frame.unit[0]
+        return list(zip(times.tolist(), values.tolist(), strict=True))
+
+    def draws(self, one: dict[str, Any], wanted: Points) -> bool:
+        """Return whether a trace has these points and no other, as exactly as it can be written."""
+        x, y = np.array(self.points(one)).T
+        time, value = np.array(wanted).T
+        return x.shape == time.shape and bool(
+            np.allclose(x, time, rtol=1e-6, atol=self.fine)
+            and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)
+        )
+
+
+def seconds_of(text: str) -> float:
+    if ":" in text:
+        whole, _, rest = text.partition(":")
+        return 60 * int(whole) + int(rest)
+    sizes = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+    number, unit, *minutes = text.split()
+    return float(number) * sizes[unit] + 60 * sum(map(int, minutes))
+
+
+def grounded(runs: list[Points]) -> Points:
+    return [point for run in runs for point in [(run[0][0], 0.0), *run, (run[-1][0], 0.0)]]
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_line_has_the_points_of_its_series(name: str) -> None:
+    """As many as were chosen, in the unit of the axis; a break is a missing value."""
+    chart = Shown(name)
+    checked = 0
+    for line in chart.scene.lines:
+        drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
+        if line.metric == "device_used":
+            assert chart.draws(drawn[0], grounded(runs_of(line.points)))
+        else:
+            assert chart.draws(drawn[-1], line.points)
+            checked += 1
+    assert checked
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
+    """A layer goes down to zero at a break, and stands in the legend from the bottom up, before the lines."""
+    chart = Shown(name)
+    for rank, layer in enumerate(chart.scene.layers, start=1):
+        drawn = chart.named(layer.name)
+        broken = len(layer.runs) > 1
+        ends = [len(run) for run in layer.runs]
+        parts = np.split(layer.heights, np.cumsum(ends)[:-1])
+        sizes = [one for run in parts for one in ((run[0], *run, run[-1]) if broken else run)]
+
+        assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
+        assert unpacked(drawn["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
+            sizes, rel=1e-5
+        )
+        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
+        assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
+        # Down the sides of a gap all of them run over each other.
+        assert (drawn["line"]["width"] == 1) is not broken
+        assert 0 < drawn["line"]["width"] <= 1
+        assert drawn["legendrank"] == rank
+    first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
+    last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
+    assert first == [one.name for one in reversed(chart.scene.layers)]
+    assert [one["type"] for one in last] == ["bar"] * len(last)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_ticks_stand_at_the_values_of_their_labels(name: str) -> None:
+    """Both axes begin at zero and end with the data; times are labelled to their end."""
+    chart = Shown(name)
+    x, y = chart.layout["xaxis"], chart.layout["yaxis"]
+    divisor, unit = chart.scene.frame.unit
+
+    assert [float(one.split()[0]) for one in y["ticktext"]] == pytest.approx(
+        y["tickvals"], abs=1e-6
+    )
+    assert [seconds_of(one) * chart.second for one in x["ticktext"]] == pytest.approx(
+        x["tickvals"], abs=1e-6
+    )
+    # Those above are for what a click in the legend brings.
+    inside = [value <= chart.scene.frame.levels.values[-1] for value in y["tickvals"]].count(True)
+    units = [one.split()[1:] for one in y["ticktext"]]
+    assert units[:inside] == [[]] * (inside - 1) + [[unit]]
+    assert min(len(x["tickvals"]), len(y["tickvals"])) > 2
+    assert x["range"] == [0, pytest.approx(chart.scene.duration * chart.second, abs=DIGIT)]
+    assert x["tickvals"][-1] <= x["range"][1]
+    assert 2 <= chart.scene.duration * chart.second < 2 * 60
+    assert y["range"] == pytest.approx([0, chart.scene.top / divisor], rel=1e-4)
+    assert x["showgrid"] is False
+    assert y["fixedrange"] is True
+    assert y["tickvals"][inside - 1] * divisor <= chart.scene.ceiling * (1 + 1e-9)
+    assert {one["tickmode"] for one in (x, y)} == {"array"}
+    assert not any(one[flag] for one in (x, y) for flag in ("zeroline", "showline", "tickangle"))
+
+
+def test_what_would_squeeze_the_process_on_the_host_waits_in_the_legend() -> None:
+    """The axis is ruled by what the process uses, and grows once a click brings the rest."""
+    chart = Shown("cpu")
+    (resident,) = (one for one in chart.data if one.get("name") == "resident")
+    highest = chart.scene.ceiling / chart.scene.frame.unit[0]
+
+    assert resident["visible"] == "legendonly"
+    assert max(unpacked(resident["y"])) > highest
+    assert chart.layout["yaxis"]["autorange"] is True
+    assert not any("visible" in one for one in Shown("training").data)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
+    """In order of drawing; as long as it took, or as little as can be seen."""
+    chart = Shown(name)
+    scene, (boxes, _) = chart.scene, chart.lanes
+    least = scene.duration / 400
+    middles, widths = (unpacked(boxes[one]) / chart.second for one in ("x", "width"))
+    tops, heights = unpacked(boxes["base"]), unpacked(boxes["y"])
+
+    assert scene.bars
+    assert "orientation" not in boxes
+    assert boxes["hovertemplate"] == "%{hovertext}<extra></extra>"
+    assert boxes["marker"]["color"] == [
+        palette.bar(one.kind, one.lane, worst=one.worst) for one in scene.bars
+    ]
+    assert boxes["hovertext"] == ["<br>".join(one.lines) for one in scene.bars]
+    assert tops + heights / 2 == pytest.approx([one.lane for one in scene.bars], abs=1e-6)
+    assert heights == pytest.approx(0.84)
+    for bar, middle, width in zip(scene.bars, middles.tolist(), widths.tolist(), strict=True):
+        length = max(bar.stop - bar.start, least)
+        seam = length - width
+        assert middle - width / 2 == pytest.approx(bar.start, abs=2 * chart.fine)
+        assert seam == pytest.approx(0.6 * least if length > 3 * least else 0, abs=chart.fine)
+
+
+@pytest.mark.parametrize("name", CHARTED)
+def test_the_peaks_mark_and_its_label_are_at_its_time(name: str) -> None:
+    """The mark at its bytes, the label's foot above all that is drawn, its text on the side with room."""
+    chart = Shown(name)
+    peak, (divisor, _) = peak_of(chart.scene), chart.scene.frame.unit
+    mark = chart.named("peak")
+    (label,) = [one for one in chart.layout["annotations"] if one["text"].startswith("<b>peak")]
+    share = peak.time / chart.scene.duration
+
+    assert (mark["x"], mark["y"]) == (
+        [pytest.approx(peak.time * chart.second, abs=DIGIT)],
+        [pytest.approx(peak.peak.value / divisor, rel=1e-4)],
+    )
+    assert (label["x"], label["y"]) == (mark["x"][0], mark["y"][0])
+    assert (label["ax"], label["axref"], label["ayref"]) == (label["x"], "x", "y")
+    assert label["ay"] == pytest.approx(peak.label_at / divisor, rel=1e-4)
+    assert label["xanchor"] == ("left" if share < 0.25 else "right" if share > 0.75 else "center")
+    assert (label["yanchor"], label["showarrow"]) == ("bottom", True)
+    assert mark["cliponaxis"] is mark["showlegend"] is False
+    assert mark["marker"]["color"] == palette.PEAK
+
+
+def test_guides_are_drawn_in_the_unit_of_the_axis() -> None:
+    """Where that is minutes, a trend, a crossing and a mark stand at their minutes."""
+    guides = (budget(60.0), trend(600, 1800), oom(1500.0, gib=50.0))
+    session = run(*guides, findings=(crossing(900.0),), name="hour with gaps")
+    chart = Shown(session)
+    level, crossed = chart.named("budget 60.0 GiB"), chart.named("crossed")
+    band, casing, line = [one for one in chart.data if one.get("name") == "+1 a step"]
+    mark = chart.named("out of memory")
+    (word,) = [one for one in chart.layout["annotations"] if one["text"].startswith("out of")]
+    duration = chart.scene.duration
+
+    assert chart.second == 1 / 60
+    assert chart.draws(level, [(at / 16 * duration, 60 * GIB) for at in range(17)])
+    assert chart.draws(line, [(600 + at * 75, (1 + at / 4) * GIB) for at in range(17)])
+    assert chart.draws(casing, [(600, GIB), (1800, 5 * GIB)])
+    assert [time for time, _ in chart.points(band)] == pytest.approx([600, 1800, 1800, 600])
+    assert (crossed["x"], crossed["y"]) == ([15.0], [60.0])
+    assert (mark["x"], mark["y"], word["x"]) == ([25.0], [50.0], 25.0)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Finding, Guide, Recorder, Session
+from hfmem_widget.session import Finding, Guide, Session, Span
 from hfmem_widget.text import GIB
 from hfmem_widget.view.card import card_bundle
 from hfmem_widget.view.chart.figure import PLOTLY_MIME, chart_bundle
-from hfmem_widget.view.chart.guides import DrawnGuide, guides_in
-from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, Scene, build_scene
+from hfmem_widget.view.chart.guides import guides_in
+from hfmem_widget.view.chart.scene import CLEARANCE, LABEL_ROOM, PeakMark, Scene, build_scene
 from tests.data.plotly_words import plain_words
 from tests.scenes import scripted_run
 
@@ -43,10 +43,21 @@ def run(*guides: Guide, findings: tuple[Finding, ...] = (), name: str = "trainin
     return session
 
 
-def scene(session: Session) -> Scene:
-    built = build_scene(session, session.spans[0], columns=160)
+def scene_of(session: Session, span: Span | None = None, *, columns: int = 160) -> Scene:
+    """Return the scene of a session that has one."""
+    built = build_scene(session, span, columns=columns)
     assert built is not None
     return built
+
+
+def peak_of(scene: Scene) -> PeakMark:
+    """Return the mark of the peak, which is in the scene."""
+    assert scene.peak is not None
+    return scene.peak
+
+
+def scene(session: Session) -> Scene:
+    return scene_of(session, session.spans[0])
 
 
 def chart(session: Session) -> dict[str, Any]:
@@ -66,25 +77,27 @@ def lines(session: Session) -> list[dict[str, Any]]:
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     """Of a budget near it, and of the capacity above that."""
     built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
-    assert built.peak is not None
     levels = [one.level for one in built.budgets]
     levels += [] if built.capacity is None else [built.capacity]
-    foot, room = built.peak.label_at, LABEL_ROOM * built.top
+    foot, room = peak_of(built).label_at, LABEL_ROOM * built.top
     least = 0.5 * CLEARANCE * built.top
     assert all(not foot - least < level < foot + room - least for level in levels)
     assert all(level < built.top for level in levels)
 
 
-def test_where_it_was_crossed_there_is_a_mark() -> None:
-    """The first crossing has a mark, and later ones do not."""
-    drawn = lines(run(budget(6.0), findings=(crossing(4.25), crossing(9.0))))
-    assert [one["x"] for one in drawn if one["mode"] == "markers"] == [[4.25]]
-
-
-@pytest.mark.parametrize("told", [crossing(99.0), crossing(4.0, "cuda:1"), crossing(math.nan)])
-def test_a_crossing_elsewhere_has_none(told: Finding) -> None:
-    """A crossing at another time, on another device or at no known time is not marked."""
-    assert [one["mode"] for one in lines(run(budget(6.0), findings=(told,)))] == ["lines"]
+@pytest.mark.parametrize(
+    ("findings", "marks"),
+    [
+        ((crossing(4.25), crossing(9.0)), [[4.25]]),
+        ((crossing(99.0),), []),
+        ((crossing(4.0, "cuda:1"),), []),
+        ((crossing(math.nan),), []),
+    ],
+)
+def test_the_first_crossing_is_marked(findings: tuple[Finding, ...], marks: list[Any]) -> None:
+    """One at another time, on another device or at no known time is not."""
+    drawn = lines(run(budget(6.0), findings=findings))
+    assert [one["x"] for one in drawn if one["mode"] == "markers"] == marks
 
 
 def test_only_the_device_that_is_shown_has_guides() -> None:
@@ -129,15 +142,10 @@ def test_of_several_shortages_only_the_newest_has_a_word() -> None:
 
 
 def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
-    """Of a hundred shortages the last eight are marked."""
-    marks = scene(run(*(oom(0.1 * at) for at in range(100)))).ooms
-    assert [one.time for one in marks] == [0.1 * at for at in range(92, 100)]
-
-
-def test_marks_take_no_room_from_lines() -> None:
-    """However often it ran out, the budget is drawn."""
-    session = run(*(oom(0.1 * at) for at in range(20)), budget(6.0))
-    assert len(scene(session).budgets) == 1
+    """Of a hundred shortages the last eight are marked, which take no room from the budget."""
+    built = scene(run(*(oom(0.1 * at) for at in range(100)), budget(6.0)))
+    assert [one.time for one in built.ooms] == [0.1 * at for at in range(92, 100)]
+    assert len(built.budgets) == 1
 
 
 def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is() -> None:
@@ -147,10 +155,9 @@ def test_a_shortage_of_another_device_is_marked_on_its_line_and_says_which_it_is
 
 
 def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
-    """What a sampled peak missed, the allocator told as it ran out."""
+    """The allocator reported as it ran out what a sampled peak missed."""
     built = scene(run(oom(3.0, gib=20.0)))
-    assert built.peak is not None
-    assert 20 * GIB < built.peak.label_at < built.top
+    assert 20 * GIB < peak_of(built).label_at < built.top
 
 
 @pytest.mark.parametrize(("time", "side"), [(1.0, "left"), (6.0, "center"), (11.0, "right")])
@@ -164,32 +171,13 @@ def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None
     assert (word["xanchor"], word["yanchor"]) == (side, "bottom")
 
 
-NAN = math.nan
-
-
-GPU = "cuda:0"
-
-
-def drawn(
-    session: Session, *, highest: float = 5.0, view: tuple[float, float] = (0.0, 10.0)
-) -> list[DrawnGuide]:
-    return list(guides_in(session, GPU, view, highest * GIB))
-
-
-def guided(*guides: object, findings: tuple[Finding, ...] = ()) -> Session:
-    recorder = Recorder("run")
-    session = recorder.session
-    session.guides += guides  # type: ignore[arg-type]
-    session.findings += findings
-    return session
-
-
 @pytest.mark.parametrize(
-    ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (NAN, None)]
+    ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (math.nan, None)]
 )
 def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None) -> None:
     """Its edges among it; counted from where the drawing begins."""
-    (one,) = drawn(guided(budget(8.0), findings=(crossing(time),)), view=(2.0, 9.0))
+    session = run(budget(8.0), findings=(crossing(time),))
+    (guide,) = guides_in(session, "cuda:0", (2.0, 9.0), 5 * GIB)
 
-    assert one.crossed_at == at
-    assert one.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
+    assert guide.crossed_at == at
+    assert guide.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]

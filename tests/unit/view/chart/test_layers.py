@@ -1,4 +1,4 @@
-"""The stack of parts: always as high as what is allocated, and every instant's parts together."""
+"""Bars and their labels above the chart, and the stack of parts in it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,196 @@ from hypothesis import strategies as st
 
 from hfmem_widget.analysis.curve import curve
 from hfmem_widget.analysis.kept import STACK
-from hfmem_widget.session import HELD, Sample, Session, Timeline
+from hfmem_widget.session import (
+    HELD,
+    DeviceSteps,
+    Peak,
+    Sample,
+    Session,
+    SpanKind,
+    StepGroup,
+    Timeline,
+)
 from hfmem_widget.session.series import PARTS
-from hfmem_widget.text import GIB
+from hfmem_widget.text import GIB, MIB
 from hfmem_widget.view import palette
+from hfmem_widget.view.chart.lanes import MOST_BARS, TO, lay_lanes, lay_steps
 from hfmem_widget.view.chart.layers import layers, layers_of
-from hfmem_widget.view.chart.shapes import Curve
+from hfmem_widget.view.chart.paint_plotly import bar_traces
+from hfmem_widget.view.chart.shapes import Bar, Curve, Frame, time_ticks, value_ticks
 from hfmem_widget.view.chart.svg import chart_html
 from tests.data.parted import NAN, training
 from tests.data.recorders import recorder_of
 from tests.scenes import shared_run
+from tests.scenes.groups import add_group
+
+
+@pytest.mark.parametrize(
+    ("share", "kind", "told"),
+    [
+        (1.0, "cell", "tokenizers"),
+        (0.2032, "cell", "tokenizers"),
+        (0.2030, "cell", "tokenize…"),
+        (0.1676, "cell", "tokeniz…"),
+        (0.1673, "cell", ""),
+        (0.0, "cell", ""),
+        (0.2032, "step", "tokenizers"),
+        (0.2030, "step", ""),
+    ],
+)
+def test_a_label_is_written_where_enough_of_it_fits(
+    share: float, kind: SpanKind, told: str
+) -> None:
+    """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
+    frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
+    _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
+
+    assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
+
+
+def blocks(
+    peaks: list[float], *, outcomes: dict[int, str] | None = None, named: int = 1000
+) -> Session:
+    """Return a session of blocks of a second each, some named; a peak of NaN is not known."""
+    recorder = recorder_of()
+    for at, peak in enumerate(peaks):
+        label = f"block {at}" if at < named else ""
+        span = recorder.open_span("block", label, recorder.append(Sample(float(at), (NAN,))))
+        known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
+        after = recorder.append(Sample(at + 1.0, (NAN,)))
+        recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
+    return recorder.session
+
+
+def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
+    """Blocks of which none is known do not stand before the others."""
+    peaks = [NAN, 5.0] * MOST_BARS
+    bars = lay_lanes(blocks(peaks), "cuda:0", 0.0, float(len(peaks)))
+
+    assert len(bars) <= MOST_BARS
+    assert all(one.lines[1].startswith("peak 5.00 MiB exact in block ") for one in bars)
+    assert (bars[0].start, bars[-1].stop) == (0.0, len(peaks))
+
+
+def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
+    """And how long it took; one without a name says what it is."""
+    bars = lay_lanes(blocks([1.0, 2.0, 3.0], outcomes={1: "failed"}, named=2), "cuda:0", 0.0, 3.0)
+
+    assert [one.lines for one in bars] == [
+        ("block 0 · 1.0 s", "peak 1.00 MiB exact"),
+        ("block 1 · 1.0 s", "peak 2.00 MiB exact", "failed"),
+        ("block · 1.0 s", "peak 3.00 MiB exact"),
+    ]
+    assert [one.label for one in bars] == ["block 0", "block 1", "block"]
+    assert [(one.start, one.stop, one.lane) for one in bars] == [
+        (at, at + 1.0, 0) for at in range(3)
+    ]
+
+
+GPU = "cuda:0"
+
+
+def steps_of(
+    peaks: Sequence[float], *, parents: Sequence[int] | None = None, tokens: float = 8.0
+) -> Session:
+    """Return a session of steps of a second each; a peak of NaN is one that the device has no part in."""
+    session = Session("run")
+    for at, peak in enumerate(peaks):
+        number = at + 1 if parents is None else 1 + sum(one == parents[at] for one in parents[:at])
+        memory = DeviceSteps(peak * MIB, "exact", peak * MIB, number, tokens, 0.0, {"forward": MIB})
+        add_group(
+            session.steps,
+            StepGroup(
+                parent=1 if parents is None else parents[at],
+                first=number,
+                last=number,
+                start=float(at),
+                stop=at + 1.0,
+                samples=2.0,
+                longest=4.0,
+                tokens=tokens,
+                content_tokens=math.nan,
+                devices={} if math.isnan(peak) else {GPU: memory},
+            ),
+        )
+    return session
+
+
+def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
+    bars, _ = lay_steps(session, GPU, view, lambda parent: parent, most)
+    return bars
+
+
+def worst(session: Session, most: int = 100) -> list[Bar]:
+    return lay_steps(session, GPU, (0.0, 1e9), lambda parent: parent, most)[1]
+
+
+@pytest.mark.parametrize(
+    ("view", "labels", "edges"),
+    [
+        ((0.0, 9.0), ["step 1", "step 2", "step 3"], (0.0, 3.0)),
+        ((1.0, 9.0), ["step 2", "step 3"], (0.0, 2.0)),
+        ((1.5, 9.0), ["step 2", "step 3"], (0.0, 1.5)),
+        ((0.0, 1.5), ["step 1", "step 2"], (0.0, 1.5)),
+        ((0.0, 2.0), ["step 1", "step 2", "step 3"], (0.0, 2.0)),
+        ((0.5, 0.75), ["step 1"], (0.0, 0.25)),
+    ],
+)
+def test_bars_are_cut_to_what_is_shown(
+    view: tuple[float, float], labels: list[str], edges: tuple[float, float]
+) -> None:
+    """A step that has ended as the view begins is not in it."""
+    bars = laid(steps_of([1.0, 2.0, 3.0]), view=view)
+
+    assert [one.label for one in bars] == labels
+    assert (bars[0].start, bars[-1].stop) == edges
+
+
+def test_the_worst_step_is_a_bar_of_its_own() -> None:
+    """It says that it is, first of all."""
+    (bar,) = worst(steps_of([1.0, 2.0, 1.0]))
+
+    assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
+
+
+def test_a_bar_has_its_batch_and_its_peak() -> None:
+    """Its tokens, its peak, and the peaks of its phases."""
+    (bar,) = laid(steps_of([2.0]))
+
+    assert bar.lines == (
+        "step 1 · 1.0 s",
+        "8 tokens (2 \u00d7 4)",
+        "peak 2.00 MiB exact",
+        "in forward 1.00 MiB",
+    )
+
+
+def test_a_bar_of_many_steps_names_the_worst() -> None:
+    """By its number, with its tokens and its peak."""
+    bars = laid(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
+
+    assert [one.lines for one in bars] == [
+        (f"steps 1{TO}2 · 2.0 s", "worst: step 2, 8 tokens, peak 3.00 MiB exact"),
+        (f"steps 3{TO}4 · 2.0 s", "worst: step 3, 8 tokens, peak 2.00 MiB exact"),
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "said"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
+def test_tokens_that_were_not_counted_are_not_shown(tokens: float, said: int) -> None:
+    """Neither of one step, nor of the worst of several."""
+    session = steps_of([1.0, 2.0], tokens=tokens)
+    (one, _), (both,) = laid(session), laid(session, 1)
+
+    assert sum("token" in line for line in one.lines) == said
+    assert sum("token" in line for line in both.lines) == said
+
+
+def test_steps_without_memory_on_a_device_have_bars_with_their_times() -> None:
+    """Their bars have no figures of the device."""
+    (bar,) = laid(steps_of([math.nan, math.nan]), 1)
+
+    assert bar.lines == (f"steps 1{TO}2 · 2.0 s",)
+
 
 METRICS = ("allocated", *HELD, "before", "unattributed")
 NAMES = {row.label: name for name, row in PARTS.items()}
@@ -54,10 +234,7 @@ def instant(**values: float) -> dict[str, float]:
 def test_layers_stand_on_each_other_up_to_the_allocated_line(
     rows: list[tuple[float, ...]], columns: int, capacity: int
 ) -> None:
-    """At every point of it, whatever is known of the parts, and whether or not the timeline has folded.
-
-    They are there where anything was ever found, and something was allocated; nothing known is nothing drawn.
-    """
+    """Known parts add up to the line at each of its points, folded or not; else nothing is drawn."""
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))
     found = list(stack(session, columns).values())
@@ -101,7 +278,7 @@ def test_a_gap_breaks_every_layer() -> None:
 
 
 def test_a_session_that_knows_no_parts_has_no_layers() -> None:
-    """Layers are told for a training with its model, and none where nothing was found."""
+    """A training with its model has layers; a session in which no model was found has none."""
     session = shared_run("two gpus")
     assert layers_of(session) == 0
     assert stack(session) == {}

@@ -31,7 +31,7 @@ from tests.data.recorders import KEY, read, recorder_of
 from tests.data.svg import Drawing
 from tests.scenes import shared_run
 from tests.scenes.stage import STARTED_AT, Stage
-from tests.unit.view.chart.test_guides import budget, run, scene
+from tests.unit.view.chart.test_guides import budget, peak_of, run, scene, scene_of
 from tests.unit.view.chart.test_layers import session_of
 
 HIGHEST = scene(run()).ceiling / GIB
@@ -39,10 +39,6 @@ HIGHEST = scene(run()).ceiling / GIB
 
 EMPTY = Scene(100.0, Device("cuda:0", "", total=80.0), (), None, None, 90.0, 100.0, (), ())
 """A hundred seconds wide and as many bytes high."""
-
-
-def with_peak(time: float) -> Scene:
-    return replace(EMPTY, peak=PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0))
 
 
 def marked(*marks: tuple[float, float]) -> Scene:
@@ -73,12 +69,11 @@ def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
 ) -> None:
     """Below a line that is far enough away, else above it; the axis reaches no higher than that takes."""
     built = scene(run(*([] if share is None else [budget(share * HIGHEST)])))
-    assert built.peak is not None
     foot = share if is_above and share is not None else 1.0
 
     assert built.ceiling == pytest.approx(HIGHEST * GIB)
     assert built.top == pytest.approx(top * built.ceiling)
-    assert built.peak.label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
+    assert peak_of(built).label_at == pytest.approx(foot * built.ceiling + 0.03 * built.top)
 
 
 def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
@@ -89,21 +84,18 @@ def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
             stage.hold({"cuda:0": size * GIB}, 1.0)
             stage.hold({"cuda:0": size * GIB}, 1.0)
     session = stage.finish()
-    whole, last = (build_scene(session, span, columns=100) for span in (None, session.spans[1]))
-    assert whole is not None
-    assert last is not None
-    assert whole.peak is not None
-    assert last.peak is not None
+    whole, last = (peak_of(scene_of(session, span)) for span in (None, session.spans[1]))
 
-    assert whole.peak.time == 1.0
-    assert whole.peak.peak.value == pytest.approx(1.004 * GIB)
-    assert last.peak.time < 0.6
+    assert whole.time == 1.0
+    assert whole.peak.value == pytest.approx(1.004 * GIB)
+    assert last.time < 0.6
 
 
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
     """At the left where the peak is in the right half."""
-    (budget, _) = replace(with_peak(time), guides=(budget_at(50.0),)).words
+    peak = PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0)
+    (budget, _) = replace(EMPTY, peak=peak, guides=(budget_at(50.0),)).words
 
     assert (budget.side == "right") is at_left
 
@@ -121,7 +113,7 @@ def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: 
         (0.0001, "ms"),
     ],
 )
-def test_instants_are_told_in_a_unit_of_which_there_are_two(duration: float, unit: str) -> None:
+def test_the_time_axis_has_the_largest_unit_of_which_two_fit(duration: float, unit: str) -> None:
     """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
     assert replace(EMPTY, duration=duration).frame.across[1] == unit
 
@@ -217,10 +209,8 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
 def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
     """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
     session = shared_run(name)
-    fine = build_scene(session, session.spans[0], columns=360)
-    coarse = build_scene(session, session.spans[0], columns=60)
-    assert fine is not None
-    assert coarse is not None
+    fine, coarse = (scene_of(session, session.spans[0], columns=at) for at in (360, 60))
+    assert fine.lines
 
     for one, other in zip(fine.lines, coarse.lines, strict=True):
         runs, fewer = runs_of(one.points), runs_of(other.points)
@@ -241,10 +231,8 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
         stage.hold({}, 2.0)
     session = stage.finish()
     session.devices = session.devices[:1]
-    built = build_scene(session, columns=100)
 
-    assert built is not None
-    assert built.frame.levels.texts[-1] == "1.0 MiB"
+    assert scene_of(session).frame.levels.texts[-1] == "1.0 MiB"
 
 
 @pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
@@ -267,9 +255,8 @@ def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
 ) -> None:
     """Up to twice what this process has; more of it would press the curves down."""
     rows = [(10 * GIB, used * 10 * GIB)] * 5
-    built = build_scene(session_of(rows, metrics=("allocated", "device_used")), columns=100)
+    built = scene_of(session_of(rows, metrics=("allocated", "device_used")))
 
-    assert built is not None
     assert ("device_used" in [one.metric for one in built.lines]) is shown
 
 
@@ -290,25 +277,18 @@ def notebook(*cells: tuple[float, float, float]) -> Session:
     return recorder.session
 
 
-def scene_of(session: Session) -> Scene:
-    drawn = build_scene(session, columns=700)
-    assert drawn is not None
-    return drawn
-
-
 def test_cells_are_as_wide_as_they_are_long_and_what_is_between_them_is_narrow() -> None:
     """The peak and the lines lie in the cell that they are of."""
-    drawn = scene_of(notebook(*CELLS))
+    drawn = scene_of(notebook(*CELLS), columns=700)
     first, second = drawn.bars
 
     assert [bar.stop - bar.start for bar in drawn.bars] == pytest.approx([10.0, 10.0])
     assert second.start - first.stop < 1
     assert drawn.duration < 22
-    assert drawn.peak is not None
-    assert drawn.peak.time == pytest.approx(second.start + 5, abs=0.1)
+    assert peak_of(drawn).time == pytest.approx(second.start + 5, abs=0.1)
     (line,) = drawn.lines
     assert max(line.points, key=lambda point: point[1])[0] == pytest.approx(
-        drawn.peak.time, abs=0.1
+        peak_of(drawn).time, abs=0.1
     )
 
 
@@ -333,7 +313,7 @@ def test_a_budget_is_crossed_where_that_is_drawn() -> None:
     session.guides.append(Guide("cuda:0", "budget", "budget", 0.0, math.inf, 8 * GIB, 8 * GIB))
     evidence = {"device": "cuda:0", "time": 3620.0}
     session.findings.append(Finding("budget", "warn", "crossed", evidence=evidence))
-    drawn = scene_of(session)
+    drawn = scene_of(session, columns=700)
     (guide,) = drawn.guides
 
     assert guide.crossed_at == pytest.approx(drawn.bars[1].start + 5, abs=0.01)
@@ -344,7 +324,7 @@ def test_one_cell_and_cells_with_short_pauses_are_drawn_over_seconds(
     cells: tuple[tuple[float, float, float], ...],
 ) -> None:
     """As the chart of a single cell is."""
-    drawn = scene_of(notebook(*cells))
+    drawn = scene_of(notebook(*cells), columns=700)
 
     assert drawn.times is None
     assert drawn.duration == cells[-1][1]

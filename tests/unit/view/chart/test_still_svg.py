@@ -6,19 +6,19 @@ import math
 from functools import cache
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from hfmem_widget.analysis.curve import runs_of
 from hfmem_widget.session import Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view import palette
-from hfmem_widget.view.chart.scene import Scene, build_scene
 from hfmem_widget.view.chart.svg import chart_columns, chart_html
 from tests.data.parted import NAN
 from tests.data.svg import Drawing, Path, Point
 from tests.scenes import shared_run
 from tests.unit.view.chart.test_figure import CHARTED
-from tests.unit.view.chart.test_guides import budget, oom, run, trend
+from tests.unit.view.chart.test_guides import budget, oom, run, scene_of, trend
 from tests.unit.view.chart.test_layers import session_of
 
 PLOT = 170.0
@@ -31,8 +31,10 @@ FINE = 0.11
 class Shown:
     """A chart, and the scene it was drawn from."""
 
-    def __init__(self, session: Session, scene: Scene) -> None:
-        self.drawing, self.scene = Drawing(chart_html(session, session.spans[0])), scene
+    def __init__(self, session: Session) -> None:
+        span = session.spans[0]
+        self.drawing = Drawing(chart_html(session, span))
+        self.scene = scene_of(session, span, columns=chart_columns(session))
         self.foot = self.drawing.height - 20
         self.frames = self.drawing.frames()
         self.paths = self.frames[-1]
@@ -47,25 +49,14 @@ class Shown:
         return [(self.x(time), self.y(value)) for time, value in points]
 
 
-def scene_of(session: Session) -> Scene:
-    built = build_scene(session, session.spans[0], columns=chart_columns(session))
-    assert built is not None
-    return built
-
-
 @cache
 def drawn_once(name: str) -> Shown:
     """Return the chart of a scripted run, drawn once for all tests, none of which changes it."""
-    return Shown(shared_run(name), scene_of(shared_run(name)))
+    return Shown(shared_run(name))
 
 
 def shown(session: Session | str) -> Shown:
-    return drawn_once(session) if isinstance(session, str) else Shown(session, scene_of(session))
-
-
-def lies_on(point: Point, run: tuple[Point, ...], within: float) -> bool:
-    """Return whether a point is on a run of straight lines."""
-    return any(off(point, *ends) < within for ends in pairwise([run[0], *run]))
+    return drawn_once(session) if isinstance(session, str) else Shown(session)
 
 
 def off(point: Point, start: Point, stop: Point) -> float:
@@ -79,13 +70,8 @@ def off(point: Point, start: Point, stop: Point) -> float:
 def check_run(wanted: list[Point], drawn: tuple[Point, ...]) -> None:
     """Check that what is drawn has corners at points wanted alone, and goes through all of them."""
     assert [one for one in drawn if min(math.dist(one, each) for each in wanted) > 3 * FINE] == []
-    assert [one for one in wanted if not lies_on(one, drawn, 4 * FINE)] == []
-
-
-def alike(drawn: tuple[Point, ...], wanted: list[Point]) -> bool:
-    return len(drawn) == len(wanted) and all(
-        math.dist(one, other) < 2 * FINE for one, other in zip(drawn, wanted, strict=True)
-    )
+    sides = list(pairwise([drawn[0], *drawn]))
+    assert [one for one in wanted if min(off(one, *ends) for ends in sides) >= 4 * FINE] == []
 
 
 def strokes(shown: Shown) -> list[Path]:
@@ -155,7 +141,7 @@ def test_no_two_lines_look_alike() -> None:
         ("at least", "cuda:0 memory over 11.6 s, peak ≥ 6.99 GiB"),
     ],
 )
-def test_the_picture_is_told_to_who_does_not_see_it(name: str, said: str) -> None:
+def test_the_picture_has_a_label_for_screen_readers(name: str, said: str) -> None:
     """Device, time and peak; and the budgets and shortages in it."""
     assert shown(name).drawing.label == said
     told = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label
@@ -172,12 +158,12 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
     casing = chart.paths[chart.paths.index(line) - 1]
     ends = chart.at([(2.0, GIB), (10.0, 5 * GIB)])
 
-    assert alike(dashed[0].runs[0], [(0.0, level), (1000.0, level)])
-    assert alike(line.runs[0], ends)
+    assert np.allclose(dashed[0].runs[0], [(0.0, level), (1000.0, level)], rtol=0, atol=2 * FINE)
+    assert np.allclose(line.runs[0], ends, rtol=0, atol=2 * FINE)
     assert casing.runs == line.runs
     assert casing.width > line.width
     corners = [(2.0, 1.5 * GIB), (10.0, 6 * GIB), (10.0, 4 * GIB), (2.0, 0.5 * GIB)]
-    assert alike(band.runs[0], chart.at(corners))
+    assert np.allclose(band.runs[0], chart.at(corners), rtol=0, atol=2 * FINE)
     assert band.closed
 
 

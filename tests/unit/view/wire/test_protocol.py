@@ -1,9 +1,10 @@
-"""What goes over the wire."""
+"""What goes over the wire: samples, steps, spans, and what is judged."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,25 +13,24 @@ from hypothesis import strategies as st
 
 from hfmem_widget.session import (
     HELD,
+    Finding,
+    Guide,
     Peak,
     Recorder,
     Sample,
     Series,
-    Session,
     Timeline,
 )
-from hfmem_widget.session.steps import Table
 from hfmem_widget.text import GIB
-from hfmem_widget.view.wire import protocol
+from hfmem_widget.view.wire import protocol, widget
+from hfmem_widget.view.wire.protocol import Message, judged
 from tests.data.overviews import EIGHT, overview
 from tests.data.recorders import recorder_of
+from tests.data.wire import Wire
+from tests.scenes import scripted_run
 from tests.scenes.stage import Stage
 
 PARTS = [*HELD, "unattributed", "context"]
-
-
-def make_session(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Session:
-    return make_recorder(gpus, samples, parts=parts).session
 
 
 def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Recorder:
@@ -39,12 +39,6 @@ def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Re
     rows = [(float(index),) * gpus * len(metrics) for index in range(samples)]
     keys = [f"cuda:{index}" for index in range(gpus)]
     return recorder_of(*rows, keys=keys, metrics=metrics, total=100.0, every=0.1)
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    """Return what writes a session of one GPU, which has been read once."""
-    return make_recorder(samples=1)
 
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
@@ -69,7 +63,7 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
     """However long the run and many the devices, a snapshot's numbers stay within their bound."""
-    session = make_session(gpus, samples=5_000, parts=parts)
+    session = make_recorder(gpus, samples=5_000, parts=parts).session
     message, (time, values) = protocol.snapshot(session, "run", 1)
 
     assert len(time) + len(values) <= protocol.FULL.row_bytes
@@ -99,7 +93,7 @@ def test_an_outline_is_small_and_says_that_it_is_coarse(
 
 def test_news_that_fold_keep_extremes_and_gaps() -> None:
     """Where little may be sent, many samples become few rows, the highest and the lowest among them."""
-    session = make_session(samples=0)
+    session = make_recorder(samples=0).session
     samples: list[tuple[float, tuple[float, ...]]] = [(at / 10, (5.0,) * 4) for at in range(90)]
     samples[7], samples[20] = (0.7, (1.0,) * 4), (2.0, (9.0,) * 4)
     samples.insert(15, (1.45, ()))
@@ -118,7 +112,7 @@ def test_news_that_fold_keep_extremes_and_gaps() -> None:
 
 def test_what_was_folded_keeps_the_parts_of_a_stretch_with_its_lowest_and_its_highest() -> None:
     """The higher row of each pair has the high of allocated memory, and no part above its own high."""
-    session = make_session(samples=0, parts=True)
+    session = make_recorder(samples=0, parts=True).session
     steady = {"weights": 4.0, "unattributed": math.nan}
     samples: list[tuple[float, tuple[float, ...]]] = []
     for at in range(400):
@@ -169,19 +163,16 @@ def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float
         recorder.close_span(span.id, recorder.append(Sample(start + duration, values)), peaks)
 
 
-def decoded_steps(message: protocol.Message, buffers: protocol.Buffers) -> Table:
-    return np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
-
-
-def test_a_path_names_six_spans_at_most(recorder: Recorder) -> None:
+def test_a_path_names_six_spans_at_most() -> None:
     """A path deeper than six spans is cut after the sixth."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     for number in range(9):
         recorder.open_span("block", f"block {number}", session.last_sample)
     assert protocol.describe_status(session)["path"] == [f"block {number}" for number in range(6)]
 
 
-def test_what_is_measured_on_some_steps_only_is_said() -> None:
+def test_the_status_says_what_is_measured_on_some_steps_only() -> None:
     """As a person reads it; where nothing is left out, nothing is sent."""
     session = make_recorder(samples=1).session
     before = protocol.describe_status(session)
@@ -193,8 +184,9 @@ def test_what_is_measured_on_some_steps_only_is_said() -> None:
     )
 
 
-def test_what_is_counted_in_a_span_travels_with_it(recorder: Recorder) -> None:
+def test_the_counts_of_a_span_are_sent_with_it() -> None:
     """A span's counts are sent, and one that is not known as null."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     span = recorder.open_span("train", "train", session.last_sample)
     recorder.count(span.id, {"steps": 100, "epochs": math.nan})
@@ -219,18 +211,20 @@ def test_steps_in_a_message_are_bounded(gpus: int) -> None:
     assert len(json.dumps(rows)) < 1000
 
 
-def test_steps_that_are_folded_keep_the_worst_and_the_sums(recorder: Recorder) -> None:
+def test_steps_that_are_folded_keep_the_worst_and_the_sums() -> None:
     """Folding steps loses neither their tokens, nor the highest peak, nor whose it was."""
+    recorder = make_recorder(samples=1)
     session = recorder.session
     add_steps(recorder, 500)
     message, buffers = protocol.snapshot(session, "run", 1)
-    table, columns = decoded_steps(message, buffers), message["schema"]["step_columns"]
+    columns = message["schema"]["step_columns"]
+    table = np.frombuffer(buffers[2], "<f8").reshape(message["steps"], -1)
     assert table[:, columns.index("tokens")].sum() == 500 * 32
     assert table[:, columns.index("cuda:0/peak")].max() == 1500
     assert table[-1, columns.index("cuda:0/worst")] == 500
 
 
-def test_the_status_says_what_child_processes_did() -> None:
+def test_the_status_has_the_memory_of_child_processes() -> None:
     """While they run and afterwards, until the next cell; nothing where this process used a GPU."""
     stage = Stage("notebook", gpus=1)
     stage.hold_in_children({}, 0.2, 0)
@@ -302,3 +296,110 @@ def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
 
     assert (told["start"], told["stop"]) == (0.1235, 1.9877)
     assert protocol.describe_status(session)["elapsed"] == 1.988
+
+
+BUDGET = Guide("cuda:0", "budget", "budget", 0.0, math.inf, GIB, GIB)
+OVER = Finding("budget", "warn", "over 1.00 GiB", {"time": 1.5, "device": "cuda:0"}, ("less",), 1)
+
+
+class Run(Wire):
+    """A cell that is sampled every 0.1 s."""
+
+    def __init__(self) -> None:
+        super().__init__(make_recorder(samples=0))
+        self.cell = self.recorder.open_span("cell", "run", self.session.last_sample)
+
+    @property
+    def messages(self) -> list[Message]:
+        return [one.message for one in self.sent]
+
+
+def test_there_are_never_more_than_a_message_has_room_for() -> None:
+    """However many are found, and however long they are: the gravest and the newest."""
+    run = Run()
+    run.session.findings += [
+        Finding("x", "info" if number % 2 else "critical", f"{number} {'é' * 9000}")
+        for number in range(500)
+    ]
+    run.session.guides += [BUDGET] * 500 + [Guide("cuda:0", "trend", "ü" * 9000, 0, 1, 1, 2)] * 500
+    run.session.guides += [Guide("cuda:0", "oom", "o" * 9000, at, at, 1, 1) for at in range(500)]
+    told = judged(run.session)
+    assert len(told["findings"]) == 8
+    assert {one["severity"] for one in told["findings"]} == {"critical"}
+    kinds = ["budget"] * 10 + ["trend"] * 10 + ["oom"] * 10
+    assert [one["kind"] for one in told["guides"]] == kinds
+    assert told["guides"][-1]["start"] == 499
+    assert len(json.dumps(told, ensure_ascii=False).encode()) < 13_000
+
+
+def test_everything_is_strict_json() -> None:
+    """A budget has no end, and unknown figures are not sent: a browser parses no NaN."""
+    run = Run()
+    run.session.findings.append(Finding("x", "warn", "x", {"time": math.nan, "device": 7}))
+    run.session.guides += [BUDGET, Guide("cuda:0", "trend", "x", 0.0, 1.0, math.nan, 1.0)]
+    told = judged(run.session)
+    json.dumps(told, allow_nan=False)
+    assert [one["stop"] for one in told["guides"]] == [None]
+
+
+def test_a_leak_in_the_data_is_sent_once_its_cell_has_ended() -> None:
+    """A finished cell's leak is judged from its data, beside what was found as it ran."""
+    session = scripted_run("leak")
+    assert [one["kind"] for one in judged(session)["findings"]] == ["budget", "leak"]
+
+
+def test_they_are_sent_when_they_change_and_not_again() -> None:
+    """New findings and guides are in one message, and not in those that follow."""
+    run = Run()
+    run.run(2.0)
+    run.session.findings.append(OVER)
+    run.session.guides.append(BUDGET)
+    run.run(10.0)
+    assert sum("findings" in one for one in run.messages if one["kind"] == "rows") == 1
+    before = len(run.messages)
+    run.session.guides.append(BUDGET)
+    run.run(1.0)
+    assert max(len(one.get("guides", ())) for one in run.messages[before:]) == 2
+    assert not any("findings" in one for one in run.messages[before:] if one["kind"] == "rows")
+
+
+def test_a_warning_comes_with_the_next_message() -> None:
+    """Not a second later: the run may be over by then."""
+    run = Run()
+    run.run(2.0)
+    before = len(run.messages)
+    run.session.findings.append(OVER)
+    run.run(0.4)
+    assert "findings" in run.messages[before]
+
+
+def test_a_newer_warning_replaces_the_old_one() -> None:
+    """Such as with the exact peak, once the cell has ended."""
+    run = Run()
+    run.session.findings.append(OVER)
+    run.run(2.0)
+    run.recorder.close_span(run.cell.id, run.session.last_sample, {})
+    run.run(2.0)
+    run.session.findings[0] = replace(OVER, title="over 1.00 GiB, by 0.25")
+    run.publisher.finish()
+    assert [one["title"] for one in run.messages[-1]["findings"]] == ["over 1.00 GiB, by 0.25."]
+
+
+def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
+    """A page that opens late, or asks for all anew, gets all findings and guides."""
+    run = Run()
+    run.session.findings.append(OVER)
+    run.session.guides.append(BUDGET)
+    run.run(40.0)
+    snapshots = [one for one in run.messages if one["kind"] == "snapshot"]
+    assert len(snapshots) > 3
+    assert all(one["findings"] and one["guides"] for one in snapshots)
+    history = widget._pack_history((run.session, "r", True), None)
+    assert history["findings"] == snapshots[0]["findings"]
+
+
+def test_nothing_is_sent_where_nothing_is_judged() -> None:
+    """Not an empty list either: the wire of a healthy run is what it was."""
+    run = Run()
+    run.run(40.0)
+    assert not any("findings" in one or "guides" in one for one in run.messages)

@@ -1,16 +1,20 @@
-"""The pace of the wire."""
+"""The pace of the wire, and what is sent of all ranks: as much of a thousand as of eight."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from hfmem_widget.session import Sample
+from hfmem_widget.session import Ranks, RankStrip, Sample
+from hfmem_widget.view.wire.protocol import describe_ranks, newest
 from hfmem_widget.view.wire.publisher import ENVELOPE
+from tests.data.overviews import EIGHT, MANY, TWO, overview_recorder, shared_overview
 from tests.data.wire import Sent, Wire
-from tests.unit.view.wire.test_protocol import add_steps, make_recorder, make_session
+from tests.unit.view.wire.test_protocol import add_steps, make_recorder
 
 
 class Line(Wire):
@@ -19,6 +23,11 @@ class Line(Wire):
     @property
     def times(self) -> list[float]:
         return [time for one in self.news for time in one.times]
+
+    def make_steps(self, count: int, *, first: int = 1, duration: float) -> None:
+        """Make steps one after the other, which advances the time."""
+        add_steps(self.recorder, count, first=first, duration=duration)
+        self.clock.now = self.session.last_sample.time
 
     @property
     def steps(self) -> list[Sent]:
@@ -90,15 +99,11 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick(line: Line) -> None:
 
 @pytest.mark.parametrize(("gpus", "parts", "wait"), [(1, False, 9.5), (8, True, 27.0)])
 def test_a_closed_tab_costs_the_server_little(gpus: int, wait: float, *, parts: bool) -> None:
-    """Two steps a second for an hour stay below 5 MB in jupyter_server, which keeps it all.
-
-    Of the hour ten minutes are gone through, whose second half stands for the rest. And yet an outline
-    comes often enough for who opens a page.
-    """
+    """An hour of two steps a second stays below 5 MB in jupyter_server, with outlines for new pages."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
+    # Ten minutes are simulated, whose second half stands for the rest of the hour.
     for number in range(1, 1200):
-        add_steps(line.recorder, 1, first=number, duration=0.5)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(1, first=number, duration=0.5)
         for tick in range(5):
             line.recorder.append(
                 Sample(line.clock.now + tick / 1000, (1.2345e10,) * len(line.session.series))
@@ -146,8 +151,7 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
     """A page must know the columns; from then on each step travels once."""
     line.run(1.0)
     for number in range(1, 9):
-        add_steps(line.recorder, 1, first=number, duration=0.2)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(1, first=number, duration=0.2)
         line.run(0.1)
     kinds = [one.kind for one in line.steps]
     told = [
@@ -162,11 +166,11 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
 
 
 def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
-    """As series do: new columns are told by a snapshot."""
+    """A snapshot announces new columns, as it does for series."""
     line.run(1.0)
     add_steps(line.recorder, 1)
     line.run(1.0)
-    wider = make_session(gpus=2, samples=0)
+    wider = make_recorder(gpus=2, samples=0).session
     line.recorder.adopt(wider.devices, wider.series)
     line.run(1.0)
     before = len(line.sent)
@@ -180,8 +184,7 @@ def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
 def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
     """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
     line.run(1.0)
-    add_steps(line.recorder, 300, duration=0.01)
-    line.clock.now = line.session.last_sample.time
+    line.make_steps(300, duration=0.01)
     line.run(0.3)
     add_steps(line.recorder, 2, first=301, duration=0.01)
     line.publisher.finish()
@@ -195,9 +198,7 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
     """100 kB in any second, snapshots included."""
     line = Line(make_recorder(8, samples=0, parts=parts))
     for number in range(0, 1200, 5):
-        line.clock.now = line.session.last_sample.time
-        add_steps(line.recorder, 5, first=number + 1, duration=0.01)
-        line.clock.now = line.session.last_sample.time
+        line.make_steps(5, first=number + 1, duration=0.01)
         line.recorder.publish()
     assert_not_flooded(line)
 
@@ -212,3 +213,123 @@ def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
 
     assert [at for one in line.news for at in one.breaks] == pytest.approx(middles)
     assert line.times == sorted(line.times)
+
+
+class Page(Wire):
+    """What a page is sent of an overview that grows by a sample each quarter of a second."""
+
+    def __init__(self) -> None:
+        super().__init__(overview_recorder(MANY, until=300, ended=False))
+
+    def values(self) -> tuple[float, ...]:
+        return self.session.last_sample.values
+
+    def follow(self, seconds: int) -> None:
+        """Sample for so long, with new columns of the strip each second."""
+        for _ in range(seconds):
+            self.grow()
+            self.run(1.0, 0.25)
+
+    def grow(self) -> None:
+        ranks = self.session.ranks
+        assert ranks is not None
+        strip, rows = ranks.strip, len(ranks.strip.first)
+        at = (*strip.at, strip.at[-1] + 1.0)[-240:]
+        cells = (strip.cells + strip.cells[-rows:])[-240 * rows :]
+        self.session.ranks = replace(ranks, strip=RankStrip(strip.first, at, cells))
+
+    def told(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
+        return [
+            (one.at, one.message["ranks"], one.buffers[-1])
+            for one in self.sent
+            if one.kind == kind and "ranks" in one.message
+        ]
+
+
+def test_news_comes_at_most_once_a_second() -> None:
+    """However often samples do."""
+    page = Page()
+    page.follow(20)
+    times = [at for at, _, _ in page.told("rows")]
+
+    assert len(times) > 10
+    assert min(late - early for early, late in pairwise(times)) >= 1.0
+
+
+def test_ranks_are_sent_only_when_they_change() -> None:
+    """Ranks are replaced whole, so the same object has no news."""
+    page = Page()
+    page.run(4.0, 0.25)
+
+    assert page.told("rows") == []
+
+
+def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
+    """The last that was sent, which may have grown, and those after it."""
+    page = Page()
+    page.follow(10)
+    (_, first, _), (_, second, cells) = page.told("rows")[:2]
+
+    assert "first" not in first["strip"]
+    assert second["strip"]["at"][0] == first["strip"]["at"][-1]
+    assert len(cells) == len(second["strip"]["at"]) * 64 <= 3 * 64
+
+
+def test_a_snapshot_has_the_whole_strip() -> None:
+    """And says whose its rows are."""
+    page = Page()
+    page.follow(1)
+    _, told, cells = page.told("snapshot")[0]
+
+    assert told["strip"]["first"] == list(range(0, 1024, 16))
+    assert len(cells) == 64 * len(told["strip"]["at"]) > 10_000
+
+
+def test_an_outline_has_a_coarse_strip() -> None:
+    """A page that was reloaded sees all of the run, in a tenth of the bytes."""
+    page = Page()
+    page.follow(12)
+    outline = next(one.message for one in page.sent if one.message.get("coarse"))
+
+    assert 8 <= len(outline["ranks"]["strip"]["at"]) <= 24
+    assert page.session.ranks is not None
+    assert outline["ranks"]["strip"]["at"][0] <= page.session.ranks.strip.at[1]
+
+
+@pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
+def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
+    """The table, the phases and two columns."""
+    session = shared_overview(plan)
+    assert session.ranks is not None
+    ranks = replace(session.ranks, strip=newest(session.ranks.strip, 2))
+    message, cells = describe_ranks(ranks)
+    del message["strip"]["first"]
+
+    assert len(json.dumps(message)) + len(cells) <= 2_100
+
+
+def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
+    """Tables and strips are bounded, whatever the session has."""
+    session = shared_overview(MANY)
+    assert session.ranks is not None
+    many = replace(session.ranks, world=16_384, table=session.ranks.table * 9)
+
+    sizes = [len(json.dumps(describe_ranks(each)[0])) for each in (session.ranks, many)]
+    assert sizes[1] <= sizes[0] + 20
+
+
+def test_figures_that_are_not_known_are_null() -> None:
+    """JSON has no NaN."""
+    told, cells = describe_ranks(Ranks(4))
+
+    assert json.loads(json.dumps(told, allow_nan=False))["median"] is None
+    assert cells == b""
+
+
+def test_ranks_are_sent_rarely_while_no_page_looks() -> None:
+    """A server keeps every message for a page that is not connected."""
+    page = Page()
+    page.follow(420)
+    late = [len(json.dumps(one.message)) + one.size for one in page.sent if one.at > 320]
+
+    assert sum(late) < 100 * 1_000
