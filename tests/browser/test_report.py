@@ -14,7 +14,7 @@ from tests.browser.test_accessibility import violations
 from tests.browser.test_narrow import CUT_OFF, MISPLACED
 from tests.data.torch_snapshots import training
 from tests.scenes import scripted_run
-from tests.unit.features.stacks.test_chart import stacks_of
+from tests.unit.features.stacks.test_html import stacks_of
 from tests.unit.view.test_what_fits import EXAMPLE
 
 HOSTILE = "</script><script>alert(1)</script> \u2028 <img src=x onerror=alert(1)>"
@@ -122,7 +122,7 @@ def test_without_scripts_the_still_chart_the_figures_and_the_tables_stay(
 STACKS_CARD = """%load_ext hfmem_widget
 from IPython.display import display
 from tests.data.torch_snapshots import training
-from tests.unit.features.stacks.test_chart import stacks_of
+from tests.unit.features.stacks.test_html import stacks_of
 display(stacks_of(training()))
 """
 

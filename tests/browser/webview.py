@@ -26,8 +26,7 @@ from playwright.sync_api import Page
 
 from tests.browser.jupyter import ROOT
 from tests.data import DATA
-from tests.kernel.drive import Kernel
-from tests.kernel.messages import Message
+from tests.kernel.drive import Kernel, Message
 
 THEMES: Final[dict[str, Any]] = json.loads((DATA / "vscode_themes.json").read_text("utf-8"))
 FROM_NPM = ROOT / "js" / "node_modules"

@@ -39,25 +39,15 @@ from tests.scenes.stage import STARTED_AT
 TICK: Final = 0.125
 RUN: Final = "9f2c51aa"
 
-GPU_METRICS: Final = {
-    "allocated": "allocated",
-    "reserved": "reserved",
+GPU_METRICS: Final = ("allocated", "reserved", "peak", "device_used")
+HOST_METRICS: Final = ("allocated", "reserved", "device_used")
+PART_METRICS: Final = ("weights", "buffers", "gradients", "optimizer", "unattributed")
+LABELS: Final = {
     "peak": "allocator peak",
-    "device_used": "device in use",
-}
-PART_METRICS: Final = {
-    "weights": "weights",
-    "buffers": "buffers",
-    "gradients": "gradients",
-    "optimizer": "optimizer states",
     "unattributed": "not attributed when the step began",
+    "cpu/allocated": "heap in use",
 }
-CONTEXT: Final = {"context": "CUDA context and libraries"}
-HOST_METRICS: Final = {
-    "allocated": "heap in use",
-    "reserved": "resident",
-    "device_used": "machine in use",
-}
+"""Labels that a source may give, other than those of the table."""
 
 
 @dataclass
@@ -142,8 +132,9 @@ def gpu(index: int) -> Device:
     return Device(f"cuda:{index}", "NVIDIA H200", f"GPU-{index}", 143_771 * MIB)
 
 
-def series_of(devices: Sequence[Device], metrics: Mapping[str, str] = GPU_METRICS) -> list[Series]:
-    return [Series(one.key, metric, label) for one in devices for metric, label in metrics.items()]
+def series_of(devices: Sequence[Device], metrics: Sequence[str] = GPU_METRICS) -> list[Series]:
+    pairs = [(device.key, metric) for device in devices for metric in metrics]
+    return [Series(*pair, LABELS.get("/".join(pair), LABELS.get(pair[1], ""))) for pair in pairs]
 
 
 def exact(mebibytes: float) -> Peak:
@@ -259,11 +250,8 @@ def training() -> Recording:
         watch.recorder.count(train.id, {"steps": 12, "epochs": 1})
         for number in range(1, 13):
             tokens = 1024 if number == 7 else 256 + 64 * (number % 4)
-            kinds: dict[SpanKind, float] = {
-                "forward": 4000 + 2 * tokens,
-                "backward": 4976 + 2 * tokens,
-                "optimizer": 4800,
-            }
+            kinds: dict[SpanKind, float] = {"forward": 4000 + 2 * tokens}
+            kinds |= {"backward": 4976 + 2 * tokens, "optimizer": 4800}
             second = {"cuda:1/allocated": 100 * number} if number > 8 else {}
             peaks = {kind: {"cuda:0/allocated": peak, **second} for kind, peak in kinds.items()}
             other = (100, 128, 128, 1428) if number > 8 else (0, 0, 0, 1300)
@@ -283,7 +271,7 @@ def training() -> Recording:
 def anatomy() -> Recording:
     """Record two steps of a model whose weights are found in the cell, and a stretch that is no step."""
     watch = Watch("fine-tune")
-    known = series_of([gpu(0)], {**GPU_METRICS, **CONTEXT})
+    known = series_of([gpu(0)], (*GPU_METRICS, "context"))
     watch.recorder.adopt([gpu(0)], known)
     watch.tick(0, 0, 0, 1300, math.nan)
     with watch.span("cell", "fine-tune", {"cuda:0/allocated": exact(7024)}):
@@ -310,7 +298,7 @@ def judged() -> Recording:
     """Record a cell that goes over its budget, and a trend in it."""
     watch = Watch("leak")
     recorder, budget, band = watch.recorder, (2048.0 * MIB, 2048.0 * MIB), (8.0 * MIB, 8.0 * MIB)
-    recorder.adopt([gpu(0)], series_of([gpu(0)], {"allocated": "allocated"}))
+    recorder.adopt([gpu(0)], series_of([gpu(0)], ["allocated"]))
     with watch.span("cell", "leak", {"cuda:0/allocated": exact(2560)}) as cell:
         watch.tick(1024)
         watch.open_page()
@@ -334,9 +322,8 @@ def ranks() -> Recording:
     devices = [Device("ranks", "16 ranks on 2 nodes", total=4096.0 * MIB)]
     devices.append(Device("rank:9", "rank 9 · node1 · NVIDIA H200", total=4096.0 * MIB))
     of_all = ("allocated", "median", "lowest")
-    watch.recorder.adopt(
-        devices, [*(Series("ranks", metric) for metric in of_all), *series_of(devices[1:])]
-    )
+    own = series_of(devices[1:])
+    watch.recorder.adopt(devices, [*(Series("ranks", metric) for metric in of_all), *own])
     strip = RankStrip(tuple(range(16)))
     watch.tick(0, 0, 0, 0, 0, 0, 0)
     with watch.span("block", "pretrain", {"ranks/allocated": exact(2560)}):

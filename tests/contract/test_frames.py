@@ -17,7 +17,7 @@ the front end's tests."""
 
 @pytest.mark.parametrize("name", RUNS)
 def test_python_sends_what_is_in_git(name: str) -> None:
-    """To the byte, so that no change of the wire goes unseen."""
+    """The frames are equal to the byte, so that no change of the wire goes unseen."""
     kept = (FRAMES / f"{name}.json").read_text(encoding="utf-8").splitlines()
     sent = render(RUNS[name]()).splitlines()
     for number, (old, new) in enumerate(zip_longest(kept, sent, fillvalue="(nothing)"), start=1):
@@ -32,10 +32,6 @@ def test_python_sends_what_is_in_git(name: str) -> None:
 
 
 def test_every_file_of_frames_is_a_run_of_today() -> None:
-    """A run that was taken away leaves nothing behind that the page would still be tested against."""
+    """A run that was taken away leaves nothing behind, and those in git stay below 115 kB together."""
     assert {path.stem for path in FRAMES.iterdir()} == set(RUNS)
-
-
-def test_the_frames_stay_small() -> None:
-    """Together below 115 kB: they are in git."""
     assert sum(path.stat().st_size for path in FRAMES.iterdir()) < 115_000

@@ -58,9 +58,7 @@ DRAWN: dict[str, Callable[..., object]] = {
     ("what", "given", "wanted"),
     [(what, row[:-1], row[-1]) for what in DRAWN for row in RULES[what]],
 )
-def test_lines_and_strip_are_those_of_the_live_chart(
-    what: str, given: list[Any], wanted: object
-) -> None:
+def test_lines_and_strip_are_the_live_charts(what: str, given: list[Any], wanted: object) -> None:
     """Which lines there are, how many ranks report, and a strip's colours, scale and height."""
     assert DRAWN[what](*given) == wanted
 
@@ -73,14 +71,14 @@ CELLS = {"tables": rank_cells, "phase_tables": phase_cells}
     [pytest.param(what, case, id=str(case["name"])) for what in CELLS for case in RULES[what]],
 )
 def test_a_table_is_that_of_the_live_chart(what: str, case: dict[str, Any]) -> None:
-    """Of ranks or of phases: only columns that say something, figures in one unit."""
+    """A table of ranks or of phases has only columns that say something, and figures in one unit."""
     heads, rows = CELLS[what](ranks_of(case))
     assert [heads, rows] == [case["heads"], case["rows"]]
 
 
 @pytest.mark.parametrize(("device", "metric", "look"), RULES["looks"])
 def test_a_line_looks_as_in_the_live_chart(device: str, metric: str, look: str) -> None:
-    """What all ranks together had allocated is that of the highest."""
+    """The line of all ranks together looks like that of the highest rank."""
     assert row_of(device, metric) is TABLE[look]
 
 
@@ -91,7 +89,7 @@ def test_the_band_is_called_as_in_the_live_chart() -> None:
 
 @pytest.mark.parametrize("case", RULES["peaks"], ids=lambda case: str(case["name"]))
 def test_the_peak_is_called_as_in_the_live_chart(case: dict[str, Any]) -> None:
-    """By the worst rank, where it is that rank's, and as that rank knows it."""
+    """The label names the worst rank where the peak is that rank's, with its certainty."""
     certainty: Certainty = case["certainty"]
 
     assert peak_name(ranks_of(case), Peak(case["bytes"], certainty)) == case["called"]
@@ -110,7 +108,7 @@ def test_the_rows_are_named_as_in_the_live_strip(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", RULES["folds"], ids=lambda case: str(case["name"]))
 def test_columns_fold_as_in_the_live_strip(case: dict[str, Any]) -> None:
-    """To the highest of neighbours, which is silent only where all are."""
+    """A folded column has the highest of neighbours, and is silent only where all are."""
     strip = RankStrip(tuple(case["first"]), tuple(case["at"]), bytes(case["cells"]))
     found = folded(strip, case["most"])
 

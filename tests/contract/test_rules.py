@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -94,9 +95,7 @@ WRITTEN: dict[str, Callable[..., str]] = {
     ("what", "given", "text"),
     [(what, row[:-1], row[-1]) for what in WRITTEN for row in RULES[what]],
 )
-def test_figures_and_names_read_as_in_the_live_chart(
-    what: str, given: list[Any], text: str
-) -> None:
+def test_texts_read_as_in_the_live_chart(what: str, given: list[Any], text: str) -> None:
     """Sizes, counts, times and shares, how surely a peak is known, a bar of many; nothing of Plotly's own."""
     assert WRITTEN[what](*given) == text
 
@@ -112,20 +111,17 @@ def test_ticks_of_time_stand_as_in_the_live_chart(stop: float, count: int, texts
 
 @pytest.mark.parametrize(("top", "count", "texts"), RULES["value_ticks"])
 def test_ticks_of_bytes_stand_as_in_the_live_chart(top: float, count: int, texts: str) -> None:
-    """At round values from 0, with as many digits as they need; the unit is said once, at the highest."""
+    """Ticks are round values from 0 with as many digits as they need, and the highest has the unit."""
     ticks = value_ticks(top, "GiB", count)
 
     assert ",".join(ticks.texts) == f"{texts} GiB"
-    assert [float(text.split()[0].replace(",", "")) for text in ticks.texts] == pytest.approx(
-        ticks.values
-    )
+    figures = [float(text.split()[0].replace(",", "")) for text in ticks.texts]
+    assert figures == pytest.approx(ticks.values)
 
 
 @pytest.mark.parametrize(("kind", "lane", "is_worst", "colour", "ink"), RULES["bars"])
-def test_bars_have_the_live_charts_colours_and_inks(
-    kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str
-) -> None:
-    """What is written on a bar has a contrast of at least 4.5."""
+def test_bars_have_colour(kind: SpanKind, lane: int, is_worst: bool, colour: str, ink: str) -> None:
+    """Text on a bar has a contrast of at least 4.5, in the live chart's colours."""
     assert palette.bar(kind, lane, worst=is_worst) == colour
     assert palette.ink_on(colour) == ink
     assert contrast(colour, ink) >= 4.5
@@ -133,12 +129,11 @@ def test_bars_have_the_live_charts_colours_and_inks(
 
 @pytest.mark.parametrize("kind", get_args(SpanKind))
 def test_no_bar_has_a_colour_that_is_not_in_the_table(kind: SpanKind) -> None:
-    """Whatever it is of and wherever it lies."""
+    """Every kind of bar in every lane has a listed colour."""
     listed = {colour for *_, colour, _ in RULES["bars"]}
 
-    assert {
-        palette.bar(kind, lane, worst=worst) for lane in range(9) for worst in (False, True)
-    } <= listed
+    lanes = range(9)
+    assert {palette.bar(kind, at, worst=worst) for at in lanes for worst in (False, True)} <= listed
 
 
 @pytest.mark.parametrize("case", RULES["stacks"], ids=lambda case: str(case["name"]))
@@ -162,9 +157,8 @@ def test_steps_merge_as_in_the_live_chart(case: dict[str, Any]) -> None:
     most = merged(rows[:-1], np.array([0])) if len(rows) > 1 else rows[:0]
 
     np.testing.assert_array_equal(merged(rows, np.array([0])), expected)
-    np.testing.assert_array_equal(
-        merged(np.concatenate([most, rows[-1:]]), np.array([0])), expected
-    )
+    rows = np.concatenate([most, rows[-1:]])
+    np.testing.assert_array_equal(merged(rows, np.array([0])), expected)
 
 
 @pytest.mark.parametrize("case", RULES["step_folds"], ids=lambda case: str(case["name"]))
@@ -200,10 +194,8 @@ def test_the_worst_step_is_that_of_the_live_chart(
     """
     counts = tokens or [8.0] * len(peaks)
     both = enumerate(zip(peaks, counts, strict=True), 1)
-    steps = [
-        step(at, peak=known(one), tokens=known(count), certainty=certainty)
-        for at, (one, count) in both
-    ]
+    figures = partial(step, certainty=certainty)
+    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in both]
     worst = worst_step(steps, GPU)
 
     assert (None if worst is None else worst.first) == number
@@ -223,15 +215,14 @@ def test_spans_fold_as_in_the_live_chart(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", RULES["lanes"], ids=lambda case: str(case["name"]))
 def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
-    """By nesting, and beside each other where they overlap."""
+    """Spans are nested in lanes, and lie beside each other where they overlap."""
     sample = Sample(0.0, (1.0,))
     spans = Spans(
         Span(number, kind, f"span {number}", start, sample, stop, sample, parent=parent)
         for number, parent, kind, start, stop in case["spans"]
     )
-    session = Session(
-        "run", devices=[Device(GPU, "GPU")], series=[Series(GPU, "allocated")], spans=spans
-    )
+    series = [Series(GPU, "allocated")]
+    session = Session("run", devices=[Device(GPU, "GPU")], series=series, spans=spans)
     bars = lay_lanes(session, GPU, 0.0, 100.0)
 
     assert {one.label.removeprefix("span "): one.lane for one in bars} == case["lanes"]
@@ -239,9 +230,8 @@ def test_spans_lie_in_the_lanes_of_the_live_chart(case: dict[str, Any]) -> None:
 
 def test_findings_are_marked_as_in_the_live_chart() -> None:
     """A form and a word for each severity, the gravest first."""
-    assert [[severity, MARKS[severity][0], MARKS[severity][2]] for severity in GRAVITY] == RULES[
-        "severities"
-    ]
+    marks = [[severity, MARKS[severity][0], MARKS[severity][2]] for severity in GRAVITY]
+    assert marks == RULES["severities"]
 
 
 @pytest.mark.parametrize("case", RULES["guides"], ids=lambda case: str(case["name"]))
@@ -251,9 +241,8 @@ def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
     stop = math.inf if told["stop"] is None else told["stop"]
     band = (told["band"][0], told["band"][1])
     session = Session("run")
-    session.guides.append(
-        Guide(GPU, told["kind"], "g", told["start"], stop, told["first"], told["last"], band)
-    )
+    ends = (told["start"], stop, told["first"], told["last"])
+    session.guides.append(Guide(GPU, told["kind"], "g", *ends, band))
     begin, end = case["view"]
     drawn = [
         {

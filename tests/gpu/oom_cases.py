@@ -174,12 +174,11 @@ def scenario():
 """
 )
 
+BF16 = "Load the model with dtype=torch.bfloat16"
 ATTACH = "from hfmem_widget.drivers import install\ninstall.attach()"
 
 CASES = {
-    "full of weights": Provoked(
-        FULL_OF_WEIGHTS, "full", "Load the model with dtype=torch.bfloat16"
-    ),
+    "full of weights": Provoked(FULL_OF_WEIGHTS, "full", BF16),
     "fragmentation": Provoked(
         FRAGMENTED, "fragmentation", "Set PYTORCH_CUDA_ALLOC_CONF=expandable"
     ),
@@ -205,14 +204,14 @@ CASES = {
     "full, cudaMallocAsync": Provoked(
         FULL_OF_WEIGHTS,
         "full",
-        "Load the model with dtype=torch.bfloat16",
+        BF16,
         before='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"',
         is_observed=False,
     ),
     "full, expandable segments": Provoked(
         FULL_OF_WEIGHTS,
         "full",
-        "Load the model with dtype=torch.bfloat16",
+        BF16,
         before='os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"',
     ),
 }

@@ -10,7 +10,15 @@ import pytest
 
 pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 
-from tests.kernel.culprits import BLOCK, CASES, Case, begin_anew, printed, without_numbers
+from tests.kernel.culprits import (
+    BLOCK,
+    CASES,
+    IN_C_PLUS_PLUS,
+    Case,
+    begin_anew,
+    printed,
+    without_numbers,
+)
 from tests.kernel.drive import Kernel
 
 ASK = """
@@ -77,12 +85,6 @@ def test_nothing_of_a_plain_notebook_is_unexplained(fresh: Kernel) -> None:
     assert rows[0]["path"] == "kept[0..3]"
     assert rows[0]["bytes"] == sum(sizes)
     assert after["bytes"] - before["bytes"] == sum(map(rounded, sizes)) - sum(sizes)
-
-
-IN_C_PLUS_PLUS = """
-module = torch.jit.script(torch.nn.Identity())._c
-module._register_attribute("kept", torch._C.TensorType.get(), block(32))
-"""
 
 
 def test_tensors_held_by_c_plus_plus_are_counted_to_the_byte(fresh: Kernel) -> None:

@@ -60,9 +60,7 @@ report([wrong[:5], len(look.ours), session.latest("cuda:0/kv_cache") - owned(*al
     assert left == 0
 
 
-def test_the_peak_of_a_generation_is_explained(
-    run_python: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_peak_is_explained(run_python: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Its parts add up to the allocator's own peak, and almost nothing is not attributed."""
     parts, allocated, exact, told, sentence, cache, phases = run_python.after(LLAMA)("""
 from hfmem_widget.view.tokens import kv_cache_text

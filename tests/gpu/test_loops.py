@@ -79,9 +79,7 @@ def scaled(ended: Callable[[], None]) -> list[float]:
 
 
 @pytest.mark.parametrize("loop", [plain, accelerated, scaled], ids=lambda loop: loop.__name__)
-def test_each_steps_peak_is_the_byte_that_is_read_by_hand(
-    loop: Callable[[Callable[[], None]], list[float]],
-) -> None:
+def test_each_steps_peak_is_exact(loop: Callable[[Callable[[], None]], list[float]]) -> None:
     """Between resets at the end of each optimizer's step, without us; and so are the losses."""
     loop(lambda: None)  # cuBLAS takes its workspace once
     by_hand: list[int] = []

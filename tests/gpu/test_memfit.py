@@ -88,9 +88,7 @@ report([free, hfmem_widget.max_memory(headroom=0.0)[0]])
         ("peak(llama, 2, 512)", "llama", "batch=2, length=512"),
     ],
 )
-def test_the_peak_of_a_step_is_within_three_percent(
-    run_python: Run, call: str, model: str, choices: str
-) -> None:
+def test_a_forecast_is_near_the_peak(run_python: Run, call: str, model: str, choices: str) -> None:
     """Told before loading, against the allocator's own peak of the third step."""
     real, told = run_python.after(SHAPES + STEPS)(f"""
 from hfmem_widget.features.fit.setting import Setting

@@ -86,11 +86,8 @@ report({{
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_cause_is_found(run_python: Run, case: Provoked) -> None:
     """The diagnosis and its advice are right, the error is unchanged, and the memory is free again."""
-    seen = run_python(
-        HARNESS.format(
-            scenario=case.scenario, before=case.before, attach=case.attach, after=case.after
-        )
-    )
+    code = {name: getattr(case, name) for name in ("scenario", "before", "attach", "after")}
+    seen = run_python(HARNESS.format(**code))
 
     assert seen["finding"] is not None, seen
     title, evidence, advice = seen["finding"]
@@ -167,9 +164,8 @@ def test_a_backward_pass_has_the_whole_card(
 
 def test_a_checkpointed_training_is_explained(run_python: Run) -> None:
     """A Trainer that recomputes activations has its card, with nothing on stderr, wherever it ran out."""
-    seen = run_python(
-        HARNESS.format(scenario=CHECKPOINTED_TRAINER, before="", attach=ATTACH, after="")
-    )
+    code = HARNESS.format(scenario=CHECKPOINTED_TRAINER, before="", attach=ATTACH, after="")
+    seen = run_python(code)
     everything = json.dumps(seen, indent=1)
     assert seen["finding"] is not None, everything
     _, evidence, advice = seen["finding"]

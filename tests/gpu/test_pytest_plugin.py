@@ -89,10 +89,8 @@ def test_limits_and_baseline_on_a_gpu(tmp_path: Path) -> None:
     assert "FAILED test_it.py::test_runs_out - torch.OutOfMemoryError" in text
     (environment,) = json.loads((tmp_path / "memory.json").read_text("utf-8"))["peaks"].items()
     assert environment[0].startswith("NVIDIA ")
-    assert environment[1] == {
-        "test_it.py::test_fits": 64 * MIB,
-        "test_it.py::test_with_a_fixture": 32 * MIB,
-    }
+    sizes = {"fits": 64 * MIB, "with_a_fixture": 32 * MIB}
+    assert environment[1] == {f"test_it.py::test_{name}": size for name, size in sizes.items()}
     peaks = {
         case.get("name"): each.get("value")
         for case in ET.parse(tmp_path / "junit.xml").getroot().iter("testcase")

@@ -99,9 +99,7 @@ report([torch._C._cuda_isHistoryEnabled(), sum(event["action"] == "alloc" for ev
     ("tokens", "exact"),
     [("(64, 96, 64, 96, 64, 96, 511)", True), ("(511, 64, 64, 64, 64, 64, 64, 64)", False)],
 )
-def test_a_wrapped_history_is_exact_or_says_that_it_is_not(
-    run_python: Run, tokens: str, exact: bool
-) -> None:
+def test_a_wrapped_history_is_known_to_be_so(run_python: Run, tokens: str, exact: bool) -> None:
     """A ring too small for the run: exact where the peak is in what it kept, and known to be."""
     found = run_python.after(FEW_EVENTS.format(most=6000) + "import hfmem_widget\n" + SETUP)(f"""
 with hfmem_widget.watch(stacks=True, quiet=True) as session:

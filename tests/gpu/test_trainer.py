@@ -117,23 +117,14 @@ report(compared)
 """)
 
     assert wrong == []
-    assert kinds == {
-        "train": 1,
-        "epoch": 1,
-        "step": 8,
-        "substep": 16,
-        "forward": 16,
-        "backward": 16,
-        "optimizer": 8,
-    }
+    counts = {"substep": 16, "forward": 16, "backward": 16, "step": 8, "optimizer": 8}
+    assert kinds == {"train": 1, "epoch": 1} | counts
     assert certainties == ["exact"]
     assert distinct > 16
 
 
 @pytest.mark.parametrize("steps", ["auto", "each"])
-def test_steps_without_their_phases_equal_a_replay_of_the_trace(
-    run_python: Run, steps: str
-) -> None:
+def test_steps_without_phases_equal_a_replay_of_the_trace(run_python: Run, steps: str) -> None:
     """Where next to nothing is affordable, each group of steps, epoch and the watch is 0 bytes off."""
     wrong, kinds, certainties, distinct, said, block = run_python(
         TRAINER
@@ -209,9 +200,7 @@ ALONE = "ours = None\nresult = trainer.train()\n" + MEASURED
 
 
 @pytest.mark.parametrize("options", HABITS.values(), ids=HABITS.keys())
-def test_a_habit_trains_the_same_and_its_peak_is_the_bare_ones(
-    run_python: Run, options: str
-) -> None:
+def test_a_habit_trains_the_same_with_the_same_peak(run_python: Run, options: str) -> None:
     """Peak, the Trainer's own memory metrics and the loss are those of a run without us, to the last bit."""
     setup = TRAINER + PEAKS.replace("OPTIONS", options)
     bare = run_python(setup + ALONE)

@@ -97,3 +97,10 @@ def fresh(shared_kernel: Kernel) -> Kernel:
     """Return the file's kernel without traces of the test before, and with the code of the culprits."""
     begin_anew(shared_kernel)
     return shared_kernel
+
+
+@pytest.fixture
+def with_torch(reloaded: Kernel) -> Kernel:
+    """Return the file's kernel with torch imported in the notebook."""
+    assert reloaded.run("import torch").status == "ok"
+    return reloaded

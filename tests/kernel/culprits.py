@@ -246,6 +246,13 @@ CASES = {
 }  # fmt: skip
 
 
+IN_C_PLUS_PLUS = """
+module = torch.jit.script(torch.nn.Identity())._c
+module._register_attribute("kept", torch._C.TensorType.get(), block(32))
+"""
+"""32 blocks in an object of C++, to which no name leads."""
+
+
 def begin_anew(kernel: Kernel, device: str = "cpu") -> None:
     """Remove all traces of earlier cells, and make tensors on a device from now on."""
     prepare = PREPARE + ("" if device == "cpu" else f"torch.set_default_device({device!r})\n")

@@ -8,6 +8,7 @@ waits for it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,6 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from tests.kernel.messages import Message, Result
 from tests.kernel.over_ipc import KernelOverIpc, OneCommand
 
 __all__ = ["Kernel", "Message", "Result", "Running"]
@@ -60,10 +60,7 @@ class Kernel:
     """
 
     def __init__(
-        self,
-        env: Mapping[str, str | None] | None = None,
-        *,
-        command: Sequence[str] | None = None,
+        self, env: Mapping[str, str | None] | None = None, *, command: Sequence[str] | None = None
     ) -> None:
         self.published: list[Message] = []  # on IOPub since the start
         self._replies: dict[str, dict[str, Any]] = {}  # that nobody has asked for yet
@@ -141,14 +138,8 @@ class Kernel:
     ) -> Running:
         """Send a cell as a page or a terminal does, to a subshell if wanted, and return at once."""
         first = len(self.published)
-        content = {
-            "code": code,
-            "silent": silent,
-            "store_history": not silent,
-            "user_expressions": {},
-            "stop_on_error": True,
-            "allow_stdin": as_terminal,
-        }
+        content = {"code": code, "silent": silent, "store_history": not silent}
+        content |= {"user_expressions": {}, "stop_on_error": True, "allow_stdin": as_terminal}
         of_page = {} if as_terminal else {"trusted": True}
         message = self._client.session.msg("execute_request", content, metadata=of_page)
         if subshell:
@@ -272,8 +263,84 @@ class Kernel:
 
     @staticmethod
     def _is_state(message: Message, running: Running, state: str) -> bool:
-        return (
-            message.kind == "status"
-            and message.parent == running.request
-            and message.content["execution_state"] == state
+        is_own = message.kind == "status" and message.parent == running.request
+        return is_own and message.content["execution_state"] == state
+
+
+def points_at(traceback: str, line: int) -> bool:
+    """Return whether a traceback names a line of the cell; IPython 7 only draws an arrow to it."""
+    return re.search(rf"line {line}\b|> {line} ", traceback) is not None
+
+
+OUTPUTS = frozenset(
+    {"stream", "display_data", "update_display_data", "execute_result", "error", "clear_output"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    kind: str  # its ``msg_type``
+    parent: str  # the id of its request; empty if it names none
+    content: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+    buffers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    request: str  # the id of its execute request
+    reply: Mapping[str, Any]  # the content of the execute reply
+    messages: tuple[Message, ...]  # until the cell was idle, whoever they belong to
+
+    @property
+    def status(self) -> str:
+        """The status of the reply: ok, error or aborted."""
+        return str(self.reply["status"])
+
+    def of(self, *kinds: str) -> tuple[Message, ...]:
+        """Return this cell's own messages of these kinds, in order."""
+        return tuple(
+            one for one in self.messages if one.kind in kinds and one.parent == self.request
         )
+
+    @property
+    def outputs(self) -> tuple[Message, ...]:
+        """The outputs of this cell: streams, displays and their updates, its value, errors."""
+        return self.of(*OUTPUTS)
+
+    @property
+    def errors(self) -> tuple[Message, ...]:
+        return self.of("error")
+
+    @property
+    def displays(self) -> tuple[Message, ...]:
+        """The displays, and updates of displays."""
+        return self.of("display_data", "update_display_data")
+
+    @property
+    def value(self) -> Mapping[str, Any] | None:
+        """The MIME bundle of the cell's last expression."""
+        values = self.of("execute_result")
+        return values[-1].content["data"] if values else None
+
+    @property
+    def value_text(self) -> str:
+        """Its plain text; empty without one."""
+        return str((self.value or {}).get("text/plain", ""))
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The MIME bundle of the one display of a cell that works."""
+        assert self.status == "ok", (self.text(), self.text("stderr"), self.errors)
+        (display,) = self.displays
+        return dict(display.content["data"])
+
+    def text(self, stream: str = "stdout") -> str:
+        """Return all that was printed to a stream."""
+        streams = (one.content for one in self.of("stream"))
+        return "".join(one["text"] for one in streams if one["name"] == stream)
+
+    @property
+    def comms(self) -> tuple[Message, ...]:
+        """All comm messages meanwhile, since a thread's messages may name another cell as their parent."""
+        return tuple(one for one in self.messages if one.kind.startswith("comm_"))

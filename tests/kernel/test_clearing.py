@@ -44,11 +44,8 @@ def loaded(shared_kernel: Kernel) -> Kernel:
 
 def places(result: Result) -> int:
     """Return the number of our outputs in a cell, shown or empty."""
-    return sum(
-        one.kind == "display_data"
-        and str(one.content["transient"].get("display_id", "")).startswith("hfmem-")
-        for one in result.displays
-    )
+    shown = [one.content["transient"] for one in result.displays if one.kind == "display_data"]
+    return sum(str(kept.get("display_id", "")).startswith("hfmem-") for kept in shown)
 
 
 @pytest.mark.parametrize("code", NOT_THE_CELL.values(), ids=NOT_THE_CELL.keys())
@@ -84,17 +81,15 @@ def test_a_clear_in_a_callback_is_not_the_cells(loaded: Kernel) -> None:
     loaded.run("go = threading.Event()")
     watched = loaded.send("%%memwatch\ngo.wait(20)\ntime.sleep(0.5)")
     loaded.wait_for(lambda one: one.kind == "display_data" and one.parent == watched.request)
-    beside = loaded.send("clear_output()\ngo.set()", subshell=subshell)
 
-    assert loaded.collect(beside).status == "ok"
+    assert loaded.collect(loaded.send("clear_output()\ngo.set()", subshell=subshell)).status == "ok"
     assert places(loaded.collect(watched)) == 2
 
 
 def test_a_block_within_an_output_widget_shows_itself_once(loaded: Kernel) -> None:
     """Nothing can be replaced there later, so the card is shown at the end, and nothing before."""
-    result = loaded.run(
-        "import hfmem_widget\nwith out:\n    with hfmem_widget.watch('blk'): time.sleep(0.5)"
-    )
+    block = "with out:\n    with hfmem_widget.watch('blk'): time.sleep(0.5)"
+    result = loaded.run(f"import hfmem_widget\n{block}")
 
     assert [one.kind for one in result.displays] == ["display_data"]
     assert "running" not in result.displays[0].content["data"]["text/plain"]

@@ -116,11 +116,8 @@ def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     processes.mkdir()
     # Somebody else's job was there before.
     (processes / "3.1.2048").touch()
-    stub = {
-        "LD_LIBRARY_PATH": str(folder),
-        "NVML_STUB_DEVICES": "4",
-        "NVML_STUB_PROCESSES": str(processes),
-    }
+    stub = {"LD_LIBRARY_PATH": str(folder), "NVML_STUB_DEVICES": "4"}
+    stub["NVML_STUB_PROCESSES"] = str(processes)
     with Kernel(env=stub) as kernel:
         assert kernel.run(f"%load_ext hfmem_widget\n{LAUNCH}").status == "ok"
         yield kernel
@@ -143,7 +140,7 @@ def test_a_shell_s_child_counts(on_four_gpus: Kernel) -> None:
 
 
 def test_workers_without_a_gpu_are_not_shown(on_four_gpus: Kernel) -> None:
-    """Nor is a process that ran before."""
+    """Workers without a GPU, and a process that ran before, are not children of the cell."""
     cell = "%%memwatch --label idle\nfor _ in range(3): subprocess.run([sys.executable, '-c', '1'])"
 
     assert "child" not in told_by(on_four_gpus, cell)

@@ -37,9 +37,7 @@ def executed(bare_command: list[str]) -> nbformat.NotebookNode:
     return execute(bare_command, "%load_ext hfmem_widget", WATCHED)
 
 
-def test_a_notebook_run_without_a_front_end_keeps_card_and_chart(
-    executed: nbformat.NotebookNode,
-) -> None:
+def test_a_notebook_without_a_page_keeps_card_and_chart(executed: nbformat.NotebookNode) -> None:
     """The saved outputs are static, small, and have a plain-text line."""
     outputs = executed.cells[1].outputs
     types = [set(output.data) for output in outputs]
@@ -62,10 +60,8 @@ def test_nbconvert_shows_card_and_chart(executed: nbformat.NotebookNode) -> None
 
 def test_a_script_prints_one_line() -> None:
     """Outside IPython a watched block ends with its line on standard output, and nothing else."""
-    script = (
-        "import hfmem_widget\nwith hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)\n"
-    )
-    done = run_alone(script)
+    block = "with hfmem_widget.watch('load'):\n    data = bytearray(20_000_000)"
+    done = run_alone(f"import hfmem_widget\n{block}\n")
 
     assert re.fullmatch(r'memwatch "load" · .* · peak .* sampled · .*\n', done.stdout)
     assert done.stderr == ""
@@ -140,6 +136,5 @@ def test_the_resident_peak_is_exact_on_request() -> None:
         "rose = peak.value - session.value(span.before, 'cpu/reserved')\n"
         "print(peak.certainty, rose > 90_000_000)"
     )
-    done = run_alone(script)
 
-    assert done.stdout.split() == ["exact", "True"]
+    assert run_alone(script).stdout.split() == ["exact", "True"]

@@ -17,12 +17,6 @@ time.sleep(0.1)
 """
 
 
-@pytest.fixture
-def watched(reloaded: Kernel) -> Kernel:
-    assert reloaded.run("import torch").status == "ok"
-    return reloaded
-
-
 def work(kernel: Kernel, label: str, mebibytes: int) -> None:
     """Watch a cell that leaves some MiB behind."""
     kernel.run("kept = None")
@@ -33,38 +27,38 @@ def told(result: Result) -> str:
     return str(result.shown["text/plain"])
 
 
-def test_three_cells_with_repeats_are_shown_side_by_side(watched: Kernel) -> None:
+def test_three_cells_with_repeats_are_shown_side_by_side(with_torch: Kernel) -> None:
     """Figures of each, the runs of a label together, differences to the first."""
     for mebibytes in (50, 52, 54):
-        work(watched, "small", mebibytes)
-    work(watched, "'twice as large'", 100)
-    work(watched, "large", 200)
-    result = watched.run("%memcompare small 'twice as large' la -o seen")
+        work(with_torch, "small", mebibytes)
+    work(with_torch, "'twice as large'", 100)
+    work(with_torch, "large", 200)
+    result = with_torch.run("%memcompare small 'twice as large' la -o seen")
     table = result.shown
 
     assert "small (baseline · 3 runs)" in table["text/plain"]
     assert table["text/plain"].splitlines()[0].endswith("compared with small")
     assert {"text/html", "text/plain"} == set(table)
     assert ": small, twice as large, large" in table["text/html"]  # the names of the chart's lines
-    frame = watched.run("print(*(seen.to_pandas()['left_behind'] / 2**20).round())")
+    frame = with_torch.run("print(*(seen.to_pandas()['left_behind'] / 2**20).round())")
     assert [float(one) for one in frame.text().split()] == pytest.approx([52, 100, 200], abs=3)
     assert result.value is None
 
 
-def test_cells_are_compared_by_line(watched: Kernel) -> None:
-    """With stacks, by what each line allocated; a cell without stacks is named."""
+def test_cells_are_compared_by_line(with_torch: Kernel) -> None:
+    """Cells with stacks are compared by what each line allocated; a cell without stacks is named."""
     for label, size in (("base", 300), ("head", 900)):
         code = f"import torch\nkept = None\nkept = torch.ones({size}, 1024)"
-        watched.run(f"%%memwatch --stacks --label {label}\n{code}")
-    work(watched, "bare", 10)
+        with_torch.run(f"%%memwatch --stacks --label {label}\n{code}")
+    work(with_torch, "bare", 10)
 
-    lines = told(watched.run("%memcompare base head --by line -o seen"))
+    lines = told(with_torch.run("%memcompare base head --by line -o seen"))
     assert "head: 2.34 MiB more, allocated in cell [" in lines
     (text,) = re.findall(r"\n  (kept = .*)\n  was (kept = .*)\n", lines)
     assert text == ("kept = torch.ones(900, 1024)", "kept = torch.ones(300, 1024)")
-    bytes_ = watched.run("print([change.bytes for change in seen.cells[1].changes])").text()
+    bytes_ = with_torch.run("print([change.bytes for change in seen.cells[1].changes])").text()
     assert bytes_.strip() == f"[{600 * 4096}]"
-    bare = told(watched.run("%memcompare base bare --by line"))
+    bare = told(with_torch.run("%memcompare base bare --by line"))
     assert "by line with bare: no stacks of cpu were recorded." in bare
 
 
@@ -99,19 +93,11 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
     assert listed.startswith("memcompare: 2 cells, 2 runs")
 
 
-def test_reloading_forgets_and_unloading_leaves_nothing(watched: Kernel) -> None:
-    """A reloaded extension starts empty; an unloaded one has no magic and no thread."""
-    work(watched, "base", 8)
-    watched.run("%reload_ext hfmem_widget")
-    assert "No watched cell has ended yet" in watched.run("%memcompare").text("stderr")
-    watched.run("%unload_ext hfmem_widget")
-    left = watched.run(
-        "import threading\n"
-        "manager = get_ipython().magics_manager\n"
-        "print('memcompare' in manager.magics['line'], 'ReportMagics' in manager.registry,"
-        " [one.name for one in threading.enumerate() if 'hfmem' in one.name])"
-    )
-    assert left.text() == "False False []\n"
+def test_a_reloaded_extension_has_no_history(with_torch: Kernel) -> None:
+    """The cells of before are forgotten."""
+    work(with_torch, "base", 8)
+    with_torch.run("%reload_ext hfmem_widget")
+    assert "No watched cell has ended yet" in with_torch.run("%memcompare").text("stderr")
 
 
 def test_a_fault_in_keeping_never_changes_the_cell(kernel: Kernel) -> None:

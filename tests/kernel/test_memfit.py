@@ -28,7 +28,7 @@ def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
 
 
 def test_an_attribute_of_a_variable_is_found(reloaded: Kernel) -> None:
-    """Such as ``trainer.model``; another text with a dot is the name of a model."""
+    """`trainer.model` is an attribute; another text with a dot is the name of a model."""
     reloaded.run(CONFIG + "class trainer: model = config\n")
 
     assert reloaded.run("%memfit trainer.model --length 64").status == "ok"
@@ -85,16 +85,15 @@ def test_changes_are_listed_and_written_into_the_users_call(reloaded: Kernel) ->
     assert write.text() == "The new cell below has: 2 rows in a batch, 2 batches accumulated.\n"
     assert "    per_device_train_batch_size=2,  # all that fit last year\n" in written
     assert "    gradient_accumulation_steps=2,\n" in written
-    assert written.startswith(
-        "%%memwatch --label tuned\n%memholders --free errors arguments trainer\n"
-    )
+    assert written.splitlines()[0] == "%%memwatch --label tuned"
+    assert written.splitlines()[1] == "%memholders --free errors arguments trainer"
     assert written.endswith("trainer.train()")
     assert reloaded.run(written).status == "ok"
     assert "there is no change 9" in reloaded.run("%memfit --write 9").reply["evalue"]
 
 
 def test_a_model_that_is_made_again_does_not_exist_twice(reloaded: Kernel) -> None:
-    """Also without an error: the written cell frees the old model before it loads the new one."""
+    """The written cell frees the old model before it loads the new one, also without an error."""
     reloaded.run(RUNS_OUT.replace("if given[0].shape[0] >= 4", "if False"))
     reloaded.run(ARGUMENTS + "model.save_pretrained('saved')")
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")

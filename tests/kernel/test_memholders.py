@@ -9,9 +9,9 @@ import pytest
 
 from hfmem_widget.view.card import MOST_TEXT
 from tests.kernel.conftest import StartKernel
-from tests.kernel.culprits import BLOCK, CASES, Case, ask, printed, without_numbers
+from tests.kernel.culprits import BLOCK, CASES, IN_C_PLUS_PLUS, Case, ask, printed, without_numbers
 from tests.kernel.drive import Kernel
-from tests.kernel.test_left_behind import ONE_PERCENT, card
+from tests.kernel.test_memfree import ONE_PERCENT, card
 
 PREPARE = """
 %load_ext hfmem_widget
@@ -196,12 +196,6 @@ def test_a_weak_reference_holds_nothing(fresh: Kernel, cells: tuple[str, ...]) -
     assert all(one["bytes"] < BLOCK for one in rows)
 
 
-IN_C_PLUS_PLUS = """
-module = torch.jit.script(torch.nn.Identity())._c
-module._register_attribute("kept", torch._C.TensorType.get(), block(32))
-"""
-
-
 def test_tensors_held_by_c_plus_plus_are_not_explained(fresh: Kernel) -> None:
     """No name leads to a tensor in a C++ object."""
     fresh.run(IN_C_PLUS_PLUS)
@@ -258,22 +252,21 @@ def test_no_code_of_an_object_is_run(fresh: Kernel) -> None:
     assert rows[0]["path"] == "odd[1]['a']"
 
 
-def test_least_leaves_smaller_holders_out(fresh: Kernel) -> None:
-    """With `--least 1GiB` a model of 4 MiB is not named."""
-    fresh.run("model = torch.nn.Linear(1024, 1024)")
-    assert re.search(r" model\b", fresh.run("%memholders").shown["text/plain"])
-    assert not re.search(r" model\b", fresh.run("%memholders --least 1GiB").shown["text/plain"])
-
-
-def test_detail_lists_the_parts_of_a_model(fresh: Kernel) -> None:
-    """Only with `--detail` are a model's tensors listed one by one."""
+def test_options_choose_what_is_listed(fresh: Kernel) -> None:
+    """`--least 1GiB` leaves a model of 4 MiB out, and only `--detail` lists its tensors one by one."""
     fresh.run("model = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 8))")
-    assert "[0].weight" not in fresh.run("%memholders").shown["text/plain"]
-    assert "4.00 MiB  [0].weight" in fresh.run("%memholders --detail").shown["text/plain"]
+    text, least, detail = (
+        fresh.run(f"%memholders {options}").shown["text/plain"]
+        for options in ("", "--least 1GiB", "--detail")
+    )
+    assert re.search(r" model\b", text)
+    assert not re.search(r" model\b", least)
+    assert "[0].weight" not in text
+    assert "4.00 MiB  [0].weight" in detail
 
 
 def test_without_torch_it_says_that_nothing_is_held(start_kernel: StartKernel) -> None:
-    """And it does not import torch."""
+    """`%memholders` does not import torch."""
     kernel = start_kernel()
     kernel.run("%load_ext hfmem_widget")
     assert "everything else" in kernel.run("%memholders").shown["text/plain"]

@@ -32,11 +32,9 @@ def run(path: Path, command: list[str], smaller: Mapping[str, str] | None = None
 
 def said(notebook: Any) -> str:
     """Return all plain text of all outputs."""
-    return "\n".join(
-        output.get("text", "") + output.get("data", {}).get("text/plain", "")
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-    )
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    plain = [(one.get("text", ""), one.get("data", {}).get("text/plain", "")) for one in outputs]
+    return "\n".join(stream + shown for stream, shown in plain)
 
 
 TO_TRY = [path for path in NOTEBOOKS if path != NOTEBOOKS[2]]
@@ -47,13 +45,11 @@ LEAK = (" grows by ", "has run")
 @pytest.mark.parametrize("path", TO_TRY, ids=lambda path: path.stem)
 def test_the_notebooks_to_try_are_kept_without_outputs(path: Path) -> None:
     """A reader sees only outputs of their own machine."""
-    cells = nbformat.read(path, as_version=4).cells
-
-    assert not any(cell.get("outputs") for cell in cells)
+    assert not any(cell.get("outputs") for cell in nbformat.read(path, as_version=4).cells)
 
 
 def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
-    """For readers without one: a whole run on a GPU, small, without an error."""
+    """Readers without a GPU see a whole run on one, small and without an error."""
     notebook = nbformat.read(NOTEBOOKS[2], as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     text = said(notebook)
@@ -63,15 +59,12 @@ def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
     assert "cuda:0" in text
     # As the tables are headed today: outputs of an older version would teach what is gone.
-    assert [
-        words
-        for words in (
-            "at the peak (exact)  of 79.6 GiB",
-            "compared with vanilla",
-            "less memory above its start",
-        )
-        if words not in text
-    ] == []
+    tables = (
+        "at the peak (exact)  of 79.6 GiB",
+        "compared with vanilla",
+        "less memory above its start",
+    )
+    assert [words for words in tables if words not in text] == []
     assert "site-packages" not in text
     assert "widgets" not in notebook.metadata
     assert NOTEBOOKS[2].stat().st_size < 2 << 20
@@ -122,14 +115,9 @@ def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[s
     """Two cells fail with their causes; the error's memory is named, freed and measured; the rest fits."""
     notebook = run(NOTEBOOKS[4], torch_command)
     text = said(notebook)
-    errors = [
-        output.ename
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "error"
-    ]
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
-    assert len(errors) == 2
+    assert len([output.ename for output in outputs if output.output_type == "error"]) == 2
     assert "out of memory \u00b7" in text
     assert "Limit reached: " in text
     assert "Oversized request: 1.31 TiB in one piece" in text
@@ -216,9 +204,8 @@ def test_the_pages_run_from_top_to_bottom(tmp_path: Path, torch_command: list[st
     for page in TO_RUN:
         blocks.append(Block(page, 0, READER, ""))
         blocks += (one for one in BLOCKS if one.page == page and not one.why_not)
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(block.code.replace(*SMALLER)) for block in blocks]
-    )
+    codes = [block.code.replace(*SMALLER) for block in blocks]
+    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, codes)))
     place = {"metadata": {"path": str(tmp_path)}}
     run_notebook(notebook, torch_command, allow_errors=True, resources=place)
     errors = {

@@ -9,20 +9,13 @@ import nbformat
 import pytest
 
 from tests.data.modules import run_alone
-from tests.kernel.drive import Kernel, Result
-from tests.kernel.messages import points_at
+from tests.kernel.drive import Kernel, Result, points_at
 from tests.kernel.over_ipc import run_notebook
 
 WITH_TORCH = True
 PREPARE = "%load_ext hfmem_widget\nimport torch"
 TOO_BIG = "def train():\n    return torch.empty(1 << 50, dtype=torch.uint8)\ntrain()"
 HEAD = "out of memory"
-
-
-@pytest.fixture
-def notebook(reloaded: Kernel) -> Kernel:
-    assert reloaded.run("import torch").status == "ok"
-    return reloaded
 
 
 def cards(result: Result) -> list[dict[str, Any]]:
@@ -39,9 +32,9 @@ def traceback_of(result: Result) -> str:
     return re.sub(r"In\[\d+\]", "In[n]", re.sub(r"(?m)^ +1 .*\n", "", colourless))
 
 
-def test_the_error_stays_and_the_cause_is_given_once(notebook: Kernel) -> None:
+def test_the_error_stays_and_the_cause_is_given_once(with_torch: Kernel) -> None:
     """The reply is an error, shown once, and the cause is on its own card only."""
-    result = notebook.run(f"%%memwatch\n{TOO_BIG}")
+    result = with_torch.run(f"%%memwatch\n{TOO_BIG}")
     assert result.status == "error"
     assert result.reply["ename"] == "RuntimeError"
     (card,) = cards(result)
@@ -52,17 +45,16 @@ def test_the_error_stays_and_the_cause_is_given_once(notebook: Kernel) -> None:
     assert "private memory, start" in card["text/html"]
 
 
-def test_the_traceback_is_that_of_an_unwatched_cell(notebook: Kernel) -> None:
+def test_the_traceback_is_that_of_an_unwatched_cell(with_torch: Kernel) -> None:
     """Watched or not, its text is identical."""
-    bare = notebook.run(f"# not watched\n{TOO_BIG}")
-    watched = notebook.run(f"%%memwatch\n{TOO_BIG}")
-    assert traceback_of(watched) == traceback_of(bare)
+    bare = with_torch.run(f"# not watched\n{TOO_BIG}")
+    assert traceback_of(with_torch.run(f"%%memwatch\n{TOO_BIG}")) == traceback_of(bare)
     assert points_at(traceback_of(bare), 3)
 
 
-def test_nothing_is_kept_alive(notebook: Kernel) -> None:
+def test_nothing_is_kept_alive(with_torch: Kernel) -> None:
     """After the next error, a collection frees what the function held, as without a watch."""
-    notebook.run(
+    with_torch.run(
         "%%memwatch\nimport gc, weakref\n"
         "def train():\n"
         "    global gone\n"
@@ -71,10 +63,10 @@ def test_nothing_is_kept_alive(notebook: Kernel) -> None:
         "    return torch.empty(1 << 50, dtype=torch.uint8)\n"
         "train()"
     )
-    assert notebook.run("print(gone() is None)").text().strip() == "False"
-    notebook.run("1 / 0")
+    assert with_torch.run("print(gone() is None)").text().strip() == "False"
+    with_torch.run("1 / 0")
     # IPython's own report of an error is a ring, without us as well.
-    assert notebook.run("gc.collect(); print(gone() is None)").text().strip() == "True"
+    assert with_torch.run("gc.collect(); print(gone() is None)").text().strip() == "True"
 
 
 @pytest.mark.parametrize(
@@ -85,22 +77,19 @@ def test_nothing_is_kept_alive(notebook: Kernel) -> None:
         ("raise ValueError('no') from MemoryError()", "ValueError", "does not report"),
     ],
 )  # fmt: skip
-def test_other_errors_of_memory(notebook: Kernel, code: str, name: str, said: str) -> None:
+def test_other_errors_of_memory(with_torch: Kernel, code: str, name: str, said: str) -> None:
     """Python's and NumPy's are recognised, also as the cause of another error."""
-    result = notebook.run(f"%%memwatch\n{code}")
+    result = with_torch.run(f"%%memwatch\n{code}")
     assert result.reply["ename"] == name
     (card,) = cards(result)
     assert said in card["text/plain"]
 
 
-def test_quiet_keeps_the_finding(notebook: Kernel) -> None:
+def test_quiet_keeps_the_finding(with_torch: Kernel) -> None:
     """Nothing is shown; the session has the finding."""
-    result = notebook.run(f"%%memwatch --quiet --output session\n{TOO_BIG}")
-    assert not result.displays
-    told = notebook.run(
-        "print([(one.kind, one.severity, one.evidence['cause']) for one in session.findings])"
-    )
-    assert told.text().strip() == "[('oom', 'critical', 'huge')]"
+    assert not with_torch.run(f"%%memwatch --quiet --output session\n{TOO_BIG}").displays
+    figures = "[(one.kind, one.severity, one.evidence['cause']) for one in session.findings]"
+    assert with_torch.run(f"print({figures})").text().strip() == "[('oom', 'critical', 'huge')]"
 
 
 WITHIN = """

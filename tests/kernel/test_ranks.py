@@ -103,9 +103,7 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     assert said(kernel, "s.run.running") is False
 
 
-def test_ranks_of_torchrun_are_found_and_kept_in_the_given_directory(
-    tmp_path: Path, bare_command: list[str]
-) -> None:
+def test_torchruns_ranks_are_in_a_given_directory(tmp_path: Path, bare_command: list[str]) -> None:
     """The script does not know of it."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
@@ -124,9 +122,7 @@ def test_ranks_of_torchrun_are_found_and_kept_in_the_given_directory(
     assert any(map(is_card, opened.displays))
 
 
-def test_a_run_that_goes_on_elsewhere_is_shown_until_it_ends(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_a_run_of_another_process_is_shown_until_it_ends(kernel: Kernel, tmp_path: Path) -> None:
     """`%memwatch open` of its directory draws it live, whoever started it; its card appears by itself."""
     run = SimulatedRun(Script(world=2), began=time.time() - 20)
     run.write(tmp_path / "run", 20.0, finish=False)
@@ -179,9 +175,8 @@ def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> 
     kernel.run(BEHIND)
     script = str(SCRIPTS / "until.py")
     start = f"print([one.wait() for one in start({script!r}, {str(flag)!r})])"
-    result = kernel.run(f"%%memwatch -o other --no-ranks\n{start}")
 
-    assert "[0, 0]" in result.text()
+    assert "[0, 0]" in kernel.run(f"%%memwatch -o other --no-ranks\n{start}").text()
     assert said(kernel, "other.run") is None
 
 
@@ -189,11 +184,8 @@ def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Pa
     """They keep writing after `%unload_ext` and after a restart; the new kernel shows them live."""
     run, flag = tmp_path / "run", tmp_path / "flag"
     kernel.run(BEHIND)
-    begun = kernel.run(
-        f"%%memwatch -o s --ranks {run}\n"
-        f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})\n"
-        f"wait({str(run)!r})"
-    )
+    start = f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})"
+    begun = kernel.run(f"%%memwatch -o s --ranks {run}\n{start}\nwait({str(run)!r})")
     unloaded = kernel.run("%unload_ext hfmem_widget")
     known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
     kernel.restart()

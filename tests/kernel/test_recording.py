@@ -28,18 +28,15 @@ def test_a_cell_is_shown_again_in_another_kernel(bare_command: list[str], tmp_pa
     path = tmp_path / "run.hfmem.jsonl"
     with Kernel(command=bare_command) as kernel:
         kernel.run(LOAD)
-        cell = (
-            f"%%memwatch --record {path} --label mine\nblock = bytearray(64 << 20); time.sleep(0.6)"
-        )
-        shown = kernel.run(cell)
+        code = "block = bytearray(64 << 20); time.sleep(0.6)"
+        shown = kernel.run(f"%%memwatch --record {path} --label mine\n{code}")
     with Kernel(command=bare_command) as other:
         other.run(LOAD)
         opened = other.run(f"%memwatch open {path} -o back")
         back = other.run("print(back.label, back.running, round(back.spans[0].duration, 1) > 0)")
 
-    cards = [
-        one.content["data"].get("text/plain", "") for one in shown.outputs if one.kind != "stream"
-    ]
+    outputs = [one.content for one in shown.outputs if one.kind != "stream"]
+    cards = [content["data"].get("text/plain", "") for content in outputs]
     card, chart = (each.content["data"] for each in opened.displays)
     before = next(each for each in cards if " peak " in each)
     assert before.partition("\n  next: ")[0] == card["text/plain"]

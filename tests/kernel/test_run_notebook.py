@@ -92,11 +92,8 @@ def test_each_cell_is_recorded_and_has_a_line(base: tuple[Path, Ended]) -> None:
     ]
     assert re.search(r"\(\+(39|40)\.\d\)$", lines[1])
     assert "raised ZeroDivisionError" in lines[5]
-    assert [one.label for one in sessions[1:4]] == [
-        "[2] kept = bytearray(40 << 20)",
-        "[3] %load_ext hfmem_widget",
-        "mine",
-    ]
+    labels = ["[2] kept = bytearray(40 << 20)", "[3] %load_ext hfmem_widget", "mine"]
+    assert [session.label for session in sessions[1:4]] == labels
     assert [len([*one.spans]) for one in sessions] == [1] * len(lines)
 
 
@@ -116,7 +113,7 @@ def test_the_same_notebook_is_within_its_limit(base: tuple[Path, Ended], tmp_pat
 
 
 def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path) -> None:
-    """By label or source, wherever they are; memory that one left is not blamed on later ones."""
+    """Cells are matched by label or source; memory that one left is not blamed on later ones."""
     cells = [SMALL, *CELLS[:4], MINE.format(90), *CELLS[5:9], "new = 1", "twice = 2"]
     code, lines, err = run(tmp_path, cells, "--baseline", base[0] / "run", "--fail-over", "50 MiB")
 
@@ -133,10 +130,17 @@ def test_cells_are_compared_one_by_one(base: tuple[Path, Ended], tmp_path: Path)
     ]
 
 
+def baseline(folder: Path, name: str, label: str = "") -> None:
+    """Save a scripted run as the only recording of a baseline."""
+    session = scripted_run(name)
+    session.label = label or session.label
+    (folder / "base").mkdir()
+    session.save(folder / "base" / "001-00000000.hfmem.jsonl")
+
+
 def test_notebooks_without_a_common_cell_cannot_be_judged(tmp_path: Path) -> None:
     """The exit code is 2, and the cells of both are listed."""
-    (tmp_path / "base").mkdir()
-    scripted_run("cpu").save(tmp_path / "base" / "001-00000000.hfmem.jsonl")
+    baseline(tmp_path, "cpu")
     code, lines, err = run(tmp_path, ["1 + 1"], "--baseline", "base")
 
     assert code == WRONG
@@ -150,48 +154,45 @@ def test_notebooks_without_a_common_cell_cannot_be_judged(tmp_path: Path) -> Non
 
 def test_a_cell_on_another_device_cannot_be_judged(tmp_path: Path) -> None:
     """The exit code is 2, though other cells are unchanged."""
-    (tmp_path / "base").mkdir()
-    session = scripted_run("training")
-    session.label = "mine"
-    session.save(tmp_path / "base" / "001-00000000.hfmem.jsonl")
-    load = "%load_ext hfmem_widget"
-    code, _, err = run(tmp_path, [load, MINE.format(9)], "--baseline", "base")
+    baseline(tmp_path, "training", "mine")
+    cells = ["%load_ext hfmem_widget", MINE.format(9)]
+    code, _, err = run(tmp_path, cells, "--baseline", "base")
 
     assert code == WRONG
     assert "the baseline has no figures to judge mine by" in err
 
 
-def test_the_first_cell_that_fails_is_the_last(tmp_path: Path) -> None:
-    """One line has its number and its error, and earlier recordings are kept."""
-    cells = ["fine = 1", "raise ValueError('two\\nlines \\x1b[31m')", "never = 1"]
-    code, lines, _ = run(tmp_path, cells, "--dir", "run")
+@pytest.mark.parametrize(
+    ("cell", "options", "last"),
+    [
+        (
+            "raise ValueError('two\\nlines \\x1b[31m')",
+            (),
+            r"\[2\] raise ValueError\(.*… raised ValueError: two lines \[31m",
+        ),
+        (
+            "import os, time\ntime.sleep(1.5)\nos._exit(3)",
+            (),
+            r"The kernel ended in \[2\] import os, time\.",
+        ),
+        (
+            "import time\ntime.sleep(600)",
+            ("--timeout", 2),
+            r"\[2\] import time took longer than 2\.0 s\.",
+        ),
+    ],
+    ids=["an error", "the end of the kernel", "too long"],
+)
+def test_the_first_cell_that_fails_ends_the_run(
+    cell: str, options: tuple[object, ...], last: str, tmp_path: Path
+) -> None:
+    """The last line names the cell and its failure; recordings are kept as far as they were written."""
+    code, lines, _ = run(tmp_path, ["fine = 1", cell, "never = 1"], "--dir", "run", *options)
 
     assert code == NO
-    assert lines[-1].endswith("… raised ValueError: two lines [31m")
-    assert lines[-1].startswith("[2] raise ValueError(")
-    assert len(lines) == 3
+    assert re.fullmatch(last, lines[-1])
+    assert not [line for line in lines if "never" in line]
     assert len([*(tmp_path / "run").iterdir()]) == 2
-
-
-def test_a_kernel_that_ends_ends_the_run(tmp_path: Path) -> None:
-    """One line names the cell, whose recording is kept as far as it was written."""
-    cells = ["1", "import os, time\ntime.sleep(1.5)\nos._exit(3)"]
-    code, lines, _ = run(tmp_path, cells, "--dir", "run")
-
-    assert code == NO
-    assert lines[-1] == "The kernel ended in [2] import os, time."
-    assert len([*(tmp_path / "run").iterdir()]) == 2
-
-
-def test_a_cell_that_takes_too_long_ends_the_run(tmp_path: Path) -> None:
-    """With the time limit in one line, and the exit code of a failure; the cells before it are kept."""
-    code, lines, _ = run(
-        tmp_path, ["1", "import time\ntime.sleep(600)"], "--timeout", 2, "--dir", "run"
-    )
-
-    assert code == NO
-    assert lines[-1] == "[2] import time took longer than 2.0 s."
-    assert (tmp_path / "run").is_dir()
 
 
 def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path: Path) -> None:
@@ -199,10 +200,9 @@ def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path:
     folder, cells = base[0] / "run", [SMALL, *CELLS[:4], MINE.format(90), "1 / 0"]
     code, lines, err = run(tmp_path, cells, "--json", "--baseline", folder, "--fail-over", "50 MiB")
     found = json.loads("\n".join(lines))
-    schemas = {
-        path.name: Resource.from_contents(json.loads(path.read_text("utf-8")))
-        for path in (ROOT / "docs" / "schemas").glob("*.json")
-    }
+    paths = (ROOT / "docs" / "schemas").glob("*.json")
+    texts = {path.name: json.loads(path.read_text("utf-8")) for path in paths}
+    schemas = {name: Resource.from_contents(text) for name, text in texts.items()}
     form = schemas["notebook.json"].contents
     Draft202012Validator(form, registry=Registry().with_resources(schemas.items())).validate(found)
 

@@ -8,8 +8,7 @@ import re
 import pytest
 
 from tests.kernel.conftest import StartKernel
-from tests.kernel.drive import Kernel, Message, Result
-from tests.kernel.messages import points_at
+from tests.kernel.drive import Kernel, Message, Result, points_at
 
 PLOTLY = "application/vnd.plotly.v1+json"
 LEFT = """
@@ -38,14 +37,29 @@ def assert_nothing_left(kernel: Kernel) -> None:
     assert kernel.run(LEFT).text().split()[:2] == ["0", "False"]
 
 
-def test_a_cell_that_works_gives_ok_its_value_and_one_card(reloaded: Kernel) -> None:
-    """The last expression is displayed, and the output has one card."""
-    result = reloaded.run("%%memwatch --label 'two words'\nx = 41\nx + 1")
+@pytest.mark.parametrize(
+    ("cell", "value", "printed"),
+    [
+        ("%%memwatch --label 'two words'\nx = 41\nx + 1", "42", ""),
+        ("%%memwatch\n!echo from the shell\n%time 1 + 1", "2", "from the shell"),
+        ("%%memwatch\n%%time\n6 * 7", "42", "Wall time"),
+        ("%%time\n%%memwatch\n6 * 7", "42", "Wall time"),
+        ("%%memwatch\n%%bash\necho hello", "", "hello"),
+        ("%%memwatch\n  x = 1\n  x + 41", "42", ""),
+        ("%%memwatch\n\n  x = 41\n\n  x + 1", "42", ""),
+    ],
+    ids=["plain", "shell and magic", "time below", "time above", "bash", "indented", "empty lines"],
+)
+def test_cells_have_value_and_card(reloaded: Kernel, cell: str, value: str, printed: str) -> None:
+    """A watched cell may have other magics, shell commands and indented lines, as without a watch."""
+    result = reloaded.run(cell)
 
     assert result.status == "ok"
-    assert result.value_text == "42"
-    assert len(cards(result)) == 1
-    assert cards(result)[0].startswith('memwatch "two words"')
+    assert result.value_text == value
+    assert printed in result.text()
+    assert ("Wall time" in result.text()) == ("%time" in cell)
+    (card,) = cards(result)
+    assert card.startswith('memwatch "two words"') or "two words" not in cell
 
 
 def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
@@ -54,8 +68,7 @@ def test_an_error_is_shown_once_with_the_right_line(reloaded: Kernel) -> None:
 
     assert result.status == "error"
     assert [one.content["ename"] for one in result.errors] == ["ZeroDivisionError"]
-    traceback = without_colours("".join(result.errors[0].content["traceback"]))
-    assert points_at(traceback, 3)
+    assert points_at(without_colours("".join(result.errors[0].content["traceback"])), 3)
     assert len(cards(result)) == 1
     assert_nothing_left(reloaded)
 
@@ -67,26 +80,6 @@ def test_top_level_await_works(reloaded: Kernel) -> None:
     assert result.status == "ok"
     assert result.value_text == "'awaited'"
     assert reloaded.run("print(s.spans[0].duration > 0.19)").text() == "True\n"
-
-
-def test_shell_commands_and_line_magics_work_inside(reloaded: Kernel) -> None:
-    """`!cmd` and `%magic` work as usual."""
-    result = reloaded.run("%%memwatch\n!echo from the shell\n%time 1 + 1")
-
-    assert result.status == "ok"
-    assert "from the shell" in result.text()
-    assert "Wall time" in result.text()
-
-
-@pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
-def test_time_may_stand_above_or_below(reloaded: Kernel, order: str) -> None:
-    """In both orders there are the value, the timing and one card."""
-    result = reloaded.run(f"{order}6 * 7")
-
-    assert result.status == "ok"
-    assert "Wall time" in result.text()
-    assert result.value_text == "42"
-    assert len(cards(result)) == 1
 
 
 @pytest.mark.parametrize("order", ["%%memwatch\n%%time\n", "%%time\n%%memwatch\n"])
@@ -107,10 +100,24 @@ def test_capture_above_keeps_the_cards_to_itself(reloaded: Kernel) -> None:
     assert_nothing_left(reloaded)
 
 
-def test_a_bash_cell_can_be_watched(reloaded: Kernel) -> None:
-    """Another language's cell magic below works, and its failure is the cell's."""
-    assert "hello" in reloaded.run("%%memwatch\n%%bash\necho hello").text()
-    assert reloaded.run("%%memwatch\n%%bash\nexit 3").status == "error"
+@pytest.mark.parametrize(
+    ("cell", "names", "is_watched"),
+    [
+        ("x = = 1", ["SyntaxError"], False),
+        ("import sys\nsys.exit(3)", ["SystemExit"], True),
+        ("%%bash\nexit 3", ["CalledProcessError"], True),
+    ],
+)
+def test_a_cell_that_fails_fails_as_without_a_watch(
+    reloaded: Kernel, cell: str, names: list[str], is_watched: bool
+) -> None:
+    """The error is the cell's own, and nothing is left; a cell that does not compile has no card."""
+    result = reloaded.run(f"%%memwatch\n{cell}")
+
+    assert result.status == "error"
+    assert [error.content["ename"] for error in result.errors] == names
+    assert bool(cards(result)) == is_watched
+    assert_nothing_left(reloaded)
 
 
 def test_watches_nest(reloaded: Kernel) -> None:
@@ -122,24 +129,6 @@ def test_watches_nest(reloaded: Kernel) -> None:
 
     assert result.status == "ok"
     assert sorted(card.split('"')[1] for card in cards(result)) == ["block", "inner", "outer"]
-    assert_nothing_left(reloaded)
-
-
-def test_a_syntax_error_never_arms(reloaded: Kernel) -> None:
-    """A body that does not compile shows its own error and no card."""
-    result = reloaded.run("%%memwatch\nx = = 1")
-
-    assert result.status == "error"
-    assert [one.content["ename"] for one in result.errors] == ["SyntaxError"]
-    assert cards(result) == []
-    assert_nothing_left(reloaded)
-
-
-def test_system_exit_is_the_cells_own(reloaded: Kernel) -> None:
-    """`sys.exit()` in a watched cell works as usual."""
-    result = reloaded.run("%%memwatch\nimport sys\nsys.exit(3)")
-
-    assert result.status == "error"
     assert_nothing_left(reloaded)
 
 
@@ -159,7 +148,7 @@ def test_run_cell_magic_from_code_works_too(reloaded: Kernel) -> None:
 
 
 def test_memwatch_on_annotates_every_later_cell(reloaded: Kernel) -> None:
-    """From the next cell on each has one line, until `off`; our own lines have none."""
+    """Each later cell has one line until `off`; lines of our own magics have none."""
     assert cards(reloaded.run("%memwatch on --min 0")) == []
     assert len(cards(reloaded.run("x = 1"))) == 1
     assert len(cards(reloaded.run("1 / 0"))) == 1
@@ -235,10 +224,8 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
     reloaded.run("import threading, time\nbegan = threading.Event()")
     first = reloaded.send("%%memwatch -l first -o session\nbegan.wait()")
     reloaded.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
-    second = reloaded.send(
-        "%%memwatch -l second\nbegan.set()\nwhile session.running: time.sleep(0.01)",
-        subshell=subshell,
-    )
+    cell = "began.set()\nwhile session.running: time.sleep(0.01)"
+    second = reloaded.send(f"%%memwatch -l second\n{cell}", subshell=subshell)
     told = [cards(reloaded.collect(one)) for one in (first, second)]
 
     assert [[card.split('"')[1] for card in one] for one in told] == [["first"], ["second"]]
@@ -246,7 +233,7 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
 
 
 def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel) -> None:
-    """What is raised only where `with watch()` is about to end leaves neither watch nor poller behind."""
+    """An interrupt where `with watch()` is about to end leaves neither watch nor poller behind."""
     reloaded.run("import numpy, hfmem_widget\na = numpy.random.rand(2800, 2800)")
     reloaded.run("with hfmem_widget.watch(quiet=True): pass")
     result = reloaded.run(
@@ -260,7 +247,7 @@ def test_an_interrupt_at_the_very_end_of_a_block_ends_its_watch(reloaded: Kernel
 
 
 def test_a_fault_of_ours_never_changes_the_cell(kernel: Kernel) -> None:
-    """With sources, views and the end of a watch all broken, value and status are the user's."""
+    """Value and status are the user's with sources, views and the end of a watch all broken."""
     kernel.run("%load_ext hfmem_widget")
     kernel.run(
         "import hfmem_widget.drivers.watch, hfmem_widget.view.live as live\n"
@@ -306,15 +293,6 @@ def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str
     assert BOOK in cached.text()
     assert BOOK in history.text()
     assert "arm_cell" not in history.text()
-
-
-@pytest.mark.parametrize("below", ["  x = 1\n  x + 41", "\n  x = 41\n\n  x + 1"])
-def test_a_cell_that_is_indented_runs(reloaded: Kernel, below: str) -> None:
-    """As without a watch, and below `%%time`."""
-    result = reloaded.run(f"%%memwatch\n{below}")
-
-    assert result.status == "ok"
-    assert result.value_text == "42"
 
 
 @pytest.mark.parametrize("line", ["-h\nran = True", "--label x --help\nran = True", "--help"])

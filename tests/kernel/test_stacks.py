@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kernel.drive import Kernel
-from tests.kernel.messages import Result
+from tests.kernel.drive import Kernel, Result
 
 pytest.importorskip("torch")
 
@@ -37,12 +36,9 @@ def value(kernel: Kernel, expression: str) -> str:
 
 
 def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
-    """By their numbers in the cell, with the magic as line 1, and with their text."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart -o session\n"
-        "small = torch.ones(1000)\n"
-        "big = torch.ones(1024, 1024)"
-    )
+    """Lines are named by their numbers in the cell, with the magic as line 1, and with their text."""
+    cell = "small = torch.ones(1000)\nbig = torch.ones(1024, 1024)"
+    result = notebook.run(f"%%memwatch --stacks --no-chart -o session\n{cell}")
     number = result.reply["execution_count"]
     told = shown(result)
     assert f"cell [{number}] line 3  big = torch.ones(1024, 1024)" in told
@@ -55,9 +51,8 @@ def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
 
 def test_an_error_stays_the_cells_own(notebook: Kernel) -> None:
     """The traceback has no line of ours, the stacks are shown, and no mode stays active."""
-    result = notebook.run(
-        "%%memwatch --stacks --no-chart\nkept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
-    )
+    cell = "kept = torch.ones(5000)\ntorch.ones(3) + torch.ones(4)"
+    result = notebook.run(f"%%memwatch --stacks --no-chart\n{cell}")
     assert result.reply["ename"] == "RuntimeError"
     assert "hfmem_widget" not in "".join(result.reply["traceback"])
     kept = "[e.filename for e in traceback.extract_tb(sys.last_value.__traceback__)]"
@@ -73,10 +68,8 @@ def test_an_interrupt_stays_the_cells_own(notebook: Kernel, times: int) -> None:
     if notebook.run("import IPython; assert IPython.version_info >= (8,)").status == "error":
         pytest.skip("IPython 7 cannot format some tracebacks, and then the kernel does not reply")
     instants = random.Random(7)
-    notebook.run(
-        "import signal\n"
-        "_ = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))"
-    )
+    notebook.run("import signal\nraise_again = lambda *_: signal.raise_signal(signal.SIGINT)")
+    notebook.run("_ = signal.signal(signal.SIGALRM, raise_again)")
     for _ in range(times):
         result = notebook.run(
             "%%memwatch --stacks --no-chart\nx = torch.ones(8)\n"
@@ -102,7 +95,7 @@ def test_a_cell_that_awaits_is_followed(notebook: Kernel) -> None:
 
 
 def test_the_snapshot_is_saved_where_the_user_says(notebook: Kernel) -> None:
-    """And nowhere else: no file is written unasked."""
+    """No file is written unasked."""
     notebook.run("%%memwatch --stacks --no-chart -o session\nx = torch.ones(1000)")
     assert list(notebook.folder.glob("*.pickle")) == []
     notebook.run("session.stacks.save('peak.pickle')")

@@ -35,7 +35,7 @@ def has_buckets_uncounted(here: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("how", ["ddp", "ddp-views", "ddp-hidden"])
 def test_ddps_buckets_are_told_to_the_byte(told: dict[str, Any], how: str) -> None:
-    """As its reducer has them: with gradients that are views of them, and where nobody names the wrapper."""
+    """Buckets are those of the reducer, also with gradients that are views and a wrapper without a name."""
     here = told[how]
 
     assert here["buckets"] == here["parameters"] > 0
@@ -56,17 +56,11 @@ def test_buckets_of_the_first_step_are_told_until_they_are_freed(told: dict[str,
 
 
 def test_the_buckets_of_a_model_that_a_trainer_has_wrapped_are_told(told: dict[str, Any]) -> None:
-    """Its hooks are on the wrapper, so that no forward pass of the wrapper's is under way at an edge."""
+    """The hooks are on the wrapper: no forward pass of its is under way at an edge; a forecast has them."""
     here = told["trainer"]
 
     assert here["libraries"] == [here["parameters"]] * 3
     assert here["models"] == ["WithLoss", "DistributedDataParallel"]
-
-
-def test_the_forecast_of_a_rank_has_the_buckets(told: dict[str, Any]) -> None:
-    """Of a Trainer's training that was watched on this rank."""
-    here = told["trainer"]
-
     assert here["forecast"] == ["ddp:2", here["parameters"]]
     assert here["recorded"] == "WithLoss is not a class of transformers"
 

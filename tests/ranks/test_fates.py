@@ -54,10 +54,8 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
     ports: set[str] = set()
     while len(ports) < len(runs):  # they listen at the same time
         ports.add(free_port())
-    fates = [
-        ("ends" if name in NONSENSE else name, port, run)
-        for (name, run), port in zip(runs.items(), ports, strict=True)
-    ]
+    names = [("ends" if name in NONSENSE else name, run) for name, run in runs.items()]
+    fates = [(name, port, run) for (name, run), port in zip(names, ports, strict=True)]
     (folder / "fates.json").write_text(json.dumps(fates))
     python(SCRIPTS / "fates.py", folder, environ=followed(folder))
     ended = json.loads((folder / "ends.json").read_text())

@@ -49,10 +49,9 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
 def test_notebook_launcher_forks_ranks(tmp_path: Path) -> None:
     """Each child of the watched process is a rank; the watch goes on, and the environment is as it was."""
     done = python(SCRIPTS / "notebook.py", tmp_path / "run", free_port())
-    ranks = sessions(tmp_path / "run")
 
     assert json.loads(done.stdout.splitlines()[-1]) == {"same": True, "steps": 0, "outcome": "done"}
-    assert [rank.steps.count for rank in ranks] == [4, 4]
+    assert [rank.steps.count for rank in sessions(tmp_path / "run")] == [4, 4]
     head = json.loads(streams(tmp_path / "run").paths[1].read_bytes().splitlines()[0])
     assert {name: head[name] for name in ("rank", "local", "world", "attempt", "engine")} == {
         "rank": 1, "local": 1, "world": 2, "attempt": 0, "engine": "notebook_launcher",
@@ -71,14 +70,13 @@ def test_spawned_processes_are_ranks(tmp_path: Path) -> None:
 
 
 def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
-    """By a line in the script; torchrun says which attempt it is."""
+    """Torchrun says which attempt it is, and a line in the script follows it."""
     run = tmp_path / "run"
     restarts = (*TORCHRUN[:-1], "--max-restarts", "1", TORCHRUN[-1], free_port())
     python(*restarts, SCRIPTS / "restarted.py", run)
 
-    attempts = dict(
-        zip((each.name[3:9] for each in streams(run).paths), sessions(run), strict=True)
-    )
+    names = (path.name[3:9] for path in streams(run).paths)
+    attempts = dict(zip(names, sessions(run), strict=True))
     assert list(attempts) == ["000-a0", "000-a1", "001-a0", "001-a1"]
     assert attempts["001-a0"].spans[0].outcome == "raised RuntimeError"
     assert attempts["001-a1"].spans[0].outcome == attempts["000-a1"].spans[0].outcome == "done"
@@ -87,9 +85,8 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
 
 
 def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
-    """Of 2 ranks, then 4, of which a node is lost, and 2 that go on: none of the old is called silent."""
-    done = python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag")
-    said = json.loads(done.stdout)
+    """No old rank is called silent as 2 ranks become 4, a node is lost, and 2 go on."""
+    said = json.loads(python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag").stdout)
     two, four, lost, after = said["seen"]
 
     assert [two["ranks"], four["ranks"], after["ranks"]] == [[0, 1], [0, 1, 2, 3], [0, 1]]
@@ -101,7 +98,7 @@ def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_killed_rank_is_named_and_leaves_what_it_has_written(tmp_path: Path) -> None:
-    """As soon as the launcher has ended; of what it wrote the last second at most is lost, and no other's."""
+    """A killed rank is named once the launcher has ended; at most its last second is lost, and no other's."""
     words = (SCRIPTS / "spawned.py", free_port(), "kill", "fork")
     done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, *words)
     said = json.loads(done.stdout.splitlines()[-1])

@@ -77,7 +77,7 @@ def watched(machine: Machine) -> Session:
 
 
 def test_its_device_comes_with_the_users_code(machine: Machine) -> None:
-    """Nothing is asked of it before, as that would fail here; then it has its name and its total."""
+    """The device is not asked before the user's code has initialised it; then it has name and total."""
     session = watched(machine)
 
     assert [device.key for device in session.devices] == [f"{machine.kind}:0", "cpu"]
@@ -86,7 +86,7 @@ def test_its_device_comes_with_the_users_code(machine: Machine) -> None:
 
 
 def test_its_figures_are_its_own(machine: Machine) -> None:
-    """What is allocated and reserved is what its allocator says, to the byte."""
+    """Allocated and reserved are the allocator's figures to the byte."""
     session = watched(machine)
 
     reserved = machine.memory.pools[0].stats["reserved_bytes"]["all"]["current"]
@@ -99,9 +99,7 @@ def test_its_figures_are_its_own(machine: Machine) -> None:
     [("cuda", "exact"), ("rocm", "exact"), ("xpu", "exact"), ("xpu", "at least")],
     indirect=["machine"],
 )
-def test_peaks_are_exact_where_they_can_be_reset_and_counted(
-    machine: Machine, certainty: str
-) -> None:
+def test_peaks_are_exact_where_they_can_be_counted(machine: Machine, certainty: str) -> None:
     """Such a peak is the allocator's own, also where a window within has reset the counter.
 
     An older torch has no count for XPU: another thread's allocation while it is reset could not be seen.
@@ -121,8 +119,7 @@ def test_peaks_are_exact_where_they_can_be_reset_and_counted(
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)
 def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
     """The highest reading: what came and went in between was not seen, and the card says so."""
-    session = watched(machine)
-    peak = session.spans[0].peaks[machine.key("allocated")]
+    peak = watched(machine).spans[0].peaks[machine.key("allocated")]
 
     assert (peak.value, peak.certainty) == (4 * MIB, "sampled")
     assert machine.memory.resets == 0
@@ -157,7 +154,7 @@ def test_what_torch_does_not_count_is_no_figure(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["rocm", "xpu"], indirect=True)
 def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
-    """As the driver tells torch, a GiB of another process included."""
+    """The driver tells torch what is in use, a GiB of another process included."""
     session = watched(machine)
     reserved = session.latest(machine.key("reserved"))
 
@@ -169,10 +166,8 @@ def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
     """What this process has, what of it torch has not reserved, what others have, and how busy the GPU is."""
     with_amd_smi(machine.torch, machine.memory)
     session = watched(machine)
-    told = {
-        metric: session.latest(machine.key(metric))
-        for metric in ("process", "context", "others", "utilization", "device_used", "reserved")
-    }
+    metrics = ("process", "context", "others", "utilization", "device_used", "reserved")
+    told = {metric: session.latest(machine.key(metric)) for metric in metrics}
 
     assert told["process"] == 3 * GIB
     assert told["context"] == 3 * GIB - told["reserved"]
@@ -194,7 +189,7 @@ def test_a_fault_of_amd_smi_is_a_note(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
 def test_its_segments_are_mapped(machine: Machine) -> None:
-    """To the byte."""
+    """The map has the reserved bytes exactly."""
     machine.come_up()
     machine.torch_lists_segments()
     machine.memory.alloc(6 * MIB)
@@ -217,16 +212,15 @@ def test_without_segments_there_is_a_note(machine: Machine) -> None:
 
 
 def test_its_cache_is_emptied_by_its_own_name(machine: Machine) -> None:
-    """By the function of torch for that kind of device, and only because the user asked."""
+    """Torch's function for that kind of device is called, and only because the user asked."""
     machine.come_up()
     machine.allow_empty_cache()
     machine.memory.free(machine.memory.alloc(8 * MIB))
     released = hfmem_widget.free("cache")
 
     assert machine.memory.pools[0].stats["reserved_bytes"]["all"]["current"] == 0
-    assert machine.key("reserved") in {
-        f"{one.device}/{one.metric}" for one in released.changes if one.freed >= 8 * MIB
-    }
+    freed = {f"{one.device}/{one.metric}" for one in released.changes if one.freed >= 8 * MIB}
+    assert machine.key("reserved") in freed
 
 
 def test_a_forked_child_reads_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +254,8 @@ def test_an_error_about_its_memory_is_told(npu: FakeAllocator) -> None:
 
     (finding,) = [one for one in session.findings if one.kind == "oom"]
     assert finding.evidence["device"] == "npu:0"
-    assert [(one.device, one.last) for one in session.guides if one.kind == "oom"] == [
-        ("npu:0", 6 * MIB)
-    ]
+    marks = [(guide.device, guide.last) for guide in session.guides if guide.kind == "oom"]
+    assert marks == [("npu:0", 6 * MIB)]
 
 
 def test_it_keeps_no_history_and_that_is_no_fault(npu: FakeAllocator) -> None:

@@ -8,10 +8,8 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-SOURCES = {
-    file.relative_to(TESTS.parent): file.read_text("utf-8")
-    for file in sorted(TESTS.rglob("test_*.py"))
-}
+FILES = sorted(TESTS.rglob("test_*.py"))
+SOURCES = {file.relative_to(TESTS.parent): file.read_text("utf-8") for file in FILES}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -19,11 +17,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def each_test(source: str) -> list[Function]:
     body = ast.parse(source).body
     in_classes = (one for node in body if isinstance(node, ast.ClassDef) for one in node.body)
-    return [
-        node
-        for node in (*body, *in_classes)
-        if isinstance(node, Function) and node.name.startswith("test_")
-    ]
+    functions = [node for node in (*body, *in_classes) if isinstance(node, Function)]
+    return [node for node in functions if node.name.startswith("test_")]
 
 
 def without_docstring(file: Path, source: str) -> Iterator[str]:
@@ -167,23 +162,18 @@ def names_that_change(source: str) -> set[str]:
     """Return the names of a module that stand for another value, or another content, as time goes by."""
     tree = ast.parse(source)
     assigned = (one for one in tree.body if isinstance(one, ast.Assign | ast.AnnAssign))
-    names = {
-        target.id
-        for one in assigned
-        for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
-        if isinstance(target, ast.Name)
-    }
+    targets = [one.targets if isinstance(one, ast.Assign) else [one.target] for one in assigned]
+    names = {each.id for group in targets for each in group if isinstance(each, ast.Name)}
     functions = (one for one in ast.walk(tree) if isinstance(one, Function | ast.Lambda))
     return names & {name for one in functions for name in changed_in(one)}
 
 
 def test_what_changes_in_a_process_is_in_one_object() -> None:
     """A fork replaces `monitor.process.this`, and a test makes it anew; hardly a name changes beside it."""
-    found = [
-        f"{file.relative_to(PACKAGE)} {name}"
-        for file in sorted(PACKAGE.rglob("*.py"))
-        for name in sorted(names_that_change(file.read_text("utf-8")))
+    sources = [
+        (file.relative_to(PACKAGE), file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")
     ]
+    found = sorted(f"{file} {name}" for file, text in sources for name in names_that_change(text))
 
     assert "monitor/process.py this" in found
     assert len(found) <= MOST_NAMES, "\n".join(found)

@@ -1,16 +1,20 @@
-"""What the documentation points to is there, and what it lists is complete."""
+"""What the documentation points to is there, what it lists is complete, and code in a text is valid."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
 from argparse import Action
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 import hfmem_widget
 from hfmem_widget.magics.memwatch import MemwatchMagics
@@ -18,6 +22,8 @@ from hfmem_widget.options import OPTIONS
 from hfmem_widget.view.screen import Screen
 from tests.data import ROOT
 from tests.data.forecasts import predict
+from tests.data.pages import BLOCKS, Block, blocks_of
+from tests.data.pages import PAGES as PAGES_WITH_CODE
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BENCHES = sorted(ROOT.glob("bench/*.py"))
@@ -92,7 +98,7 @@ def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    """Whoever opens docs/ finds all of it."""
+    """docs/README.md lists each page of docs/."""
     docs = ROOT / "docs"
     listed = {path for path, _ in LINK.findall((docs / "README.md").read_text("utf-8"))}
     pages = {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
@@ -101,7 +107,7 @@ def test_the_index_lists_every_page() -> None:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    """Each once, and no other."""
+    """Each public name is listed once, and no other."""
     text = (ROOT / "docs/site/api.rst").read_text(encoding="utf-8")
     listed = re.findall(r"^\.\. auto(?:class|function|exception):: (\w+)$", text, re.MULTILINE)
 
@@ -139,9 +145,7 @@ def test_the_table_of_options_has_each_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("setting", ["static", "off"])
-def test_the_environment_turns_live_views_off(
-    setting: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_ends_live_views(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`HFMEM_WIDGET=static`, or `off`: a kernel's front end is given only what stays."""
     shell = SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object()))
 
@@ -166,8 +170,7 @@ def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     table = (ROOT / "docs/measured/anatomy.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
 
-    counted = float(row.split("|")[5])
-    assert states / 2**20 == pytest.approx(counted, rel=0.005)
+    assert states / 2**20 == pytest.approx(float(row.split("|")[5]), rel=0.005)
     told = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
     assert f"predicted at {states / 2**20:.0f} MiB" in told
 
@@ -180,9 +183,8 @@ def test_every_file_in_bench_is_a_bench(bench: Path) -> None:
     assert 'if __name__ == "__main__":' in text
     shared = re.findall(r"^from common(?:\.| import )(\w+)", text, re.MULTILINE)
     assert all((ROOT / "bench" / "common" / f"{name}.py").exists() for name in shared)
-    assert not re.search(
-        rf"^from ({'|'.join(one.stem for one in BENCHES)}) import", text, re.MULTILINE
-    )
+    others = "|".join(path.stem for path in BENCHES)
+    assert not re.search(rf"^from ({others}) import", text, re.MULTILINE)
 
 
 IN_TURN = """
@@ -210,3 +212,80 @@ def test_benches_that_need_a_gpu_say_so_in_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(NEED_A_GPU) > 1
     assert re.fullmatch(rf"(Not measured: [^\n]+\.\n){{{len(NEED_A_GPU)}}}", done.stdout)
+
+
+TEXTS = sorted(
+    path
+    for pattern in (
+        "README.md",
+        "docs/**/*.md",
+        "notebooks/*.ipynb",
+        "tests/gpu/*.py",
+        "tests/kernel/*.py",
+        "tests/browser/*.py",
+        "bench/*.py",
+        "scripts/*.py",
+    )
+    for path in ROOT.glob(pattern)
+)
+IMPORT = re.compile(r"from (hfmem_widget[\w.]*) import (\([^)]*\)|(?:\w+(?: as \w+)?(?:, *)?)+)")
+NAME = re.compile(r"(\w+)(?: as \w+)?,?")
+MODULE = re.compile(r"^import (hfmem_widget(?:\.\w+)*)\.(\w+)", re.MULTILINE)
+
+
+def missing(text: str) -> list[str]:
+    """Return what a text imports from the package that is not there."""
+    imports = [(module, names.strip("()")) for module, names in IMPORT.findall(text)]
+    found = [(module, name) for module, names in imports for name in NAME.findall(names)]
+    names = found + MODULE.findall(text)
+    return [f"{module}.{name}" for module, name in names if not is_there(module, name)]
+
+
+def is_there(module: str, name: str) -> bool:
+    if find_spec(module) is None:
+        return False
+    return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_text_imports_is_there(path: Path) -> None:
+    """No program in a text imports a name that was moved or renamed; on a GPU alone it would be seen."""
+    assert missing(path.read_text()) == []
+
+
+def test_a_name_that_is_gone_is_found() -> None:
+    """The check sees names in strings, aliases, lists in brackets, and modules."""
+    text = (
+        'RUN = """\nfrom hfmem_widget import watch, lost\n"""\n'
+        "from hfmem_widget.gone import one as other\n"
+        "from hfmem_widget.features import (\n    leaks,\n    nothing,\n)\n"
+        "import hfmem_widget.features.moved as moved\n"
+    )
+
+    gone = ["lost", "gone.one", "features.nothing", "features.moved"]
+    assert missing(text) == [f"hfmem_widget.{name}" for name in gone]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
+def test_what_stands_on_a_page_is_python(block: Block) -> None:
+    """Each block can be compiled as a cell, magics included."""
+    cell = TransformerManager().transform_cell(block.code)
+
+    compile(cell, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_no_block_of_a_page_is_overlooked() -> None:
+    """As many as there are fences that begin Python, however these are written."""
+    begins = re.compile(r"^\s*`{3,}\s*py", re.MULTILINE)
+    fences = [len(begins.findall(page.read_text())) for page in PAGES_WITH_CODE]
+
+    assert sum(fences) == len(BLOCKS)
+
+
+def test_the_reason_why_a_block_is_not_run_belongs_to_it_alone() -> None:
+    """The reason stands on the line above its block."""
+    text = "<!-- not run: a GPU -->\n```python\none\n```\n\n```python\ntwo\n```\n"
+    first, second = blocks_of(ROOT / "README.md", text)
+
+    assert (first.code, first.why_not, first.line) == ("one\n", "a GPU", 3)
+    assert (second.code, second.why_not, second.line) == ("two\n", "", 7)

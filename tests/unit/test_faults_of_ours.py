@@ -26,11 +26,14 @@ from tests.data.faults_everywhere import Injection, Place
 from tests.data.users_code import PIECE, RESULT, SCENARIOS, UsersError
 from tests.unit.monitor.conftest import Bench
 
+Scenario = Callable[[Bench], str]
+MakeBench = Callable[[], Bench]
+
 _gone_through: set[Place] = set()
 
 
 @pytest.fixture
-def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bench]:
+def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> MakeBench:
     """Return what makes a monitor without hardware the one of this process, as often as it is wanted."""
 
     def make() -> Bench:
@@ -41,7 +44,7 @@ def fake_monitor(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Bench]:
     return make
 
 
-def result_of(scenario: Callable[[Bench], str], bench: Bench) -> str:
+def result_of(scenario: Scenario, bench: Bench) -> str:
     """Return what the user's code comes to: what it returns, or the text of its own error."""
     try:
         return scenario(bench)
@@ -81,9 +84,7 @@ def what_is_wrong(bench: Bench) -> Iterator[str]:
             yield f"the next watch's {span.kind} has the peak {known}"
 
 
-def faults_at(
-    places: Iterable[Place], scenario: Callable[[Bench], str], make: Callable[[], Bench]
-) -> list[str]:
+def faults_at(places: Iterable[Place], scenario: Scenario, make: MakeBench) -> list[str]:
     """Return what goes wrong where each of these lines has a fault, the first time that it is reached."""
     wrong = []
     for place in places:
@@ -98,7 +99,7 @@ def faults_at(
     return wrong
 
 
-def reached_by(scenario: Callable[[Bench], str], make: Callable[[], Bench]) -> list[Place]:
+def reached_by(scenario: Scenario, make: MakeBench) -> list[Place]:
     """Return the lines below an entry that a scenario goes through when it is run again, without a fault."""
     result_of(scenario, make())
     bench, counting = make(), Injection()
@@ -107,9 +108,7 @@ def reached_by(scenario: Callable[[Bench], str], make: Callable[[], Bench]) -> l
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_a_fault_at_a_line_of_ours_stays_ours(
-    scenario: Callable[[Bench], str], fake_monitor: Callable[[], Bench]
-) -> None:
+def test_a_fault_at_a_line_of_ours_stays_ours(scenario: Scenario, fake_monitor: MakeBench) -> None:
     """A `MemoryError` at some lines below an entry, in each scenario others; `make test-full` tries all."""
     reached = reached_by(scenario, fake_monitor)
     first = SCENARIOS.index(scenario) * 3
@@ -123,9 +122,7 @@ def test_a_fault_at_a_line_of_ours_stays_ours(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_a_fault_at_any_line_of_ours_stays_ours(
-    scenario: Callable[[Bench], str], fake_monitor: Callable[[], Bench]
-) -> None:
+def test_a_fault_at_any_line_stays_ours(scenario: Scenario, fake_monitor: MakeBench) -> None:
     """At every line; what another scenario has gone through already is tried at every seventh."""
     reached = reached_by(scenario, fake_monitor)
     known = [place for place in reached if place in _gone_through]
@@ -162,12 +159,12 @@ def entries() -> Iterator[object]:
 
 @pytest.mark.parametrize("one", list(entries()), ids=lambda one: one.__qualname__)
 def test_every_way_in_goes_through_the_guard(one: Any) -> None:
-    """What holds signals back and keeps faults in is one function, around each of them."""
+    """One function around each entry holds signals back and keeps faults in."""
     assert one.__code__ is guard.entry()(print).__code__
 
 
 def test_what_a_fault_has_kept_from_being_watched_is_said(
-    fake_monitor: Callable[[], Bench],
+    fake_monitor: MakeBench,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -190,9 +187,7 @@ def test_what_a_fault_has_kept_from_being_watched_is_said(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_a_fault_that_comes_again_is_said_once_in_a_watch(
-    fake_monitor: Callable[[], Bench], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repeats_are_a_line(fake_monitor: MakeBench, capsys: pytest.CaptureFixture[str]) -> None:
     """A hook that fails in every step has one line on stderr, and one more in the next watch."""
     fake_monitor()
     lines = []
@@ -205,10 +200,8 @@ def test_a_fault_that_comes_again_is_said_once_in_a_watch(
     assert lines == ["memwatch: RuntimeError: ours\n"] * 2
 
 
-def test_a_fault_of_one_session_is_no_other_ones(
-    fake_monitor: Callable[[], Bench], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It breaks off that one alone; the other's peak is exact, with what was allocated in the broken span."""
+def test_faults_stay_inside(fake_monitor: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other session's peak is exact, with what was allocated in the broken span."""
     bench = fake_monitor()
     one = bench.monitor
     broken, healthy = (one.begin(WatchOptions(label=label)) for label in ("broken", "healthy"))
@@ -232,9 +225,7 @@ def test_a_fault_of_one_session_is_no_other_ones(
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_what_a_source_lacks_for_once_it_has_at_the_next_reading(
-    error: type[Exception], fake_monitor: Callable[[], Bench]
-) -> None:
+def test_a_source_recovers_at_once(error: type[Exception], fake_monitor: MakeBench) -> None:
     """The same watch goes on with it, and nobody is asked to report a fault of the source."""
     bench = fake_monitor()
     with hfmem_widget.watch("watched", quiet=True) as session:
@@ -262,8 +253,5 @@ def test_where_nothing_can_be_written_a_script_goes_on() -> None:
         "open(sys.argv[1], 'w').write('saved')\n"
     )
     with Path("/dev/full").open("w") as full:
-        run = subprocess.run(
-            [sys.executable, "-u", "-c", script, "/dev/null"], stdout=full, stderr=full, check=False
-        )
-
-    assert run.returncode == 0
+        command = [sys.executable, "-u", "-c", script, "/dev/null"]
+        subprocess.run(command, stdout=full, stderr=full, check=True)

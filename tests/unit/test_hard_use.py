@@ -75,9 +75,7 @@ def under_fake_tensors() -> Any:
 
     def call() -> Any:
         with FakeTensorMode():
-            return module(
-                input_ids=torch.ones(2, 3, dtype=torch.int64), attention_mask=torch.ones(2, 3)
-            )
+            return module(input_ids=torch.ones(2, 3).long(), attention_mask=torch.ones(2, 3))
 
     return module, call
 
@@ -129,9 +127,7 @@ NO_NUMBERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", NO_NUMBERS.values(), ids=NO_NUMBERS)
-def test_a_count_that_is_no_number_is_left_out(
-    value: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_count_without_a_number_is_left(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence says so; the span, its other counts and every later watch are as they would be."""
     with hfmem_widget.watch(quiet=True) as session:
         for _ in range(3):
@@ -140,9 +136,8 @@ def test_a_count_that_is_no_number_is_left_out(
     with hfmem_widget.watch(quiet=True) as healthy:
         pass
 
-    assert [span.counts for span in session.spans[1:]] == [
-        {"samples": 2.0, "step": float(number)} for number in (1, 2, 3)
-    ]
+    counts = [{"samples": 2.0, "step": float(number)} for number in (1, 2, 3)]
+    assert [span.counts for span in session.spans[1:]] == counts
     (note,) = [one for one in session.notes if one.startswith(NO_NUMBER_NOTE.partition("{")[0])]
     assert "tokens" in note
     assert not healthy.running
@@ -170,10 +165,8 @@ class Counting(TorchDispatchMode):  # type: ignore[misc]  # torch is not checked
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("make", FORWARDS.values(), ids=FORWARDS)
-def test_a_forward_pass_that_works_unwatched_works_watched(
-    make: Callable[[], Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever the batch is, and whatever mode or transform is at work; the pass is a span."""
+def test_a_forward_pass_works(make: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the batch, the mode or the transform is, the pass works as unwatched, and is a span."""
     module, call = make()
     call()
     with hfmem_widget.watch(module, quiet=True) as session:
@@ -183,8 +176,8 @@ def test_a_forward_pass_that_works_unwatched_works_watched(
     assert capsys.readouterr().err == ""
 
 
-def test_counting_tokens_is_no_operation_of_the_models() -> None:
-    """A dispatch mode of the user's sees what the model does, and no more."""
+def test_counting_tokens_is_no_operation_of_torch() -> None:
+    """A dispatch mode of the user's sees the model's operations only."""
     module = Takes()
     ids = torch.ones(2, 3, dtype=torch.int64)
     with hfmem_widget.watch(module, quiet=True) as session, Counting() as counting:
@@ -200,20 +193,17 @@ def test_a_huge_mask_is_not_summed() -> None:
     with hfmem_widget.watch(module, quiet=True) as session:
         module(input_ids=mask.to(torch.int64), attention_mask=mask)
 
-    assert session.spans[1].counts == {
-        "samples": 1025.0,
-        "longest": 1024.0,
-        "tokens": 1025.0 * 1024,
-    }
+    assert session.spans[1].counts == {"samples": 1025, "longest": 1024, "tokens": 1025 * 1024}
 
 
 def labels(session: Session) -> list[str]:
     return [span.label for span in session.spans]
 
 
-def test_spans_of_threads_stay_with_the_watch_of_their_thread() -> None:
-    """Each thread's spans are in its own session, whoever began last."""
-    sessions: dict[str, Session] = {}
+Sessions = dict[str, Session]
+
+
+def on_two_threads(sessions: Sessions) -> None:
     both = threading.Barrier(2)
 
     def work(name: str) -> None:
@@ -223,16 +213,9 @@ def test_spans_of_threads_stay_with_the_watch_of_their_thread() -> None:
                 both.wait(10)
 
     on_threads(partial(work, "a"), partial(work, "b"))
-    assert {name: labels(one) for name, one in sessions.items()} == {
-        "a": ["a", "of a"],
-        "b": ["b", "of b"],
-    }
 
 
-def test_spans_of_tasks_stay_with_the_watch_of_their_task() -> None:
-    """The same holds for asynchronous tasks of one thread."""
-    sessions: dict[str, Session] = {}
-
+def in_two_tasks(sessions: Sessions) -> None:
     async def work(name: str) -> None:
         with hfmem_widget.watch(name, quiet=True) as sessions[name]:
             await asyncio.sleep(0)
@@ -244,10 +227,15 @@ def test_spans_of_tasks_stay_with_the_watch_of_their_task() -> None:
 
     asyncio.run(both())
 
-    assert {name: labels(one) for name, one in sessions.items()} == {
-        "a": ["a", "of a"],
-        "b": ["b", "of b"],
-    }
+
+@pytest.mark.parametrize("watch", [on_two_threads, in_two_tasks])
+def test_spans_belong_to_their_thread_or_task(watch: Callable[[Sessions], None]) -> None:
+    """Spans of two watches at once are in two sessions, whichever watch began last."""
+    sessions: Sessions = {}
+    watch(sessions)
+
+    assert labels(sessions["a"]) == ["a", "of a"]
+    assert labels(sessions["b"]) == ["b", "of b"]
 
 
 def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
@@ -275,7 +263,7 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
 
 
 def test_a_scope_may_be_entered_within_itself() -> None:
-    """Each entering is a span of its own, and each ends."""
+    """Each entry is a span of its own, and each ends."""
     scope = hfmem_widget.span("x")
     with hfmem_widget.watch(quiet=True) as session:
         with scope, scope:
@@ -283,11 +271,8 @@ def test_a_scope_may_be_entered_within_itself() -> None:
         with hfmem_widget.span("after"):
             pass
 
-    assert [(span.label, span.parent) for span in session.spans[1:]] == [
-        ("x", 1),
-        ("x", 2),
-        ("after", 1),
-    ]
+    parents = [(span.label, span.parent) for span in session.spans[1:]]
+    assert parents == [("x", 1), ("x", 2), ("after", 1)]
 
 
 def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:
@@ -351,7 +336,7 @@ class AnyError(torch.nn.Module):  # type: ignore[misc]  # torch is not checked h
 
 
 def test_a_module_is_watched_whatever_its_getattr_raises() -> None:
-    """It is known by its type, before anything is asked of it."""
+    """A module is recognised by its type, before anything is asked of it."""
     module = AnyError()
     with hfmem_widget.watch(module, quiet=True) as session:
         module(1)
@@ -359,7 +344,7 @@ def test_a_module_is_watched_whatever_its_getattr_raises() -> None:
     assert [span.kind for span in session.spans[1:]] == ["forward"]
 
 
-class Evil(Exception):
+class OddError(Exception):
     """An error that cannot say what it is."""
 
     @property  # type: ignore[misc]  # as such errors do
@@ -368,8 +353,8 @@ class Evil(Exception):
 
 
 def test_the_users_error_is_the_users_whatever_it_is() -> None:
-    """Its type alone is looked at."""
-    error = Evil("the user's")
+    """Only the type of an error is looked at."""
+    error = OddError("the user's")
     caught: BaseException | None = None
 
     def work() -> None:
@@ -385,7 +370,7 @@ def test_the_users_error_is_the_users_whatever_it_is() -> None:
 
 
 def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
-    """What was watched can be sent to another process, also while it is; who watches cannot."""
+    """A session can be sent to another process, also while it is watched; a watch cannot."""
     watch = hfmem_widget.watch("w", quiet=True)
     with watch as session:
         sent = pickle.loads(pickle.dumps(session))
@@ -405,8 +390,8 @@ def tracing_that_raises() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_poller_that_dies_at_once_is_told(tracing_that_raises: None) -> None:
-    """Where `threading.settrace` ends the thread before its first line, it is said."""
+def test_a_poller_that_dies_at_once_is_noted(tracing_that_raises: None) -> None:
+    """`threading.settrace` may end the thread before its first line, which the session says."""
     with hfmem_widget.watch(quiet=True) as session:
         pass
 
@@ -415,7 +400,7 @@ def test_a_poller_that_dies_at_once_is_told(tracing_that_raises: None) -> None:
 
 
 def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
-    """Two would each know of half the watches, and spans would go astray."""
+    """Two monitors would each know of half the watches, and spans would go astray."""
     made: list[object] = []
     together = threading.Barrier(8)
 
@@ -447,9 +432,8 @@ def can_hide_proc() -> bool:
 @pytest.mark.skipif(not can_hide_proc(), reason="no rights to hide /proc")
 def test_without_proc_the_block_runs_and_a_line_says_so() -> None:
     """As in a bare chroot: nothing is watched, one line on stderr for each watch, no error for the user."""
-    done = subprocess.run(
-        [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC], check=True, capture_output=True, text=True
-    )
+    command = [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
 
     assert done.stdout.split() == ["42", "42"]
     assert [line[:9] for line in done.stderr.splitlines()] == ["memwatch:"] * 2

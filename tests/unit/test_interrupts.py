@@ -29,14 +29,6 @@ def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None
         then()
 
 
-def test_an_interrupt_within_the_block_comes_right_after_it() -> None:
-    """The block is finished, then KeyboardInterrupt is raised."""
-    finished: list[bool] = []
-    with pytest.raises(KeyboardInterrupt):
-        in_a_block(signal.SIGINT, then=lambda: finished.append(True))
-    assert finished == [True]
-
-
 def test_an_error_in_the_block_passes_through() -> None:
     """Holding interrupts back hides no error."""
     with pytest.raises(LookupError), interrupts_deferred():
@@ -73,20 +65,26 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("name", NAMES)
-def test_what_the_users_own_handlers_raise_waits_too(name: str) -> None:
-    """A timeout, or a request to end, comes right after the block as well."""
+@pytest.mark.parametrize(
+    ("name", "handler", "error"),
+    [
+        ("SIGINT", signal.default_int_handler, KeyboardInterrupt),
+        *((name, raises, TimeIsUpError) for name in NAMES),
+    ],
+)
+def test_signals_wait_for_the_block(name: str, handler: Any, error: type[BaseException]) -> None:
+    """An interrupt, a timeout or a request to end waits until the block is finished."""
     number = getattr(signal, name)
-    signal.signal(number, raises)
+    signal.signal(number, handler)
     finished: list[bool] = []
-    with pytest.raises(TimeIsUpError):
+    with pytest.raises(error):
         in_a_block(number, then=lambda: finished.append(True))
-    assert signal.getsignal(number) is raises
+    assert signal.getsignal(number) is handler
     assert finished == [True]
 
 
 def test_within_another_block_it_waits_for_that_one() -> None:
-    """What comes in an inner block comes right after the outermost."""
+    """A signal in an inner block is handled right after the outermost block."""
     finished: list[str] = []
 
     def work() -> None:
@@ -111,9 +109,7 @@ def test_of_two_that_came_each_is_handled() -> None:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_an_error_as_the_block_begins_leaves_all_handlers_as_they_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_error_as_a_block_begins_restores_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that comes before its own handler is held back finds the others put back."""
     signal.signal(signal.SIGALRM, raises)
     interrupt = signal.getsignal(signal.SIGINT)
@@ -190,10 +186,8 @@ def test_what_was_held_back_is_the_users_even_if_its_handler_has_gone() -> None:
 
 @pytest.mark.usefixtures("handlers")
 @pytest.mark.parametrize("deferred", [True, False])
-def test_a_timeout_passes_through_what_is_harmless(
-    capsys: pytest.CaptureFixture[str], *, deferred: bool
-) -> None:
-    """It reaches the user's code, and nothing is said of it; a fault of ours is still said."""
+def test_timeouts_pass_the_guard(capsys: pytest.CaptureFixture[str], *, deferred: bool) -> None:
+    """A timeout reaches the user's code without a message; a fault of ours is still reported."""
     signal.signal(signal.SIGALRM, raises)
 
     def ours() -> None:
@@ -214,13 +208,8 @@ def test_where_no_handler_may_be_set_the_block_runs(monkeypatch: pytest.MonkeyPa
     signal.signal(signal.SIGUSR1, raises)
     done = []
     with monkeypatch.context() as subinterpreter:
-        subinterpreter.setattr(
-            interrupts,
-            "_handle",
-            Mock(
-                side_effect=ValueError("signal only works in main thread of the main interpreter")
-            ),
-        )
+        message = "signal only works in main thread of the main interpreter"
+        subinterpreter.setattr(interrupts, "_handle", Mock(side_effect=ValueError(message)))
         with interrupts_deferred():
             done.append("the block")
 
@@ -284,9 +273,8 @@ try:
 except KeyboardInterrupt:
     print(finished, guard._action(signal.SIGINT)[:place] == before)
 """
-    done = run_alone(code)
 
-    assert done.stdout == "[True] True\n"
+    assert run_alone(code).stdout == "[True] True\n"
 
 
 def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +292,7 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the guard nor the function is entered, until there is."""
+    """Neither the guard nor the function is entered until there is something to do."""
     done: list[str] = []
     quiet = {threading.get_ident(): True}
     monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))

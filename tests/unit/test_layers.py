@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import hfmem_widget
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
@@ -48,26 +50,14 @@ HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
     "psutil": {"sources/host.py", "sources/children.py"},
-    "msgspec": {
-        "recording/check.py",
-        "ci/summary.py",
-    },
-    "transformers": {
-        "drivers/trainer.py",
-        "drivers/api.py",
-        "features/fit/on_meta.py",
-        "features/fit/checkpoint.py",
-        "features/fit/trial.py",
-    },
+    "msgspec": {"recording/check.py", "ci/summary.py"},
+    "transformers": {"drivers/trainer.py", "drivers/api.py"}
+    | {f"features/fit/{name}.py" for name in ("on_meta", "checkpoint", "trial")},
     "anywidget": {"view/wire/widget.py"},
-    "IPython": {
-        "magics/__init__.py",
-        "magics/executions.py",
-        "magics/memwatch.py",
-        "magics/open.py",
-        "magics/reports.py",
-        "magics/usage.py",
-        "__init__.py",
+    "IPython": {"__init__.py"}
+    | {
+        f"magics/{name}.py"
+        for name in ("__init__", "executions", "memwatch", "open", "reports", "usage")
     },
     "plotly": {"view/chart/figure.py", "session/session.py", "session/model.py"},
     "threading.Thread": {"monitor/ticker.py"},
@@ -141,7 +131,7 @@ def test_no_feature_imports_another() -> None:
 
 
 def test_few_modules_stand_at_the_top() -> None:
-    """What has a room stands in it."""
+    """A module that has a room is in its folder."""
     assert len([*PACKAGE.glob("*.py")]) <= 8
     assert {rooms_of(path)[0] for path in MODULES} - {"__init__"} == set(RANK)
 
@@ -214,11 +204,7 @@ OWNERS |= {"sources/allocator.py"}
 """Where the allocator's entry points are called."""
 
 DISTURBING = {"empty_cache", "ipc_collect", "synchronize", "malloc_trim"}
-MAY_DISTURB = {
-    "features/free/api.py",
-    "features/fit/trial.py",
-    "sources/heap/scan.py",
-}
+MAY_DISTURB = {"features/free/api.py", "features/fit/trial.py", "sources/heap/scan.py"}
 """The last disables the collector while it looks for objects that wait for it, and collects nothing."""
 
 
@@ -279,13 +265,6 @@ HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pan
 HEAVY |= {"msgspec"}
 
 
-def test_importing_and_the_help_of_the_command_load_nothing_heavy() -> None:
-    """`import hfmem_widget` and `hfmem -h` leave every heavy library alone, also numpy and IPython."""
-    code = "from hfmem_widget.cli.main import main\ntry: main(['-h'])\nexcept SystemExit: pass"
-
-    assert loaded_by(code) & (HEAVY | {"IPython"}) == set()
-
-
 def test_loading_the_extension_loads_nothing_heavy_and_starts_no_thread() -> None:
     """`%load_ext hfmem_widget` adds no heavy library to a shell, and nothing that runs."""
     code = """
@@ -317,16 +296,23 @@ LATER = {
 """What the first watched cell need not wait for: it explains, reads back or draws, later or never."""
 
 
-def test_beginning_to_watch_loads_only_what_watches() -> None:
-    """A watch with all that goes along by itself has loaded nothing that judges an error or draws."""
-    code = (
-        "import hfmem_widget.drivers.watch\n"
-        "from hfmem_widget.features import companions_for\n"
-        "from hfmem_widget.options import WatchOptions\n"
-        "companions_for(WatchOptions())"
-    )
+HELP = "from hfmem_widget.cli.main import main\ntry: main(['-h'])\nexcept SystemExit: pass"
+BEGIN = """
+import hfmem_widget.drivers.watch
+from hfmem_widget.features import companions_for
+from hfmem_widget.options import WatchOptions
+companions_for(WatchOptions())
+"""
 
-    assert loaded_by(code) & LATER == set()
+
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [(HELP, HEAVY | {"IPython"}), (BEGIN, LATER)],
+    ids=["the help of the command", "a watch with its companions"],
+)
+def test_a_beginning_loads_nothing_heavy(code: str, heavy: set[str]) -> None:
+    """`hfmem -h` loads no heavy library; a watch loads nothing that judges an error or draws."""
+    assert loaded_by(code) & heavy == set()
 
 
 def test_all_public_names_resolve() -> None:
@@ -337,19 +323,27 @@ def test_all_public_names_resolve() -> None:
     assert {*hfmem_widget.__all__} == {a.asname for each in imports for a in each.names if a.asname}
 
 
-def test_the_tab_key_offers_what_one_calls() -> None:
-    """Functions, a Trainer's callback, and no class of which the package itself makes the objects."""
-    offered = {name for name in dir(hfmem_widget) if not name.startswith("_")}
+@pytest.mark.parametrize(
+    ("subject", "offered", "hidden"),
+    [
+        (
+            hfmem_widget,
+            {"watch", "fit", "compare", "holders", "open", "MemoryCallback"},
+            {"Peak", "Span", "Timeline", "OptionError"},
+        ),
+        (
+            hfmem_widget.Session(),
+            {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"},
+            {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"},
+        ),
+    ],
+    ids=["the package", "a session"],
+)
+def test_the_tab_key_offers_names(subject: object, offered: set[str], hidden: set[str]) -> None:
+    """Functions, a Trainer's callback and figures, but no class or method that only the package uses."""
+    names = {name for name in dir(subject) if not name.startswith("_")}
 
-    assert offered < set(hfmem_widget.__all__)
-    assert {"watch", "fit", "compare", "holders", "open", "MemoryCallback"} <= offered
-    assert not offered & {"Peak", "Span", "Timeline", "OptionError"}
+    assert offered <= names
+    assert not names & hidden
+    assert subject is not hfmem_widget or names < set(hfmem_widget.__all__)
     assert "__version__" in dir(hfmem_widget)
-
-
-def test_of_a_session_the_tab_key_offers_what_one_reads() -> None:
-    """Not what fills it."""
-    offered = {name for name in dir(hfmem_widget.Session()) if not name.startswith("_")}
-
-    assert not offered & {"adopt", "append", "on_step", "replace_lock", "subscribers", "open_span"}
-    assert {"anatomy", "figure", "findings", "peak", "spans", "steps", "to_pandas"} <= offered

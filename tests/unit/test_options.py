@@ -39,10 +39,8 @@ REFUSED: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("name", "value", "says"), REFUSED)
-def test_what_cannot_be_is_refused_when_a_watch_is_made(
-    name: str, value: object, says: str
-) -> None:
-    """With what it must be and what was given, as Python's own error for a bad value."""
+def test_an_invalid_value_is_refused_at_once(name: str, value: object, says: str) -> None:
+    """The error says what is allowed and what was given, and is a ValueError."""
     with pytest.raises(OptionError, match=re.escape(says)) as raised:
         WatchOptions(**{name: value})  # type: ignore[arg-type]
     assert isinstance(raised.value, ValueError)
@@ -85,16 +83,14 @@ def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | N
         ((), ()),
     ],
 )
-def test_devices_are_given_in_one_text_or_one_by_one(
-    devices: object, keys: tuple[str, ...]
-) -> None:
-    """None of them means all."""
+def test_devices_are_one_text_or_several(devices: object, keys: tuple[str, ...]) -> None:
+    """No device means all."""
     assert device_keys(devices) == keys
     assert WatchOptions(devices=devices).devices == keys  # type: ignore[arg-type]
 
 
 def test_every_field_is_an_option_that_is_taken_by_keyword() -> None:
-    """With the same names in the same order, each with its sentences."""
+    """Fields, options and keywords have the same names in the same order, each with its sentences."""
     assert [one.name for one in fields(WatchOptions)] == list(OPTIONS)
     assert list(get_type_hints(WatchKeywords)) == list(OPTIONS)
     assert [name for name, one in OPTIONS.items() if not (one.help and one.argument["help"])] == []
@@ -117,19 +113,15 @@ def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., obj
 
     for name, one in OPTIONS.items():
         assert parameters[name].default == one.default
-        assert (
-            len(re.findall(rf"^{name} : .+\n    {re.escape(one.help[:40])}", doc, re.MULTILINE))
-            == 1
-        )
+        written = rf"^{name} : .+\n    {re.escape(one.help[:40])}"
+        assert len(re.findall(written, doc, re.MULTILINE)) == 1
     assert "**" not in doc
     assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
 
 
 @pytest.mark.parametrize("taker", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
-def test_an_option_that_there_is_not_is_refused_with_the_one_meant(
-    taker: Callable[..., object],
-) -> None:
-    """Where none comes near, all are named."""
+def test_an_unknown_option_is_refused_with_a_suggestion(taker: Callable[..., object]) -> None:
+    """All options are named where none is similar."""
     with pytest.raises(OptionError, match=r"\(\) has no option budgt; did you mean budget\?"):
         taker(budgt="20GiB")
     with pytest.raises(
@@ -139,7 +131,7 @@ def test_an_option_that_there_is_not_is_refused_with_the_one_meant(
 
 
 def test_a_callback_takes_options_one_by_one_or_together() -> None:
-    """What is given by name stands above what is given together."""
+    """An option by name goes before the same one of the object."""
     together = WatchOptions(label="a", budget=GIB)
     callback = hfmem_widget.MemoryCallback(options=together, label="b", devices="cpu", chart=False)
 

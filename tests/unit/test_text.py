@@ -75,7 +75,7 @@ def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
     ],
 )
 def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
-    """And of a decimal unit, which binary one comes near."""
+    """The error suggests the binary unit for a decimal one."""
     says = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
     with pytest.raises(OptionError, match=says):
         parse_bytes(text, of="budget")

@@ -24,6 +24,7 @@ from tests.data.recorded import NAMES, recorded_map
 from tests.data.texts import assert_reads
 from tests.scenes import SCRIPTED_RUNS, shared_run
 
+Texts = Iterator[tuple[str, str]]
 HOLDERS = (
     Holder("losses[0..99]", "tensors", "cuda:0", int(40 * MIB), 200, (512, 512), "float32",
            int(39 * MIB), 100, ("_",)),
@@ -35,14 +36,14 @@ HOLDERS = (
 REMAINDERS = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", GIB, is_host=True))
 
 
-def cards() -> Iterator[tuple[str, str]]:
+def cards() -> Texts:
     """Yield the card of each scripted run."""
     for name in SCRIPTED_RUNS:
         session = shared_run(name)
         yield name, card_bundle(session, session.spans[0], with_chart=False)["text/plain"]
 
 
-def anatomies() -> Iterator[tuple[str, str]]:
+def anatomies() -> Texts:
     """Yield the table of each, with its notes."""
     for name in ("training", "cpu"):
         session = shared_run(name)
@@ -50,7 +51,7 @@ def anatomies() -> Iterator[tuple[str, str]]:
         yield name, anatomy_bundle(found, title=session.label)["text/plain"]
 
 
-def ooms() -> Iterator[tuple[str, str]]:
+def ooms() -> Texts:
     """Yield the card of one scripted out-of-memory error of each cause."""
     for case in {case.cause: case for case in reversed(CASES)}.values():
         diagnosis = diagnose(case.incident)
@@ -59,14 +60,14 @@ def ooms() -> Iterator[tuple[str, str]]:
         yield case.name, bundle["text/plain"]
 
 
-def holders() -> Iterator[tuple[str, str]]:
+def holders() -> Texts:
     """Yield the table of what holds memory, and what to do about each row."""
     yield "table", holders_bundle(Holders(HOLDERS, REMAINDERS, 0.25, 1234))["text/plain"]
     for row in HOLDERS:
         yield row.path, remedy(row)
 
 
-def maps() -> Iterator[tuple[str, str]]:
+def maps() -> Texts:
     """Yield what is said of each recorded allocator."""
     for name in NAMES:
         yield name, "\n".join(sentences(recorded_map(name).fragmentation("cuda:0")))
@@ -80,7 +81,7 @@ class NvmlError(Exception):
         self.value = value
 
 
-def faults() -> Iterator[tuple[str, str]]:
+def faults() -> Texts:
     """Yield why the driver, or one GPU, cannot be read."""
     for fault in Fault:
         yield f"driver, {fault.name}", why_closed(NvmlError(fault))
@@ -88,9 +89,7 @@ def faults() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("told", [cards, anatomies, ooms, holders, maps, faults])
-def test_what_is_said_reads_so(
-    told: Callable[[], Iterator[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_said_reads_so(told: Callable[[], Texts], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text is that of its file, word by word; its facts are asserted by the tests of its feature."""
     # What an argument of a Trainer is called depends on the transformers that is loaded, if any.
     monkeypatch.delitem(sys.modules, "transformers.training_args", raising=False)
@@ -107,5 +106,5 @@ def test_a_picture_has_the_pieces_that_are_kept(name: str, make: Callable[[], li
 
 
 def test_every_picture_that_is_kept_is_drawn() -> None:
-    """None is left of a view that went."""
+    """No picture of a removed view is kept."""
     assert [name for name, _ in every()] == list(KEPT)

@@ -54,21 +54,13 @@ class Machine:
         self.folder, self.patch, self.posted = folder, patch, posted
         self.memory = FakeAllocator(initialized=False)
         (pool,) = self.memory.pools
-        pool.name, pool.uuid, pool.total = (
-            posted.name,
-            UUID.removeprefix("GPU-"),
-            posted.torch_total,
-        )
+        pool.name, pool.uuid = posted.name, UUID.removeprefix("GPU-")
+        pool.total = posted.torch_total
         pool.integrated = posted.integrated
         unsupported = {"MemoryInfo": pynvml.NVML_ERROR_NOT_SUPPORTED}
-        self.gpu = FakeGpu(
-            name=posted.name,
-            uuid=UUID,
-            total=posted.nvml_total or 0,
-            used=200 * MIB,
-            reserved=0,
-            faults={} if posted.nvml_total else unsupported,
-        )
+        sizes: dict[str, Any] = {"total": posted.nvml_total or 0, "used": 200 * MIB, "reserved": 0}
+        faults = {} if posted.nvml_total else unsupported
+        self.gpu = FakeGpu(name=posted.name, uuid=UUID, faults=faults, **sizes)
         self.now()
         room.opened_sources.cache_clear()
         for module in (sources, sources.host):
@@ -152,7 +144,7 @@ def test_all_of_the_machine_is_one_stack(machine: Machine) -> None:
 
 @on(CACHED)
 def test_swap_is_in_no_part_and_in_a_note(machine: Machine) -> None:
-    """It is on a disk."""
+    """Swap is on a disk."""
     machine.now(swap=3 * GIB)
     anatomy = machine.watched(GIB).anatomy()
 
@@ -176,7 +168,7 @@ def test_the_card_says_whose_memory_it_is_and_what_is_free(machine: Machine) -> 
 
 @on(SPARK)
 def test_headroom_is_what_the_kernel_can_give(machine: Machine) -> None:
-    """What was reserved at the peak is in use by then."""
+    """Memory that was reserved at the peak is in use by then."""
     facts = facts_in(machine.watched(GIB))
 
     assert facts.headroom == SPARK.available
@@ -248,10 +240,9 @@ def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
 def test_a_carve_out_is_not_taken_for_the_pool(machine: Machine) -> None:
     """Nvidia-smi has 8,128 MiB there, CUDA 46,477, and the machine 54.2 GiB: the last are the pool."""
     session = machine.watched(GIB)
-    facts = facts_in(session)
 
     assert (session.devices[0].total, session.devices[0].shared) == (N1X.total, N1X.torch_total)
-    assert facts.headroom == N1X.available
+    assert facts_in(session).headroom == N1X.available
 
 
 @on(SPARK)
@@ -306,7 +297,7 @@ def test_an_apu_shares_what_is_not_carved_out(machine: Machine, is_shared: bool)
 
 @on(replace(SPARK, name="Apple M4 Max"))
 def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None:
-    """It is not counted twice."""
+    """Memory on the GPU is not counted twice."""
     machine.memory.device_type = "mps"
     machine.has_torch(mps(machine.memory))
     machine.has_nvml(NO_NVML)
@@ -364,29 +355,34 @@ def ran_out(machine: Machine, asked: int) -> Session:
     return sessions[0]
 
 
-@on(replace(SPARK, available=3 * GIB, free=2 * GIB))
-def test_an_error_names_the_rest_of_the_machine(machine: Machine) -> None:
-    """Of 121.7 GiB, nearly all was somebody else's, or the kernel's: it is not called a process."""
-    session = ran_out(machine, 4 * GIB)
-    (finding,) = (each for each in session.findings if each.kind == "oom")
+@pytest.mark.parametrize(
+    ("machine", "title", "diagnosis"),
+    [
+        (
+            replace(SPARK, available=3 * GIB, free=2 * GIB),
+            "the rest of the machine",
+            "that CPU and GPU share",
+        ),
+        (
+            replace(SPARK, available=40 * GIB, free=GIB),
+            "40.0 GiB free (probably page cache)",
+            "39.0 GiB was cache of files",
+        ),
+    ],
+    indirect=["machine"],
+    ids=["a full machine", "page cache"],
+)
+def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagnosis: str) -> None:
+    """The rest of the machine is not called a process; page cache could have been given by the kernel."""
+    (finding,) = (each for each in ran_out(machine, 4 * GIB).findings if each.kind == "oom")
 
-    assert "the rest of the machine" in finding.title
-    assert "that CPU and GPU share" in str(finding.evidence["diagnosis"])
-
-
-@on(replace(SPARK, available=40 * GIB, free=GIB))
-def test_an_error_beside_page_cache_says_so(machine: Machine) -> None:
-    """CUDA found 1 GiB free, and the kernel could have given 40."""
-    session = ran_out(machine, 4 * GIB)
-    (finding,) = (each for each in session.findings if each.kind == "oom")
-
-    assert "40.0 GiB free (probably page cache)" in finding.title
-    assert "39.0 GiB was cache of files" in str(finding.evidence["diagnosis"])
+    assert title in finding.title
+    assert diagnosis in str(finding.evidence["diagnosis"])
 
 
 @on(SPARK)
 def test_how_long_tasks_wait_is_read(machine: Machine) -> None:
-    """From the kernel's own figure, once there is any."""
+    """The series comes from the kernel's own figure, once there is any."""
     nothing = machine.watched()
     release_monitor()  # which would read it again after a second
     machine.now(stalled=14.25)

@@ -40,15 +40,8 @@ def main() -> None:
         os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
     torch.set_num_threads(1)
     set_seed(0)
-    config = GPT2Config(
-        vocab_size=64,
-        n_positions=16,
-        n_embd=16,
-        n_layer=1,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+    sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    config = GPT2Config(bos_token_id=0, eos_token_id=0, **sizes)
     arguments = TrainingArguments(
         output_dir=sys.argv[1], per_device_train_batch_size=2, max_steps=6, logging_steps=1,
         use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no", disable_tqdm=True,

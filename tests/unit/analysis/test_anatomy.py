@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.anatomy import anatomy, end_of, peak_of
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.errors import OptionError
-from hfmem_widget.session import (
-    DeviceSteps,
-    Peak,
-    Session,
-    SpanKind,
-    StepGroup,
-)
+from hfmem_widget.session import DeviceSteps, Peak, Session, SpanKind, StepGroup
 from hfmem_widget.text import GIB, MIB
 from tests.data.parted import NAN, Script, training
 from tests.data.recorders import read, recorder_of
@@ -58,12 +52,10 @@ def test_the_newest_reading_of_a_finished_session_is_its_end() -> None:
 
 
 def test_the_peak_is_that_of_the_innermost_span_that_has_it() -> None:
-    """Of cell, training, step and backward it is the backward: only there its parts are known."""
+    """The backward pass has the cell's peak, and is the only span whose parts are known."""
     session = training()
-    backward = max(
-        (span for span in session.spans if span.kind == "backward"),
-        key=lambda span: span.peaks["cuda:0/allocated"].value,
-    )
+    phases = [span for span in session.spans if span.kind == "backward"]
+    backward = max(phases, key=lambda span: span.peaks["cuda:0/allocated"].value)
     peak = anatomy(session, "peak")
     assert (peak.time, peak.moment, peak.certainty) == (backward.start, "at the peak", "exact")
     assert peak.allocated == session.peak("cuda:0/allocated")
@@ -122,7 +114,7 @@ def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, scrip
 
 
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
-    """What the samples missed of it stands under activations, and a note says how much."""
+    """The difference between sample and peak is counted as activations, and a note says how much it is."""
     with script.span("block", peak=9 * GIB):
         in_a_step(script, allocated=5 * GIB)
         in_a_step(script, allocated=8 * GIB, gradients=3 * GIB)
@@ -132,21 +124,16 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
     assert peak.time == pytest.approx(0.3)
     assert peak.bytes("gradients") == 3 * GIB
     assert peak.bytes("activations") == 5 * GIB - MIB
-    assert peak.notes == (
-        (
-            "The parts are those of the highest sample, 1.00 GiB below the peak; the difference is "
-            'counted as "activations and temporaries".'
-        ),
-    )
+    (note,) = peak.notes
+    assert note.startswith("The parts are those of the highest sample, 1.00 GiB below the peak; ")
+    assert note.endswith('the difference is counted as "activations and temporaries".')
 
 
 @pytest.mark.parametrize(
     ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
-def test_outside_of_steps_what_the_samples_missed_is_not_attributed(
-    script: Script, beyond: float, ends: list[str]
-) -> None:
-    """Nothing is called activations; a difference that reads as 0.00 MiB is not told."""
+def test_outside_of_steps_a_rest_is_unknown(script: Script, beyond: float, ends: list[str]) -> None:
+    """Outside of steps nothing is called activations; a difference that reads as 0.00 MiB has no note."""
     with script.span("block", peak=8 * GIB + beyond):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
@@ -170,15 +157,12 @@ def test_without_any_span_the_peak_is_the_highest_sample(script: Script) -> None
     for allocated in (GIB, 3 * GIB, 2 * GIB):
         script.read(allocated=allocated, weights=allocated / 2)
     peak = anatomy(script.session, "peak")
-    assert (peak.allocated, peak.certainty, peak.bytes("weights")) == (
-        3 * GIB,
-        "sampled",
-        1.5 * GIB,
-    )
+    assert (peak.allocated, peak.bytes("weights")) == (3 * GIB, 1.5 * GIB)
+    assert peak.certainty == "sampled"
 
 
 def test_a_sample_above_every_span_is_the_peak(script: Script) -> None:
-    """What was highest outside of all spans is still the session's peak."""
+    """The highest sample outside of all spans is the session's peak."""
     script.read(allocated=5 * GIB, weights=GIB)
     with script.span("cell", allocated=2 * GIB):
         script.read(allocated=2 * GIB)
@@ -192,11 +176,8 @@ def test_what_the_allocator_took_up_to_the_peak_is_taken_from_what_was_free() ->
     with script.span("forward", peak=9 * GIB):
         pass
     peak = anatomy(script.session, "peak")
-    assert (peak.reserved, peak.bytes("unexplained"), peak.bytes("free")) == (
-        9 * GIB,
-        3 * GIB,
-        28 * GIB,
-    )
+    assert (peak.reserved, peak.bytes("free")) == (9 * GIB, 28 * GIB)
+    assert peak.bytes("unexplained") == 3 * GIB
 
 
 def test_a_step_has_the_parts_of_its_own_peak() -> None:
@@ -217,10 +198,8 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
     worst = group.devices["cuda:0"]
     told = anatomy(session, 61_330, "cuda:0")
     assert (told.moment, told.allocated) == (f"at step {worst.worst}", worst.peak)
-    assert told.notes[0] == (
-        f"Steps {group.first} to {group.last} were merged; this is the worst of them, "
-        f"step {worst.worst}."
-    )
+    merged = f"Steps {group.first} to {group.last} were merged; "
+    assert told.notes[0] == f"{merged}this is the worst of them, step {worst.worst}."
 
 
 def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
@@ -228,11 +207,11 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
     script.read(allocated=GIB)
     for parent, peak in ((1, 2 * GIB), (2, 3 * GIB)):
         device = DeviceSteps(peak, "exact", peak, 5, NAN, NAN, {})
-        figures = dict.fromkeys(("samples", "longest", "tokens", "content_tokens"), NAN)
-        group = StepGroup(
-            parent=parent, first=5, last=5, start=0, stop=1, devices={"cuda:0": device}, **figures
+        figures: dict[str, Any] = dict.fromkeys(
+            ("samples", "longest", "tokens", "content_tokens"), NAN
         )
-        add_group(script.session.steps, group)
+        known = {"parent": parent, "first": 5, "last": 5, "start": 0, "stop": 1}
+        add_group(script.session.steps, StepGroup(devices={"cuda:0": device}, **known, **figures))
     assert anatomy(script.session, 5).allocated == 3 * GIB
 
 
@@ -253,9 +232,7 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         (lambda: Session("nothing"), {}, "no samples yet"),
     ],
 )  # fmt: skip
-def test_what_there_is_not_is_refused_with_what_there_is(
-    make: Callable[[], Session], asked: dict[str, Any], said: str
-) -> None:
+def test_bad_moments_fail(make: Callable[[], Session], asked: dict[str, Any], said: str) -> None:
     """The error for an unknown step, moment or device names those that there are."""
     with pytest.raises(OptionError, match=said):
         anatomy(make(), **asked)
@@ -268,16 +245,18 @@ def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
     assert anatomy(session, "peak").parts == ()
 
 
-def test_the_device_is_the_one_on_which_most_was_allocated() -> None:
-    """Unless told otherwise, the anatomy is that of the GPU in most use, not of the host."""
-    recorder = recorder_of((1.0, 2.0, 9.0), keys=("cuda:0", "cuda:1", "cpu"))
-    assert anatomy(recorder.session).device.key == "cuda:1"
-
-
-def test_the_device_is_the_host_where_no_other_is_used() -> None:
-    """Where no GPU has allocated anything, the anatomy is that of the host."""
-    assert anatomy(training(key="cpu")).device.key == "cpu"
-    assert anatomy(scripted_run("idle gpu")).device.key == "cpu"
+@pytest.mark.parametrize(
+    ("session", "key"),
+    [
+        (recorder_of((1.0, 2.0, 9.0), keys=("cuda:0", "cuda:1", "cpu")).session, "cuda:1"),
+        (training(key="cpu"), "cpu"),
+        (shared_run("idle gpu"), "cpu"),
+    ],
+    ids=["two GPUs", "no GPU", "an idle GPU"],
+)
+def test_the_device_is_the_gpu_in_most_use(session: Session, key: str) -> None:
+    """The anatomy is that of the host only where no GPU has allocated anything."""
+    assert anatomy(session).device.key == key
 
 
 def test_the_hosts_peak_is_sampled_and_needs_no_context() -> None:
@@ -355,10 +334,10 @@ HOLDINGS = st.fixed_dictionaries(
 
 
 @given(st.lists(st.tuples(PHASES, HOLDINGS, HOLDINGS, st.integers(1, 30)), min_size=1, max_size=6))
-def test_a_peaks_parts_add_up_to_it(
+def test_parts_add_up_to_the_peak(
     phases: list[tuple[str, dict[str, float], dict[str, float], int]],
 ) -> None:
-    """Whatever came and went, unless more was found than was allocated; then a note says so."""
+    """The parts add up to the peak, unless more was found than was allocated, which a note says."""
     script = Script()
     for kind, before, after, peak in phases:
         script.read(allocated=0.0, reserved=40 * GIB, requested=NAN, **before)
@@ -376,12 +355,9 @@ def test_a_peak_that_is_only_bounded_says_so() -> None:
     """A peak known as a lower bound has an anatomy that is "at least" as much."""
     session = training()
     cell = session.spans[0]
-    bound = {"cuda:0/allocated": Peak(20 * GIB, "at least")}
-    session._spans.add(replace(cell, peaks=bound))
-    assert (anatomy(session, "peak").allocated, anatomy(session, "peak").certainty) == (
-        20 * GIB,
-        "at least",
-    )
+    session._spans.add(replace(cell, peaks={"cuda:0/allocated": Peak(20 * GIB, "at least")}))
+    peak = anatomy(session, "peak")
+    assert (peak.allocated, peak.certainty) == (20 * GIB, "at least")
 
 
 def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
@@ -398,7 +374,7 @@ def test_free_memory_of_private_pools_is_no_cache_for_others() -> None:
 
 
 def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
-    """It is in no part, since it is not in the heap."""
+    """Pinned memory is in no part, since it is not in the heap."""
     recorder = recorder_of((GIB, 2 * GIB), keys=["cpu"], metrics=("allocated", "pinned"))
     now = anatomy(recorder.session, "now")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hfmem_widget.analysis.curve import curve, visible_gaps
 from hfmem_widget.session import Timeline
 
+NAN = math.nan
 READINGS = st.lists(st.floats(0, 1e12), min_size=1, max_size=300)
 
 
@@ -22,10 +23,8 @@ def timeline(values: list[float], capacity: int = 4096) -> Timeline:
 
 
 @given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
-def test_the_lowest_and_highest_reading_are_always_drawn(
-    values: list[float], columns: int, capacity: int
-) -> None:
-    """Whatever the decimation, and whether or not the timeline has folded."""
+def test_extreme_readings_are_drawn(values: list[float], columns: int, capacity: int) -> None:
+    """The lowest and the highest reading are drawn, whether or not the timeline has folded."""
     drawn = [value for _, value in curve(timeline(values, capacity), 0, 0.0, 30.0, columns=columns)]
     assert (min(drawn), max(drawn)) == (min(values), max(values))
 
@@ -44,20 +43,25 @@ def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
     assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
 
 
-def test_a_reading_that_is_missing_breaks_the_line() -> None:
-    """A sample without a value is a break, and the line does not cross it."""
-    drawn = curve(timeline([1.0, math.nan, 3.0]), 0, 0.0, 0.2, columns=100)
-    assert [math.isnan(value) for _, value in drawn] == [False, True, False]
+@pytest.mark.parametrize(
+    ("readings", "times"),
+    [
+        ([1.0, NAN, 3.0], [0.0, 0.1, 0.2]),
+        ([1.0, NAN, NAN, NAN, 3.0], [0.0, 0.2, 0.4]),
+        ([NAN, NAN], []),
+    ],
+)
+def test_missing_readings_break_the_line(readings: list[float], times: list[float]) -> None:
+    """The line ends and begins where it was read; a series without any value has no line."""
+    drawn = curve(timeline(readings), 0, 0.0, 0.4, columns=100)
 
-
-def test_a_series_that_was_never_read_has_no_points() -> None:
-    """A series without any value has no line."""
-    assert curve(timeline([math.nan, math.nan]), 0, 0.0, 1.0, columns=10) == []
+    assert [time for time, _ in drawn] == pytest.approx(times)
+    assert [math.isnan(value) for _, value in drawn] == [False, True, False][: len(times)]
 
 
 @pytest.mark.parametrize(("columns", "broken"), [(100, True), (20, False)])
 def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool) -> None:
-    """Nobody would see it; one that is wider is told, cut to what is shown."""
+    """A narrow gap could not be seen; a wider one is shown, cut to the visible time."""
     made = timeline([1.0, 2.0])
     made.add_gap(0.1, 0.4)
     for at in range(4, 100):
@@ -66,10 +70,3 @@ def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool)
 
     assert any(math.isnan(value) for _, value in drawn) is broken
     assert visible_gaps(made, 0.2, 10.2, columns) == ([(0.2, 0.4)] if broken else [])
-
-
-def test_a_break_lies_in_the_middle_between_what_is_known() -> None:
-    """So the line ends and begins where it was read."""
-    drawn = curve(timeline([1.0, math.nan, math.nan, math.nan, 3.0]), 0, 0.0, 0.4, columns=100)
-
-    assert [time for time, _ in drawn] == pytest.approx([0.0, 0.2, 0.4])

@@ -35,34 +35,26 @@ def cell(
         ({"cuda:0": GIB, "cuda:1": GIB}, ["cuda:0", "cuda:1"]),
     ],
 )
-def test_devices_on_which_something_was_allocated_are_shown(
-    read: dict[str, float], shown: list[str]
-) -> None:
+def test_devices_with_allocations_are_shown(read: dict[str, float], shown: list[str]) -> None:
     """The host only where no GPU was used, and none of the GPUs is taken for it."""
     row = tuple(read.values())
-    devices = active_devices(*cell_of(row, row, keys=list(read)))
-    assert [device.key for device in devices] == shown
+    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == shown
 
 
 @pytest.mark.parametrize(
     ("metrics", "reserved_peak", "total", "headroom"),
     [
-        (
-            {"reserved": 3, "device_used": 5, "driver_reserved": 0.5},
-            10,
-            80,
-            80 - 0.5 - (5 - 3) - 10,
-        ),
+        ({"reserved": 3, "device_used": 5, "driver_reserved": 0.5}, 10, 80, 80 - 0.5 - 2 - 10),
         ({"reserved": 3, "device_used": NAN}, NAN, 80, 77),
         ({"reserved": 1}, NAN, NAN, NAN),
         ({"reserved": 9}, NAN, 8, 0),
     ],
     ids=["all known", "without NVML", "of unknown size", "more than there is"],
 )
-def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak(
+def test_headroom_is_what_nobody_holds_at_the_peak(
     metrics: dict[str, float], reserved_peak: float, total: float, headroom: float
 ) -> None:
-    """It is never negative, and not known without a capacity; sizes are GiB."""
+    """Headroom is never negative, and not known without a capacity; sizes are GiB."""
     peaks = {} if math.isnan(reserved_peak) else {"cuda:0/reserved": reserved_peak * GIB}
     row = (GIB, *(size * GIB for size in metrics.values()))
     read = ("allocated", *metrics)
@@ -72,7 +64,7 @@ def test_headroom_is_what_neither_we_nor_others_nor_the_driver_hold_at_the_peak(
 
 
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
-    """Only the exact peak knows of it."""
+    """Only the exact peak has this allocation."""
     assert facts_of(*cell_of(0.0, peaks={KEY: GIB}))[0].above_start == GIB
 
 
@@ -87,15 +79,17 @@ def test_nothing_was_allocated_before_an_allocator_came_to_be() -> None:
     assert (facts.before, facts.left_behind) == (0.0, 2 * GIB)
 
 
-def test_a_reading_that_failed_at_the_start_is_not_taken_for_zero() -> None:
-    """An unread start is "n/a", and so is what was left behind."""
-    assert "n/a → 1.00 GiB (n/a)" in line(*cell(1.0, GIB, before=NAN))
-
-
-def test_a_small_leak_does_not_vanish_among_gibibytes() -> None:
-    """A difference of MiB between levels in GiB is told in MiB."""
-    leaked = cell(1.0, 3 * GIB + 3 * MIB, peak=4 * GIB, before=3 * GIB)
-    assert "3.00 → 3.00 GiB (+3.00 MiB)" in line(*leaked)
+@pytest.mark.parametrize(
+    ("watched", "text"),
+    [
+        (cell(1.0, GIB, before=NAN), "n/a → 1.00 GiB (n/a)"),
+        (cell(1.0, 3 * GIB + 3 * MIB, peak=4 * GIB, before=3 * GIB), "3.00 → 3.00 GiB (+3.00 MiB)"),
+    ],
+    ids=["no reading at the start", "a small leak among gibibytes"],
+)
+def test_a_change_is_shown_as_far_as_it_is_known(watched: tuple[Session, Span], text: str) -> None:
+    """An unread start is not zero, and a difference of MiB between levels in GiB is in MiB."""
+    assert text in line(*watched)
 
 
 def test_an_open_span_reads_up_to_now() -> None:
@@ -121,9 +115,7 @@ def test_an_open_span_reads_up_to_now() -> None:
         (cell(0.01, NAN, peak=NAN, before=NAN), False),
     ],
 )
-def test_a_cell_did_nothing_if_it_was_short_and_changed_nothing(
-    told: tuple[Session, Span], nothing: bool
-) -> None:
+def test_a_short_cell_without_change_did_nothing(told: tuple[Session, Span], nothing: bool) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
     assert did_nothing(*told) is nothing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,9 @@ from hfmem_widget.errors import OptionError
 
 def remember(history: History, label: str = "", number: int = 1) -> Record:
     """Let a watched cell end."""
-    record = Record(
-        label=label,
-        title=f"cell [{number}]",
-        identity=f"label {label}" if label else f"cell {number}",
-        number=number,
-        started_at=float(number),
-        duration=1.0,
-    )
+    known: dict[str, Any] = {"number": number, "started_at": float(number), "duration": 1.0}
+    identity = f"label {label}" if label else f"cell {number}"
+    record = Record(label=label, title=f"cell [{number}]", identity=identity, **known)
     history.add(record)
     return record
 
@@ -36,56 +32,44 @@ def history() -> History:
     return History()
 
 
-def test_runs_of_an_identity_are_found(history: History) -> None:
-    """Oldest first."""
+def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
+    """All runs are found, oldest first; a label also by its beginning where no other begins so."""
     for number, label in enumerate(["base", "lora", "base"], 1):
         remember(history, label, number)
 
-    assert [one.number for one in history.runs_of("label base")] == [1, 3]
+    for found in (history.runs_of("label base"), history.find("base"), history.find("ba")):
+        assert numbers(found) == [1, 3]
 
 
-def test_the_oldest_lose_their_curves_where_these_take_too_much(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their figures stay."""
+def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest records lose their curves where these take too much, and keep their figures."""
     curve = np.zeros((2, 100), dtype=np.float32)
     monkeypatch.setattr(module, "MOST_BYTES", 2 * curve.nbytes)
     for number in range(4):
         bare = remember(History(), number=number)
-        device = DeviceRecord(key="cuda:0", after=5.0, curve=curve)
-        history.add(replace(bare, devices=(device,)))
+        history.add(replace(bare, devices=(DeviceRecord(key="cuda:0", after=5.0, curve=curve),)))
 
     assert [record.size > 0 for record in history.records] == [False, False, True, True]
     assert [record.devices[0].after for record in history.records] == [5.0] * 4
 
 
 def test_a_cleared_history_has_nothing(history: History) -> None:
-    """Nor does it count what has gone."""
+    """The count of forgotten records is reset, too."""
     remember(history)
     history.clear()
 
     assert (history.records, history.forgotten) == ([], 0)
 
 
-def test_a_label_finds_all_of_its_runs(history: History) -> None:
-    """Oldest first, also by its beginning where no other begins so."""
-    for number, label in enumerate(["base", "lora", "base"], 1):
-        remember(history, label, number)
-
-    assert [one.number for one in history.find("base")] == [1, 3]
-    assert [one.number for one in history.find("ba")] == [1, 3]
-
-
 def test_a_number_finds_one_run(history: History) -> None:
     """With or without brackets; a label that is a number goes before it."""
-    remember(history, "base", 16)
-    remember(history, "base", 17)
-    assert [one.number for one in history.find("16")] == [16]
-    assert [one.number for one in history.find("[16]")] == [16]
+    for number in (16, 17):
+        remember(history, "base", number)
+    assert numbers(history.find("16")) == numbers(history.find("[16]")) == [16]
 
     remember(history, "16", 18)
-    assert [one.number for one in history.find("16")] == [18]
-    assert [one.number for one in history.find("[16]")] == [16]
+    assert numbers(history.find("16")) == [18]
+    assert numbers(history.find("[16]")) == [16]
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,11 @@ def found(session: Session) -> KVCache:
 
 
 def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
-    """Nine tenths of it, beyond what the sequences had: of 16 GiB, 1 is others' and 4 are allocated."""
+    """Of 16 GiB, 1 is others' and 4 are allocated; of a host, whose memory is everybody's, none is told."""
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
     assert found(decoded(USUAL)).longest == pytest.approx(longest)
-
-
-def test_of_the_host_no_such_length_is_told() -> None:
-    """Its memory is everybody's."""
     assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
 
 
@@ -65,9 +61,7 @@ def test_of_the_host_no_such_length_is_told() -> None:
         ({}, (0.0, 0.0, 0, 0), math.nan),
     ],
 )
-def test_how_it_grows_is_as_it_was_counted(
-    counts: dict[str, float], grows: tuple[float, ...], longest: float
-) -> None:
+def test_growth_counts(counts: dict[str, float], grows: tuple[float, ...], longest: float) -> None:
     """A static cache is full at its limit, and one that has stopped growing fits for ever."""
     cache = found(decoded(counts))
 
@@ -77,7 +71,7 @@ def test_how_it_grows_is_as_it_was_counted(
 
 
 def test_without_a_cache_nothing_is_told() -> None:
-    """Nor in a session without a decode."""
+    """A session without a cache, or without a decode, has no sentence."""
     session = decoded(USUAL, held=0.0)
 
     assert session.kv_cache() is None

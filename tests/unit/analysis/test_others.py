@@ -50,10 +50,8 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
     assert "private memory" in others[0]
 
     html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
-    order = [
-        html.index(words)
-        for words in (how_many, who, "<svg", "this process itself", "private memory")
-    ]
+    words = (how_many, who, "<svg", "this process itself", "private memory")
+    order = [html.index(word) for word in words]
     assert order == sorted(order)
     assert ("cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200") in html
     assert how_many.partition(", ")[0] in compact_bundle(session, span)["text/html"]
@@ -67,7 +65,7 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
 
 
 def test_nothing_changes_where_this_process_used_a_gpu() -> None:
-    """What it allocated itself is what the card is about, whatever others did meanwhile."""
+    """The card is about the process' own allocations, whatever others did meanwhile."""
     session, span = launched(4, own=GIB)
     assert movement(session, span).devices == ()
     told = line(session, span)
@@ -87,7 +85,7 @@ def test_nothing_changes_where_little_moved(rise: float) -> None:
 
 
 def test_what_was_there_before_has_not_risen() -> None:
-    """A device that others have filled before the cell is not told."""
+    """A device that others filled before the cell has not risen in it."""
     stage = Stage("cell", gpus=2)
     stage.hold({}, 0.5)
     stage.hold_elsewhere({"cuda:0": 60 * GIB}, 0.5)
@@ -135,7 +133,7 @@ def test_child_processes_are_named(quick: bool) -> None:
 
 
 def test_a_job_of_somebody_else_is_no_child() -> None:
-    """It is told apart in the sentence, and in the table of devices."""
+    """The sentence and the table of devices distinguish it from children."""
     session, span = of_children(foreign=30 * GIB)
     told = movement(session, span)
 
@@ -144,14 +142,14 @@ def test_a_job_of_somebody_else_is_no_child() -> None:
 
 
 def test_children_that_were_there_before_count_by_what_they_took_since() -> None:
-    """As ipyparallel's engines, which stay from cell to cell."""
+    """Engines of ipyparallel stay from cell to cell."""
     session, span = of_children(already=10 * GIB)
 
     assert "4 devices rose by 15.5 GiB each" in movement(session, span).lead
 
 
 def test_beside_a_process_that_used_a_gpu_its_children_come_second() -> None:
-    """Its own exact figures lead; what the children took is one sentence more."""
+    """The process' exact figures lead; the children's memory is one sentence more."""
     session, span = of_children(own=3 * GIB, foreign=30 * GIB)
     told = "4 child processes used 15.5 GiB more on each of 4 devices"
 
@@ -183,9 +181,7 @@ GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
         ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
     ],
 )
-def test_who_moved_a_device_is_told_as_far_as_it_is_known(
-    own: tuple[float, ...], told: str
-) -> None:
+def test_the_process_behind_a_rise_is_named_if_known(own: tuple[float, ...], told: str) -> None:
     """What any device says of this process decides."""
     devices = tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)
 
@@ -202,7 +198,7 @@ def test_who_moved_a_device_is_told_as_far_as_it_is_known(
     ],
 )
 def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], told: str) -> None:
-    """Within a fiftieth of each other; else from the least to the most."""
+    """Devices within a fiftieth of each other share a figure; others have a range."""
     moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
 
     assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")

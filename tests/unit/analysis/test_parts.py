@@ -1,16 +1,22 @@
-"""The parts of one reading: what adds up, and what is never told."""
+"""The parts of one reading, and of memory that is not attributed what names keep."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hfmem_widget.analysis.anatomy import anatomy
+from hfmem_widget.analysis.kept import kept_at, kept_since
 from hfmem_widget.analysis.parts import LABELS, allocated_parts, parts_of
+from hfmem_widget.session import Finding, Session
 from hfmem_widget.session.series import COUNTED
-from hfmem_widget.text import GIB
+from hfmem_widget.text import GIB, MIB
+from tests.scenes.stage import Stage
 
 NAN = math.nan
 BYTES = st.integers(0, 2**40).map(float) | st.just(NAN)
@@ -39,7 +45,7 @@ def beside_gradients(values: dict[str, float]) -> float:
 
 @given(READINGS)
 def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float]) -> None:
-    """Wherever what was found, gradients aside, is no more than that; otherwise only that is told."""
+    """The parts add up unless more than was allocated is found, gradients aside; then only that is shown."""
     known = allocated_parts(values.__getitem__)
     if not values["allocated"] > 0:
         assert known == {}
@@ -49,9 +55,7 @@ def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float
 
 
 @given(READINGS, BYTES, st.booleans())
-def test_no_part_is_negative_nothing_or_not_a_number(
-    values: dict[str, float], total: float, is_host: bool
-) -> None:
+def test_each_part_has_some_bytes(values: dict[str, float], total: float, is_host: bool) -> None:
     """Whatever was read, each part that is told has some bytes."""
     assert all(value > 0 for value in parts(values, total, is_host=is_host).values())
 
@@ -76,9 +80,7 @@ def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host
 
 
 @given(READINGS)
-def test_everything_adds_up_to_the_device_where_the_readings_fit_each_other(
-    values: dict[str, float],
-) -> None:
+def test_parts_of_consistent_readings_add_up_to_the_device(values: dict[str, float]) -> None:
     """As they do at one instant: found ≤ allocated ≤ active ≤ reserved, and the driver knows all of it."""
     for metric, value in values.items():
         values[metric] = 0.0 if math.isnan(value) else value
@@ -94,13 +96,9 @@ def test_the_host_has_private_memory_mapped_files_and_a_machine_around_it() -> N
     """On the host the parts have the names of its own kinds of memory."""
     values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
     told = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
-    assert [(part.label, part.bytes) for part in told] == [
-        ("weights", 2.0),
-        ("not attributed", 1.0),
-        ("mapped files and libraries", 2.0),
-        ("rest of the machine", 4.0),
-        ("free", 3.0),
-    ]
+    labels = {"weights": 2.0, "not attributed": 1.0, "mapped files and libraries": 2.0}
+    labels |= {"rest of the machine": 4.0, "free": 3.0}
+    assert {part.label: part.bytes for part in told} == labels
 
 
 BEFORE = {"allocated": 10.0, "weights": 4.0, "before": 3.0}
@@ -147,7 +145,7 @@ READ: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 
 @pytest.mark.parametrize("name", READ)
 def test_a_reading_has_these_parts(name: str) -> None:
-    """What is not known is a part of its own, or is not told; nothing is guessed."""
+    """An unknown amount is a part of its own, or is left out; nothing is guessed."""
     values, told = READ[name]
 
     assert parts(values, total=12.0) == told
@@ -168,8 +166,76 @@ def test_a_reading_has_these_parts(name: str) -> None:
     ],
     ids=["nothing", "children", "no children known", "mapped weights"],
 )  # fmt: skip
-def test_a_reading_of_the_host_has_these_parts(
-    values: dict[str, float], told: dict[str, float]
-) -> None:
-    """Children and shared memory are told from the rest of the machine."""
+def test_a_reading_of_the_host_has_parts(values: dict[str, float], told: dict[str, float]) -> None:
+    """Children and shared memory are separate from the rest of the machine."""
     assert parts(values, 24.0, is_host=True) == told
+
+
+KEY = "cuda:0"
+
+
+def cell_of(*unattributed: float) -> Session:
+    """Return a cell with 1 MiB of weights, and so many MiB that are not attributed, a second each."""
+    stage = Stage("kept", gpus=1, interval=1.0)
+    with stage.span("cell", "cell"):
+        for size in unattributed:
+            parts = {"weights": MIB, "unattributed": size * MIB}
+            stage.hold({KEY: (size + 1) * MIB}, 1.0, parts)
+    return stage.finish()
+
+
+def found(session: Session, grown: float) -> Session:
+    """Return the session with what a search at its end found."""
+    kept = kept_since(session, session.spans[0], KEY, grown * MIB)
+    evidence = {"device": KEY, "holder": "losses", "kept": kept}
+    session.findings.append(Finding("leak", "warn", "Held", evidence, span_id=session.spans[0].id))
+    return session
+
+
+def most_kept(session: Session, times: Sequence[float]) -> list[float]:
+    return [size / MIB for size in kept_at(session, KEY, times)[0].tolist()]
+
+
+def test_it_counts_from_when_it_stayed() -> None:
+    """Memory that was freed before the search does not count."""
+    session = found(cell_of(0, 10, 21, 20, 31, 30), 30)
+    kept = most_kept(session, session.timeline.time.tolist())
+
+    assert kept == sorted(kept)
+    assert {0.0, 10.0, 20.0, 30.0} <= set(kept)
+
+
+def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
+    """As much memory as the name holds existed then, and may have been another's."""
+    session = found(cell_of(0, 90, 90, 5, 20, 30), 30)
+    allocated = session.timeline.low[:, session.index(f"{KEY}/allocated")]
+    until = session.timeline.time[allocated > 60 * MIB]
+
+    assert most_kept(session, until.tolist()) == [0.0] * len(until)
+    assert anatomy(session).bytes("kept") == 30 * MIB
+
+
+def test_it_is_named_and_taken_from_what_is_not_attributed() -> None:
+    """The parts still add up."""
+    now = anatomy(found(cell_of(0, 10, 40), 25))
+    (kept,) = (part for part in now.parts if part.name == "kept")
+
+    assert (kept.label, kept.bytes) == ("kept by losses", 25 * MIB)
+    assert now.bytes("unattributed") == 15 * MIB
+
+
+def test_a_name_that_has_more_than_is_there_says_nothing() -> None:
+    """A part of it is counted elsewhere."""
+    session = cell_of(0, 10, 20)
+    assert kept_since(session, session.spans[0], KEY, 25 * MIB) == []
+
+
+@pytest.mark.parametrize(
+    "kept", [None, 3, "text", [1, 2], [[1]], [[1, "a"]], {"a": 1}, [[1, 2, 3]]]
+)
+def test_what_a_file_has_instead_is_nothing(kept: Any) -> None:
+    """A recording may come from anybody."""
+    session = cell_of(0, 10)
+    session.findings.append(Finding("leak", "warn", "Held", {"device": KEY, "kept": kept}))
+
+    assert math.isnan(anatomy(session).bytes("kept"))

@@ -52,19 +52,18 @@ def test_the_parts_at_the_peak_add_up_to_it() -> None:
     of_allocated = ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations")
 
     assert device.at_peak["weights"] > GIB
-    assert sum(device.at_peak.get(name, 0.0) for name in of_allocated) == pytest.approx(
-        device.peak.value
-    )
+    parts = [device.at_peak.get(name, 0.0) for name in of_allocated]
+    assert sum(parts) == pytest.approx(device.peak.value)
     assert device.at_end["optimizer"] == pytest.approx(device.at_peak["optimizer"])
 
 
 def test_where_nothing_was_found_there_are_no_parts() -> None:
-    """Memory nobody told apart is no part of anything."""
+    """Memory of unknown owners is in no part."""
     device = device_of(shared_run("two gpus"))
     assert (device.at_peak, device.at_end) == ({}, {})
 
 
-def test_a_failing_anatomy_costs_the_parts_only(
+def test_a_fault_costs_the_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The record is there without them, and a line says why."""
@@ -82,16 +81,12 @@ def test_a_cell_among_others_has_its_own_parts() -> None:
     session = scripted_run("steps")
     session.stopped_at = None
     first = session.spans[0]
-    before = device_of_span(session)
+    (alone,) = record_of(session, first).devices[:1]
     session._spans.add(Span(9999, "cell", "later", 100.0, session.last_sample))
 
     among_others = record_of(session, first).devices[0]
-    assert among_others.at_peak["weights"] == before.at_peak["weights"]
-    assert among_others.peak == before.peak
-
-
-def device_of_span(session: Session) -> DeviceRecord:
-    return record_of(session, session.spans[0]).devices[0]
+    assert among_others.at_peak["weights"] == alone.at_peak["weights"]
+    assert among_others.peak == alone.peak
 
 
 def test_the_pace_leaves_the_first_step_out() -> None:
@@ -154,19 +149,18 @@ def test_a_second_training_counts_on() -> None:
     for group in list(session.steps)[:20]:
         anew = {name: getattr(group, name) for name in StepGroup.__slots__}
         add_group(session.steps, StepGroup(**anew))
-    numbers = device_of(session).steps[:, 0]
 
-    assert numbers.tolist() == list(range(1, 81))
+    assert device_of(session).steps[:, 0].tolist() == list(range(1, 81))
 
 
 def test_a_running_session_is_not_compared() -> None:
-    """What is not over has no figures to compare."""
+    """A running session has no final figures."""
     with pytest.raises(OptionError, match="still running"):
         whole(Session("now"))
 
 
 def test_a_session_of_several_spans_is_taken_together() -> None:
-    """From the first of its outermost spans to the last, with the highest of their peaks."""
+    """The whole is from the first outermost span to the last, with the highest of their peaks."""
     session = scripted_run("short")
     key = "cuda:0/allocated"
     values = tuple(3 * value for value in session.last_sample.values)
@@ -199,5 +193,5 @@ def test_a_curve_keeps_the_highest_sample() -> None:
 
 
 def test_a_cell_that_was_too_short_has_no_curve() -> None:
-    """Of no points, rather than of any that were not read."""
+    """A cell without samples has a curve of no points."""
     assert device_of(shared_run("short")).curve.shape == (2, 0)

@@ -34,8 +34,7 @@ class Play:
         """Return the result of one run."""
         for name in self.pytester.path.glob("test_*.py"):
             name.unlink()
-        head = "import pytest, unittest\nMIB = 1 << 20\n"
-        self.pytester.makepyfile(test_it=head + source)
+        self.pytester.makepyfile(test_it="import pytest, unittest\nMIB = 1 << 20\n" + source)
         plugin = ModuleType("gpus")
         plugin.gpu = pytest.fixture(scope="session")(lambda: self.allocator)  # type: ignore[attr-defined]
 

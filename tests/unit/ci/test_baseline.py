@@ -58,21 +58,17 @@ def test_without(gpu): pass
         *UPDATE,
     )
 
-    assert written(play) == {
-        "hfmem_baseline": 1,
-        "peaks": {HERE: {"test_it.py::test_it[8]": 8 * MIB, "test_it.py::test_it[9]": 9 * MIB}},
-    }
+    peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (8, 9)}
+    assert written(play) == {"hfmem_baseline": 1, "peaks": {HERE: peaks}}
     lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
-    assert lines[4:6] == [
-        '   "test_it.py::test_it[8]": 8388608,',
-        '   "test_it.py::test_it[9]": 9437184',
-    ]
+    own = '   "test_it.py::test_it'
+    assert lines[4:6] == [f'{own}[8]": 8388608,', f'{own}[9]": 9437184']
     assert "2 peaks written to" in text
     assert [each.name for each in play.pytester.path.iterdir() if each.name.startswith(".")] == []
 
 
 def test_a_peak_above_its_baseline_fails(play: Play) -> None:
-    """By more than the tolerance and more than 1 MiB; the message has both figures and the share."""
+    """A rise by more than the tolerance and 1 MiB fails, with both figures and the share."""
     tests = {"rises": (110, 100), "within": (103, 100), "small": (9, 8), "same": (50, 50)}
     given(play, {HERE: {f"test_it.py::test_{n}": was * MIB for n, (_, was) in tests.items()}})
     source = "\n".join(
@@ -82,9 +78,8 @@ def test_a_peak_above_its_baseline_fails(play: Play) -> None:
     result = play(source, *COMPARE, "--hfmem-tolerance=5%", "-rA")
 
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(
-        ["peak 110.0 MiB, 10 % above the baseline's 100.0 MiB on cuda:0", "4 peaks compared with*"]
-    )
+    above = "peak 110.0 MiB, 10 % above the baseline's 100.0 MiB on cuda:0"
+    result.stdout.fnmatch_lines([above, "4 peaks compared with*"])
     assert "FAILED test_it.py::test_rises" in str(result.stdout)
 
 
@@ -108,10 +103,8 @@ def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
         "2 tests in the baseline that no longer exist*: test_it.py::test_gone, test_old.py::test_gone",
     ])  # fmt: skip
     play(source, *UPDATE).assert_outcomes(passed=2)
-    assert sorted(written(play)["peaks"][HERE]) == [
-        "test_it.py::test_lower",
-        "test_it.py::test_new",
-    ]
+    names = ["test_it.py::test_lower", "test_it.py::test_new"]
+    assert sorted(written(play)["peaks"][HERE]) == names
 
 
 @pytest.mark.parametrize("narrowed", [("test_it.py::test_one",), ("-k", "one"), ("--lf",)])
@@ -119,7 +112,7 @@ def test_a_narrowed_run_calls_no_test_gone(play: Play, narrowed: tuple[str, ...]
     """Tests that were not asked for keep their entries."""
     given(play, {HERE: {"test_it.py::test_one": 8 * MIB, "test_it.py::test_two": 8 * MIB}})
     lf = ("-p", "cacheprovider") if "--lf" in narrowed else ()
-    text = play.text(
+    assert "do not exist" not in play.text(
         """
 def test_one(gpu): gpu.free(gpu.alloc(16 * MIB))
 def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
@@ -128,14 +121,12 @@ def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
         *narrowed,
         *UPDATE,
     )
-
-    assert "do not exist" not in text
     assert written(play)["peaks"][HERE]["test_it.py::test_one"] == 16 * MIB
     assert "test_it.py::test_two" in written(play)["peaks"][HERE]
 
 
 def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
-    """Where not one file of the baseline is there, pytest was run from elsewhere."""
+    """Pytest was run from elsewhere if no file of the baseline exists."""
     given(play, {HERE: {"tests/test_it.py::test_one": 8 * MIB}})
     source = "def test_one(gpu): gpu.free(gpu.alloc(8 * MIB))"
 
@@ -144,7 +135,7 @@ def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
 
 
 def test_another_gpu_or_torch_is_another_baseline(play: Play) -> None:
-    """What was measured elsewhere is not compared, which is said, and is kept by an update."""
+    """Peaks of another environment are not compared, which is said, and an update keeps them."""
     elsewhere = {"NVIDIA H100, torch 2.8": {"test_it.py::test_it": MIB}}
     given(play, elsewhere)
     source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
@@ -170,7 +161,7 @@ def test_without_a_gpu_nothing_is_compared_or_written(play: Play) -> None:
 
 
 def test_only_exact_peaks_are_compared(play: Play) -> None:
-    """A lower bound is neither compared nor written, which is said."""
+    """A lower bound is neither compared nor written, and the summary says so."""
     play.allocator.counts_allocations = False
     play.allocator.alloc(MIB)  # of a device that is in use a counter is reset
     given(play, {HERE: {"test_it.py::test_it": MIB}})
@@ -195,9 +186,7 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
         (("-o", "hfmem_limit_vram=much"), "hfmem_limit_vram*'much'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_said_before_a_test_is_run(
-    play: Play, args: tuple[str, ...], said: str
-) -> None:
+def test_a_bad_option_is_said_before_any_test(play: Play, args: tuple[str, ...], said: str) -> None:
     """An option that cannot be followed ends pytest with one sentence."""
     result = play("def test_it(): pass", *args)
 
@@ -221,9 +210,7 @@ def test_what_cannot_be_done_is_said_before_a_test_is_run(
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_baseline_is_told(
-    tmp_path: Path, content: bytes | None, said: str
-) -> None:
+def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, said: str) -> None:
     """One sentence names the file; it is never overwritten."""
     path = tmp_path / "memory.json"
     path.mkdir() if content is None else path.write_bytes(content)
@@ -236,9 +223,7 @@ def test_a_file_that_is_no_baseline_is_told(
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "too long"])
-def test_what_would_never_be_read_to_its_end_is_refused(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_files_fail(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe is not waited for, a device that never ends is not read, nor a file that no baseline can be."""
     path = tmp_path / "memory.json"
     if kind == "pipe":
@@ -253,9 +238,7 @@ def test_what_would_never_be_read_to_its_end_is_refused(
         read(path)
 
 
-def test_a_file_that_cannot_be_written_fails_the_run(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_file_fails_the_run(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is full costs the update, and the exit code says so."""
     monkeypatch.setattr(Baseline, "write", Mock(side_effect=OSError(28, "No space left on device")))
     result = play("def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))", *UPDATE)

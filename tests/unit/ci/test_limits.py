@@ -51,7 +51,7 @@ def test_any(gpu): gpu.alloc(64 * MIB)
 
 def test_what_was_there_at_the_start_does_not_count(play: Play) -> None:
     """Neither what an earlier test has left, nor a model that a fixture holds, counts against a test."""
-    result = play("""
+    play("""
 def test_leaves(gpu): gpu.alloc(100 * MIB)
 
 @pytest.fixture(scope="module")
@@ -65,9 +65,7 @@ def batch(gpu):
 
 @pytest.mark.limit_vram("8 MiB", left="0")
 def test_it(gpu, model, batch): gpu.free(gpu.alloc(8 * MIB))
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
 def test_what_a_test_leaves_has_a_limit_of_its_own(play: Play) -> None:
@@ -219,35 +217,30 @@ class TestAll:
 
 def test_a_peak_survives_the_users_own_reset(play: Play) -> None:
     """A reset of the counter within a test hides nothing, and the user reads what the user would."""
-    result = play("""
+    play("""
 @pytest.mark.limit_vram("8 MiB")
 def test_it(gpu):
     gpu.free(gpu.alloc(9 * MIB))
     gpu.user_reset(0)
     gpu.free(gpu.alloc(2 * MIB))
     assert gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 2 * MIB
-""")
-
-    result.stdout.fnmatch_lines(["*peak 9.00 MiB is above the limit*"])
+""").stdout.fnmatch_lines(["*peak 9.00 MiB is above the limit*"])
 
 
 def test_a_peak_that_is_a_lower_bound_is_called_so(play: Play) -> None:
     """Without the certificate of an exact peak a limit can be exceeded, and "≥" says what is known."""
     play.allocator.counts_allocations = False
     play.allocator.alloc(MIB)  # of a device that is in use a counter is reset
-    text = play.text("""
+    assert "peak ≥ 9.00 MiB is above the limit of 8.00 MiB" in play.text("""
 @pytest.mark.limit_vram("8 MiB")
 def test_it(gpu): gpu.alloc(9 * MIB)
 """)
-
-    assert "peak ≥ 9.00 MiB is above the limit of 8.00 MiB" in text
 
 
 def test_nothing_asks_cuda_before_the_test_does(play: Play) -> None:
     """A test that initialises CUDA itself is measured from nothing; before, no function of CUDA is called."""
     play.allocator = FakeAllocator(initialized=False)
-    torch = FakeTorch(play.allocator)
-    play.use(CudaAllocator({"torch": torch}))
+    play.use(CudaAllocator({"torch": FakeTorch(play.allocator)}))
     result = play("""
 def test_before(gpu, memory):
     assert memory.peak() >= 0
@@ -320,9 +313,7 @@ def test_without_a_gpu_the_heap_counts(
 
 
 @pytest.mark.parametrize("broken", ["begin", "end", "figures"])
-def test_a_fault_of_ours_fails_no_test(
-    play: Play, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
+def test_our_fault_fails_no_test(play: Play, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     """The test is run as without us, and the summary says that it was not measured."""
     monkeypatch.setattr(Memory, broken, Mock(side_effect=RuntimeError("a fault of ours")))
     result = play(
@@ -340,7 +331,7 @@ def test_it(gpu): gpu.alloc(9 * MIB)
 
 def test_the_fixture_reads_the_tests_memory(play: Play) -> None:
     """It has figures of the test so far, in bytes, and of each part by itself."""
-    result = play("""
+    play("""
 def test_it(gpu, memory):
     held = gpu.alloc(4 * MIB)
     with memory.span() as part:
@@ -357,9 +348,7 @@ def test_it(gpu, memory):
     assert memory.left() == 0
     with pytest.raises(ValueError, match="no device 'cuda:9' here, only cuda:0, cuda:1, cpu"):
         memory.peak("cuda:9")
-""")
-
-    result.assert_outcomes(passed=1)
+""").assert_outcomes(passed=1)
 
 
 def test_a_fixture_of_the_users_own_stands(play: Play) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
-    """With ``--collect-only`` nothing is measured, so nothing is said of it."""
+    """``--collect-only`` measures nothing."""
     text = play.text("def test_it(gpu): gpu.alloc(64 * MIB)", "--hfmem", "--collect-only")
 
     assert "test_it" in text
@@ -32,7 +33,7 @@ def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
 
 def test_the_table_has_the_highest_first(play: Play) -> None:
     """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
-    text = play.text(
+    lines = play.text(
         """
 @pytest.mark.parametrize("size", range(12))
 def test_it(gpu, size): gpu.free(gpu.alloc(size * MIB))
@@ -42,17 +43,14 @@ def test_most(gpu):
     assert False
 """,
         "--hfmem",
-    )
-
-    lines = text.splitlines()
+    ).splitlines()
     at = next(at for at, line in enumerate(lines) if "GPU memory of tests" in line)
     rows = [line.split() for line in lines[at + 1 : at + 13]]
     assert rows[0] == ["peak", "left", "reserved", "device", "test"]
     assert rows[1][-4:] == ["test_it.py::test_most", "(did", "not", "pass)"]
     assert rows[1][:7] == ["64.0", "MiB", "+64.0", "MiB", "64.0", "MiB", "cuda:1"]
-    assert [row[-1] for row in rows[2:11]] == [
-        f"test_it.py::test_it[{n}]" for n in range(11, 2, -1)
-    ]
+    names = [f"test_it.py::test_it[{n}]" for n in range(11, 2, -1)]
+    assert [row[-1] for row in rows[2:11]] == names
     assert lines[at + 12] == "… and 2 tests with less"
     assert lines[at + 14].startswith("NVIDIA Fake, torch ")
 
@@ -94,20 +92,15 @@ def test_the_marker_and_the_fixture_are_listed(play: Play) -> None:
     assert "@pytest.mark.limit_vram(peak, left=None, device=" in play.text("", "--markers")
     assert "span()" in play.text("", "--fixtures")
     assert "--hfmem-tolerance=PERCENT" in play.text("", "--help")
-    play("@pytest.mark.limit_vram(1)\ndef test_it(): pass", "--strict-markers").assert_outcomes(
-        passed=1
-    )
+    marked = "@pytest.mark.limit_vram(1)\ndef test_it(): pass"
+    play(marked, "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_the_package_brings_the_plugin() -> None:
-    """The project names it as an entry point of pytest."""
+    """It is an entry point, and where a notebook uses us pytest does not warn that it cannot rewrite us."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
     assert hasattr(import_module(project["entry-points"]["pytest11"]["hfmem"]), "pytest_addoption")
-
-
-def test_pytest_may_be_run_in_a_notebook_that_uses_us() -> None:
-    """Pytest does not warn that it cannot rewrite the assertions of a package that was imported before."""
     assert AssertionRewriter.is_rewrite_disabled(hfmem_widget.__doc__ or "")
 
 
@@ -150,17 +143,14 @@ def test_unused_nothing_of_ours_is_imported(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ.pop("PYTEST_ADDOPTS", None)
     command = [sys.executable, "-m", "pytest", *PLUGIN]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
+    run = partial(subprocess.run, capture_output=True, text=True, check=False)
+    done = run(command, cwd=tmp_path, env=environ)
 
     assert done.returncode == 0, done.stdout
     assert "GPU memory" not in done.stdout
 
 
-def test_workers_report_to_one_table_and_one_file(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """With xdist each worker measures, and table, baseline and JUnit's file are written once."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     folder = play.pytester.path
@@ -177,16 +167,12 @@ def test_workers_report_to_one_table_and_one_file(
     assert "peak 9.00 MiB is above the limit of 8.00 MiB" in text
     order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]
     assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
-    assert json.loads((folder / "memory.json").read_text("utf-8"))["peaks"] == {
-        "NVIDIA Fake, torch unknown": {
-            "test_it.py::test_it[16]": 16 * MIB,
-            "test_it.py::test_it[32]": 32 * MIB,
-        }
-    }
-    cases = ET.parse(folder / "junit.xml").getroot().iter("testcase")
+    peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (16, 32)}
+    kept = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
+    assert kept == {"NVIDIA Fake, torch unknown": peaks}
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
-        for case in cases
+        for case in ET.parse(folder / "junit.xml").getroot().iter("testcase")
     }
     assert properties["test_it[16]"] == {
         "hfmem_device": "cuda:0",
@@ -197,3 +183,85 @@ def test_workers_report_to_one_table_and_one_file(
         "hfmem_environment": "NVIDIA Fake, torch unknown",
     }
     assert properties["test_over"]["hfmem_peak"] == str(9 * MIB)
+
+
+ALLOCATES = """
+def test_little(gpu): gpu.free(gpu.alloc(8 * MIB))
+
+def test_much(gpu): gpu.free(gpu.alloc(80 * MIB))
+
+@pytest.mark.limit_vram("100 MiB")
+def test_may(gpu): gpu.free(gpu.alloc(80 * MIB))
+"""
+
+
+def test_a_limit_in_the_settings_is_for_tests_without_one_of_their_own(play: Play) -> None:
+    """The marker of a test, a class or a module holds instead."""
+    play.pytester.makeini("[pytest]\nhfmem_limit_vram = 64 MiB")
+    result = play(ALLOCATES)
+
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["*peak 80.0 MiB is above the limit of 64.0 MiB on cuda:0*"])
+
+
+def test_each_measured_test_has_a_recording(play: Play) -> None:
+    """Named after the test; one that is not measured has none, and a second run writes beside the first."""
+    source = """
+@pytest.mark.limit_vram("8 GiB")
+@pytest.mark.parametrize("size", ["a/b"])
+def test_it(size): bytearray(8 * MIB)
+
+@pytest.mark.limit_vram("8 GiB")
+def test_fails(): raise ValueError
+
+def test_other(): pass
+"""
+    for _ in range(2):
+        play(source, "--hfmem-record", "recorded").assert_outcomes(passed=2, failed=1)
+    names = sorted(path.name for path in (play.pytester.path / "recorded").iterdir())
+
+    ending = ".hfmem.jsonl"
+    tests = [f"test_it.py__{name}" for name in ("test_it[a_b]", "test_fails")]
+    assert names == sorted(f"{test}{number}{ending}" for test in tests for number in ("", "-2"))
+    read = hfmem_widget.open(play.pytester.path / "recorded" / f"test_it.py__test_fails{ending}")
+    assert (read.label, read.spans[0].outcome) == ("test_it.py::test_fails", "raised ValueError")
+    # With the option for all tests, all of them.
+    play(source, "--hfmem-record", "all", "--hfmem")
+    assert len(list((play.pytester.path / "all").iterdir())) == 3
+
+
+def test_a_recording_that_cannot_be_written_fails_no_test(play: Play) -> None:
+    """The summary says for which tests there is none."""
+    (play.pytester.path / "taken").write_text("")
+    result = play(ALLOCATES, "--hfmem-record", "taken", "--hfmem")
+
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*3 tests could not be recorded*"])
+
+
+CLEARED = """
+import gc, weakref
+class Big: pass
+SEEN = []
+
+def test_fails(gpu):
+    big = Big()
+    SEEN.append(weakref.ref(big))
+    try:
+        raise ValueError("first")
+    except ValueError as error:
+        raise KeyError("second") from error
+
+def test_after():
+    gc.collect()
+    assert SEEN[0]() is None
+"""
+
+
+def test_frames_of_failed_tests_are_cleared_after_their_report(play: Play) -> None:
+    """What their variables held is free for the tests after; the report was made before."""
+    play(CLEARED).assert_outcomes(failed=2)
+    result = play(CLEARED, "--hfmem-clear", "--showlocals")
+
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*big *= <*Big object*", "*KeyError: 'second'*"])

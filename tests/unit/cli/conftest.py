@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jsonschema
 import pytest
+from transformers import BertConfig
 
 from hfmem_widget.cli.main import main
+from tests.data import ROOT
 from tests.scenes import scripted_run
 
 
@@ -20,6 +24,7 @@ class Said(NamedTuple):
 
 Make = Callable[..., Path]
 Hfmem = Callable[..., Said]
+Checked = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
@@ -32,6 +37,27 @@ def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
         return Said(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def checked(hfmem: Hfmem) -> Checked:
+    """Return a function that returns a command's data, after a check against the documented schema."""
+
+    def run(schema: str, *words: object) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(hfmem(*words).out)
+        form = json.loads((ROOT / "docs" / "schemas" / f"{schema}.json").read_text("utf-8"))
+        jsonschema.Draft202012Validator(form).validate(found)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> str:
+    """Return a folder with the configuration of a small model."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128}
+    BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes).save_pretrained(tmp_path)
+    return str(tmp_path)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,12 +89,8 @@ class Pull:
         files = {"GITHUB_STEP_SUMMARY": "summary.md", "CALLS": "calls", "COMMENT_ID": "comment"}
         paths = {name: str(self.folder / file) for name, file in files.items()}
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {
-            **paths,
-            "PATH": path,
-            "RUNNER_TEMP": str(self.folder),
-            "GITHUB_REPOSITORY": "me/mine",
-        }
+        own = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
+        return paths | own
 
 
 @pytest.fixture
@@ -130,27 +127,24 @@ def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
     pull.play()
 
     (chart,) = re.findall(r"```mermaid\n(.*?)```", pull.report, re.DOTALL)
-    commits = re.search(r'x-axis \["(\w+)","(\w+)","this"\]', chart)
-    assert commits is not None
+    assert re.search(r'x-axis \["(\w+)","(\w+)","this"\]', chart) is not None
     assert "line [6.0,7.0,8.0]" in chart
 
 
 def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
-    """For the run that takes more, whatever the other one takes."""
+    """The job fails for the run that takes more, whatever the other run takes."""
     pull.run("a", GIB)
     pull.run("a", GIB, where="baseline")
     pull.run("tuned", 1.03 * 8 * GIB)
 
     assert pull.play() == 1
-    assert (
-        "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than the" in pull.report
-    )
+    assert "8.00 GiB in baseline, 8.24 GiB in runs (+245.8 MiB, +3.0 %), more than" in pull.report
     assert pull.report.count("within the limit") == 1
     assert pull.report.index("#### `a`\n") < pull.report.index("#### `tuned`\n")
 
 
 def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
-    """If the run and its baseline have stacks."""
+    """A line is named if the run and its baseline have stacks."""
     for where, kept in (("baseline", 1), ("runs", 2000)):
         session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", kept))
         path = pull.folder / where / "tuned.hfmem.jsonl"
@@ -162,27 +156,38 @@ def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
     assert "| train.py:9<br>f<br>y = g() | +1.95 GiB |" in pull.report
 
 
-def test_more_may_be_allowed(pull: Pull) -> None:
-    """By the input for the limit."""
+def allow_more(pull: Pull) -> None:
     pull.inputs["fail-over"] = "300MiB"
     pull.run("tuned", 1.03 * 8 * GIB)
-    assert pull.play() == 0
+
+
+def damage(pull: Pull) -> None:
+    (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "text"),
+    [
+        (allow_more, 0, "within the limit of 300.0 MiB"),
+        (lambda pull: pull.run("new", 9 * GIB), 0, "`new`\n\nThere is no baseline for this run."),
+        (damage, 1, "It could not be compared"),
+    ],
+    ids=["a higher limit", "a new run", "an unreadable recording"],
+)
+def test_reports_say_why(pull: Pull, change: Callable[[Pull], None], code: int, text: str) -> None:
+    """A new run fails nothing; a recording that was not compared fails the job."""
+    change(pull)
+    assert pull.play() == code
+    assert text in pull.report
 
 
 def test_a_second_push_edits_the_comment(pull: Pull) -> None:
-    """Its own, which it finds by the first line; it writes no second one."""
+    """The action finds its own comment by the first line, and writes no second one."""
     (pull.folder / "comment").write_text("41\n")
     pull.play()
     [call] = pull.calls
     assert call.startswith("api --method PATCH repos/me/mine/issues/comments/41 ")
     assert pull.report.startswith("<!-- hfmem -->")
-
-
-def test_a_run_without_a_baseline_is_named(pull: Pull) -> None:
-    """It is new, and fails nothing."""
-    pull.run("new", 9 * GIB)
-    assert pull.play() == 0
-    assert "#### `new`\n\nThere is no baseline for this run." in pull.report
 
 
 @pytest.mark.parametrize("runs", ["none", "empty $(touch hacked)"])
@@ -192,10 +197,3 @@ def test_without_recordings_it_is_red(pull: Pull, runs: str) -> None:
     assert pull.play() == 1
     assert "There are no recordings" in pull.report
     assert not (pull.folder / "hacked").exists()
-
-
-def test_an_unreadable_recording_is_red(pull: Pull) -> None:
-    """The report says that it was not compared."""
-    (pull.folder / "runs" / "tuned.hfmem.jsonl").write_text("no recording")
-    assert pull.play() == 1
-    assert "It could not be compared" in pull.report

@@ -39,9 +39,8 @@ def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfm
 
     for command in (["check", path], ["watch", "--once", path]):
         assert took in hfmem(*command).out
-    assert f"UTC</time> \N{MIDDLE DOT} {took}" in session.report(
-        tmp_path / "run.html", static=True
-    ).read_text("utf-8")
+    page = session.report(tmp_path / "run.html", static=True).read_text("utf-8")
+    assert f"UTC</time> \N{MIDDLE DOT} {took}" in page
 
 
 def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
@@ -52,36 +51,31 @@ def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
     assert "began     at a time outside the calendar" in hfmem("check", path).out
 
 
-def without_the_end(lines: list[bytes]) -> list[bytes]:
-    return lines[:-1]
-
-
-def with_a_stranger(lines: list[bytes]) -> list[bytes]:
-    return [*lines[:2], b"hello\n", *lines[2:]]
-
-
 def without_a_block(lines: list[bytes]) -> list[bytes]:
     first = next(at for at, line in enumerate(lines) if line.startswith(b'{"k":"rows"'))
-    renumbered = lines[first].replace(b'"n":0', b'"n":1')
-    return [*lines[:first], renumbered, *lines[first + 1 :]]
+    return [*lines[:first], lines[first].replace(b'"n":0', b'"n":1'), *lines[first + 1 :]]
+
+
+Damage = Callable[[list[bytes]], list[bytes]]
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "note"),
     [
-        (without_the_end, "no end"),
-        (with_a_stranger, "1 line of the recording could not be read"),
+        (lambda lines: lines[:-1], "no end"),
+        (
+            lambda lines: [*lines[:2], b"hello\n", *lines[2:]],
+            "1 line of the recording could not be",
+        ),
         (without_a_block, "lacks 1 block"),
     ],
 )
-def test_damage_is_reported(
-    damage: Callable[[list[bytes]], list[bytes]], said: str, recorded: Make, hfmem: Hfmem
-) -> None:
+def test_damage_is_reported(damage: Damage, note: str, recorded: Make, hfmem: Hfmem) -> None:
     """Damaged and missing data are in a note, and the exit code is 1."""
     path = recorded("training")
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
 
     code, shown, _ = hfmem("check", path)
     assert code == NO
-    assert said in shown
+    assert note in shown
     assert "damage    see the notes" in shown

@@ -56,10 +56,8 @@ def test_the_second_may_exceed_the_first_by_a_limit(
 @pytest.mark.parametrize(
     ("run", "outcome"), [("failed", "raised OutOfMemoryError"), ("", "broken off")]
 )
-def test_a_run_that_did_not_finish_is_not_within_a_limit(
-    run: str, outcome: str, recorded: Make, hfmem: Hfmem
-) -> None:
-    """Its figures are those of a part, so the exit code is always 1."""
+def test_unfinished_runs_fail_limits(run: str, outcome: str, recorded: Make, hfmem: Hfmem) -> None:
+    """The figures are those of a part of the run, so the exit code is always 1."""
     base, head = recorded("eight gpus", "a.hfmem.jsonl"), recorded(run or "short", "b.hfmem.jsonl")
     if not run:
         head.write_bytes(b"".join(head.read_bytes().splitlines(keepends=True)[:-1]))
@@ -88,7 +86,7 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 
 
 def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
-    """With stacks, as text and for a pull request; without, a sentence says what is missing."""
+    """Lines are compared as text and as Markdown; without stacks a sentence says what is missing."""
     sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
     sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
     sessions["bare"].stacks = None
@@ -97,9 +95,8 @@ def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
     for words in ((), ("--markdown",)):
         said = hfmem("compare", a, b, "--by", "line", *words)
         assert said.code == FINE
-        assert "6.00 MiB more, allocated in Trainer._prepare_inputs() of" in said.out.replace(
-            "\\", ""
-        )
+        plain = said.out.replace("\\", "")
+        assert "6.00 MiB more, allocated in Trainer._prepare_inputs() of" in plain
         assert "transformers/trainer.py:2001" in said.out
     code, out, _ = hfmem("compare", a, bare, "--by", "module")
     assert code == FINE
@@ -178,9 +175,7 @@ def test_every_device_is_judged(
     assert [line.split()[0] for is_over, line in judged if is_over] == over
 
 
-def test_a_running_run_is_not_compared(
-    recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
-) -> None:
+def test_growing_runs_fail(recorded: Make, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem) -> None:
     """The error says that it still runs."""
     path = recorded("training")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))

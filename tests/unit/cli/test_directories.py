@@ -53,8 +53,7 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
 )
 def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
     """Missing or unreadable data are a sentence, and the exit code is 1."""
-    run = made(tmp_path / "run")
-    path = tmp_path / "run" / run.ranks[2].stream
+    path = tmp_path / "run" / made(tmp_path / "run").ranks[2].stream
     lines = path.read_bytes().splitlines(keepends=True)
     if damage == "a rank":
         path.unlink()
@@ -74,7 +73,7 @@ def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfm
 
 
 def test_another_directory_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
-    """By every command, in one sentence."""
+    """Every command refuses it in one sentence."""
     for command in ("check", "watch", "report"):
         code, _, err = hfmem(command, tmp_path)
         assert code == WRONG
@@ -82,7 +81,7 @@ def test_another_directory_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
 
 
 def test_an_empty_run(tmp_path: Path, hfmem: Hfmem) -> None:
-    """It has no report, and `watch --once` says that it is empty."""
+    """An empty run has no report, and `watch --once` says that it is empty."""
     SimulatedRun(Script(world=2), run=RUN).write(tmp_path / "run", 0.0, finish=False)
 
     code, _, err = hfmem("report", tmp_path / "run")
@@ -94,7 +93,7 @@ def test_an_empty_run(tmp_path: Path, hfmem: Hfmem) -> None:
 
 
 def test_report_is_a_page_of_all_ranks(tmp_path: Path) -> None:
-    """One file with the overview."""
+    """The report is one file with the overview."""
     made(tmp_path / "run")
 
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "run.html")]) == FINE
@@ -114,7 +113,7 @@ def test_compare_judges_the_highest_rank(tmp_path: Path, hfmem: Hfmem) -> None:
 
 
 def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
-    """As data it has a row for each rank, with its exact peak."""
+    """The data have a row for each rank, with its exact peak."""
     run = made(tmp_path / "run")
 
     code, out, _ = hfmem("watch", "--once", "--json", tmp_path / "run")
@@ -126,9 +125,7 @@ def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
     assert (shown["state"], shown["step"]) == ("done", 22)
 
 
-def test_watch_follows_a_run_until_it_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second look shows what the ranks wrote since the first; the last one shows the end."""
     run = SimulatedRun(Script(world=2, interval=0.5), run=RUN, began=time.time())
     run.write(tmp_path / "run", 1.0, finish=False)
@@ -138,8 +135,7 @@ def test_watch_follows_a_run_until_it_ends(
         del seconds
         run.write(tmp_path / "run", 4.0, finish=parts.pop(0))
 
-    asked = Namespace(RUN=str(tmp_path / "run"), once=False, json=True)
-    assert watch(asked, pause) == FINE
+    assert watch(Namespace(RUN=str(tmp_path / "run"), once=False, json=True), pause) == FINE
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [one["state"] for one in shown] == ["running", "running", "done"]
@@ -147,7 +143,7 @@ def test_watch_follows_a_run_until_it_ends(
 
 
 def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
-    """If a rank has no end, and has written nothing for long, the exit code is 1."""
+    """The exit code is 1 if a rank has no end and has written nothing for long."""
     run = made(tmp_path / "run", Script(world=2, interval=0.5, killed={1: 6.0}))
     for rank in run.ranks.values():
         os.utime(tmp_path / "run" / rank.stream, (1e9, 1e9))
@@ -156,7 +152,7 @@ def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
 
 
 def test_leaving_the_screen_does_not_touch_the_run(tmp_path: Path) -> None:
-    """By ctrl-C, in a process of its own: no traceback, exit code 0, unchanged files."""
+    """Ctrl-C ends the process without a traceback, with exit code 0 and unchanged files."""
     run = SimulatedRun(Script(world=2), began=time.time() - 10, run=RUN)
     run.write(tmp_path / "run", 10.0, finish=False)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

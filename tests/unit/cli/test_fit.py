@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig
 
 from hfmem_widget.features.fit import api
 from hfmem_widget.features.fit.model import Room
@@ -15,19 +14,14 @@ from tests.unit.cli.conftest import Hfmem
 
 
 @pytest.fixture
-def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def model(bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a folder with a small configuration; this machine has 64 GiB free."""
-    free = Room("cpu", "CPU", 64.0 * GIB, 64.0 * GIB)
-    monkeypatch.setattr(api, "rooms", lambda: ([free], ""))
-    config = BertConfig(
-        hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128
-    )
-    config.save_pretrained(tmp_path)
-    return str(tmp_path)
+    monkeypatch.setattr(api, "rooms", lambda: ([Room("cpu", "CPU", 64.0 * GIB, 64.0 * GIB)], ""))
+    return bert
 
 
 def test_it_forecasts_a_model(model: str, hfmem: Hfmem) -> None:
-    """Like `%memfit`."""
+    """The forecast is that of `%memfit`."""
     code, said, _ = hfmem("fit", model, "--batch", 2, "--length", 16)
 
     assert code == 0
@@ -47,10 +41,8 @@ def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:
     assert forecast["devices"][0]["available"] == 64 * GIB
 
 
-def test_a_model_that_does_not_fit_has_an_exit_code(
-    model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem
-) -> None:
-    """For scripts."""
+def test_a_model_is_too_large(model: str, monkeypatch: pytest.MonkeyPatch, hfmem: Hfmem) -> None:
+    """Scripts see an exit code."""
     monkeypatch.setattr(api, "rooms", lambda: ([Room("cpu", "CPU", 64.0 * GIB, 1.0 * MIB)], ""))
     code, out, _ = hfmem("fit", model, "--length", 16)
     assert code == 1
@@ -58,7 +50,7 @@ def test_a_model_that_does_not_fit_has_an_exit_code(
 
 
 def test_an_unknown_model_is_one_line(tmp_path: Path, hfmem: Hfmem) -> None:
-    """On stderr."""
+    """The line is on stderr."""
     code, out, err = hfmem("fit", tmp_path / "none.json")
 
     assert (code, out, err.count("\n")) == (2, "", 1)

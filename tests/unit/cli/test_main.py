@@ -76,10 +76,8 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
         (["export", "a", "--to", "perfetto", "--resolution", "fast"], "resolution"),
     ],
 )
-def test_a_wrong_command_line_is_one_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It names the mistake on stderr, and the exit code is 2."""
+def test_wrong_words_exit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr names the mistake, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
     shown = capsys.readouterr()
@@ -92,10 +90,8 @@ def test_a_wrong_command_line_is_one_line(
 
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
 @pytest.mark.parametrize("words", [["check"], ["watch", "--once"], ["export", "--to", "csv"]])
-def test_an_unreadable_file_is_one_line(
-    words: list[str], name: str, tmp_path: Path, hfmem: Hfmem
-) -> None:
-    """A missing file, a folder, another format, a newer version, a pipe: exit code 2."""
+def test_unreadable_files_exit(words: list[str], name: str, tmp_path: Path, hfmem: Hfmem) -> None:
+    """A missing file, a folder, another format, a newer version and a pipe are one line, with exit code 2."""
     (tmp_path / "text").write_text("hello\n")
     (tmp_path / "newer").write_text('{"k":"head","format":"hfmem","version":9,"started":5.0}\n')
     os.mkfifo(tmp_path / "pipe")
@@ -186,9 +182,8 @@ def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
     assert [line for line in run.stdout.splitlines() if line.startswith("code")] == [
         "code 0", "code 1", "code 0", "code 2", "code 0",
     ]  # fmt: skip
-    assert run.stderr.splitlines() == [
-        "hfmem: b.hfmem.jsonl cannot be read: No such file or directory"
-    ]
+    reason = "cannot be read: No such file or directory"
+    assert run.stderr.splitlines() == [f"hfmem: b.hfmem.jsonl {reason}"]
     assert run.stdout.isascii()
     assert run.stdout.splitlines()[-1].startswith("usage: hfmem")
     assert "base" in (tmp_path / "a.html").read_text("utf-8")

@@ -1,7 +1,8 @@
-"""`hfmem run`: its process becomes the command, whose ranks are recorded."""
+"""`hfmem run`: its process becomes a command, whose ranks are recorded; of a notebook it checks the file."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import WRONG
 from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.environment import CLAIMED, PATH, RUN, SITE, SOLO
-from tests.unit.cli.conftest import Hfmem
+from tests.unit.cli.conftest import Hfmem, Make
 
 Became = tuple[str, list[str], dict[str, str]]
 
@@ -31,7 +32,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
 
 
 def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
-    """With its own options, in a directory that exists; stderr says how to watch it."""
+    """The command gets its own options, in a directory that exists; stderr says how to watch it."""
     given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
     said = hfmem("run", "--dir", tmp_path / "run", *given)
     ((command, words, environ),) = became
@@ -65,7 +66,7 @@ def test_without_a_directory_there_is_a_new_one(
 def test_the_users_own_path_stays(
     became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After ours, which is there once; a rank with a run of its own starts it."""
+    """The user's path comes after ours, which is there once; a rank with a run of its own starts it."""
     monkeypatch.setenv(PATH, "/mine")
     monkeypatch.setenv(CLAIMED, "4711")
     main(["run", "--dir", str(tmp_path / "run"), "true"])
@@ -76,16 +77,12 @@ def test_the_users_own_path_stays(
     assert all(CLAIMED not in environ for *_, environ in became)
 
 
-def test_a_command_that_cannot_be_started_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also a directory that cannot be made."""
+def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory that cannot be made is one line, too."""
     (tmp_path / "file").touch()
     before = [signal.getsignal(one) for one in (signal.SIGPIPE, signal.SIGXFSZ)]
-    codes = [
-        main(["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]),
-        main(["run", "--dir", str(tmp_path / "file"), "--", "true"]),
-    ]
+    run = ["run", "--dir", str(tmp_path / "run"), "--", "no-such-command-of-ours"]
+    codes = [main(run), main(["run", "--dir", str(tmp_path / "file"), "--", "true"])]
     for one, handler in zip((signal.SIGPIPE, signal.SIGXFSZ), before, strict=True):
         signal.signal(one, handler)
     said = capsys.readouterr().err
@@ -110,9 +107,7 @@ def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
     assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
 
 
-def test_a_command_that_is_not_there_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_command_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The directory that was made for it is removed."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -120,3 +115,79 @@ def test_a_command_that_is_not_there_leaves_nothing(
 
     assert main(["run", "--", "no-such-command-anywhere"]) == WRONG
     assert list(tmp_path.iterdir()) == []
+
+
+CODE = {"cell_type": "code", "source": "1", "metadata": {}, "outputs": [], "execution_count": 1}
+MARKDOWN = {"cell_type": "markdown", "source": "# 1", "metadata": {}}
+
+
+def notebook(*cells: object, kernel: str = "python3") -> str:
+    """Return the text of a notebook with some cells."""
+    about = {"kernelspec": {"name": kernel, "display_name": kernel}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": about, "cells": [*cells]})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "is not a notebook: Notebook does not appear to be JSON"),
+        ("[]", "is not a notebook: "),
+        ('{"nbformat": 9, "cells": []}', "is not a notebook: "),
+        (notebook({**CODE, "source": "'\ud800'"}), "is not a notebook: "),
+        (notebook(), "has no code to run"),
+        (notebook(MARKDOWN, {**CODE, "source": " \n"}), "has no code to run"),
+        (notebook(CODE, kernel="no-such"), "'no-such' is not installed; choose one with --kernel"),
+        (notebook(CODE, kernel="of-r"), "a Python kernel is needed, but 'of-r' is R"),
+    ],
+)
+def test_a_file_that_cannot_be_run_is_an_error(
+    text: str, said: str, tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is no notebook, has no code, or is for a kernel that is not installed."""
+    spec = tmp_path / "kernels" / "of-r" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["R"], "display_name": "R", "language": "R"}), "utf-8")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    path = tmp_path / "it.ipynb"
+    path.write_text(text, "utf-8")
+    found = hfmem("run", path)
+
+    assert (found.code, found.out) == (WRONG, "")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["there-is-none.ipynb"], "cannot be read: No such file"),
+        (["it.ipynb", "more"], "takes no arguments"),
+        (["it.ipynb", "--label", "x"], "no --label"),
+        (["it.ipynb", "--baseline", "nowhere"], "nowhere has no recordings of a notebook's cells"),
+        (["it.ipynb", "--baseline", "."], "has no recordings of a notebook's cells"),
+        (["it.ipynb", "--dir", "."], "has recordings already; choose another folder"),
+        (["it.ipynb", "--fail-over", "much"], "--fail-over must be a percentage"),
+        (
+            ["--kernel", "python3", "--json", "--", "true"],
+            "only a notebook (.ipynb) takes --kernel, --json",
+        ),
+    ],
+)
+def test_a_wrong_folder_is_an_error(
+    words: list[str], said: str, recorded: Make, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder with other recordings is no baseline, and is not written to."""
+    monkeypatch.chdir(recorded().parent)
+    found = hfmem("run", *words)
+
+    assert (found.code, found.out) == (WRONG, "")
+    assert said in found.err
+
+
+def test_nbclient_is_named(tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only `hfmem run NOTEBOOK` needs nbclient."""
+    monkeypatch.setitem(sys.modules, "nbclient", None)
+    path = tmp_path / "it.ipynb"
+    path.write_text(notebook(CODE), "utf-8")
+
+    assert hfmem("run", path).err.endswith("needs nbclient: pip install nbclient\n")

@@ -15,8 +15,7 @@ from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.errors import OptionError
 from hfmem_widget.text import MINUS
 from tests.data.torch_snapshots import Allocations, training
-from tests.unit.cli.conftest import Hfmem
-from tests.unit.cli.test_json import checked
+from tests.unit.cli.conftest import Checked, Hfmem
 from tests.unit.features.compare.test_by_line import site, with_stacks
 from tests.unit.features.stacks.test_snapshot import old
 
@@ -65,18 +64,44 @@ def rows(out: str) -> dict[str, str]:
     return {line[:8].strip(): line[9:] for line in out.splitlines() if line[:1].isalpha()}
 
 
-def test_a_check_shows_the_contents_of_a_snapshot(write: Write, hfmem: Hfmem) -> None:
-    """Allocated and reserved bytes, length of the history, peak, and that nothing is damaged."""
-    code, out, _ = hfmem("check", write(run_of(16).snapshot()))
+def damaged() -> dict[str, Any]:
+    snapshot = run_of(16).snapshot()
+    snapshot["segments"][0]["total_size"] += 512
+    return snapshot
 
-    assert code == FINE
-    assert rows(out) == {
-        "format": "a snapshot of torch's allocator",
-        "devices": "cuda:0 8.00 MiB allocated, 8.00 MiB reserved, 1 segment, 1 block",
-        "history": "cuda:0 7 events over 1.0 s",
-        "peaks": "cuda:0 28.0 MiB exact",
-        "damage": "none",
-    }
+
+@pytest.mark.parametrize(
+    ("snapshot", "code", "shown"),
+    [
+        (
+            run_of(16).snapshot(),
+            FINE,
+            {
+                "format": "a snapshot of torch's allocator",
+                "devices": "cuda:0 8.00 MiB allocated, 8.00 MiB reserved, 1 segment, 1 block",
+                "history": "cuda:0 7 events over 1.0 s",
+                "peaks": "cuda:0 28.0 MiB exact",
+                "damage": "none",
+            },
+        ),
+        (damaged(), NO, {"damage": "1 segment whose blocks do not add up"}),
+        (
+            old(run_of(16).snapshot()),
+            FINE,
+            {"history": "cuda:0 7 events", "peaks": "cuda:0 28.0 MiB exact"},
+        ),
+        (run_of(16).snapshot()["segments"], FINE, {"peaks": "cuda:0 n/a"}),
+    ],
+    ids=["a history", "damage", "torch 2.1, without times", "segments alone"],
+)
+def test_a_check_shows_the_contents_of_a_snapshot(
+    snapshot: Any, code: int, shown: dict[str, str], write: Write, hfmem: Hfmem
+) -> None:
+    """Allocated and reserved bytes, length of the history, peak, and whether anything is damaged."""
+    found, out, _ = hfmem("check", write(snapshot))
+
+    assert found == code
+    assert shown.items() <= rows(out).items()
 
 
 def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> None:
@@ -95,26 +120,11 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
 
 
 def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
-    """Each of two devices has its row, in their order."""
+    """Each of two devices has its row, in order."""
     said = hfmem("check", write(on_two_devices())).out
     history = said[said.index("history") : said.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
     assert "108.0 MiB on cuda:1 is older than the history" in said
-
-
-def test_segments_that_do_not_add_up_are_damage(write: Write, hfmem: Hfmem) -> None:
-    """The exit code is 1, as for a recording."""
-    snapshot = run_of(16).snapshot()
-    snapshot["segments"][0]["total_size"] += 512
-    code, out, _ = hfmem("check", write(snapshot))
-
-    assert (code, rows(out)["damage"]) == (NO, "1 segment whose blocks do not add up")
-
-
-def test_a_snapshot_of_torch_2_1_has_no_times(write: Write, hfmem: Hfmem) -> None:
-    """So the length of its history is unknown; its peak is the same."""
-    said = rows(hfmem("check", write(old(run_of(16).snapshot()))).out)
-    assert (said["history"], said["peaks"]) == ("cuda:0 7 events", "cuda:0 28.0 MiB exact")
 
 
 def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
@@ -122,35 +132,32 @@ def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
     code, out, _ = hfmem("explain", write(training().snapshot()))
 
     assert code == FINE
-    assert out.startswith(
-        "a.pickle: a snapshot with 737 events over 1.7 s\n492.0 MiB was allocated"
-    )
+    assert out.startswith("a.pickle: a snapshot with 737 events over 1.7 s\n492.0 MiB was")
     assert "264.0 MiB was reserved there when it was taken, 0.00 MiB of it free." in out
-    lines = out[out.index("Lines that held most at the peak") :]
-    assert "project/train.py:61   327.0 MiB" in lines
+    assert "project/train.py:61   327.0 MiB" in out[out.index("Lines that held most at the peak") :]
     assert len(out.splitlines()) <= 40
 
 
 def test_the_device_with_the_highest_peak_is_explained_first(write: Write, hfmem: Hfmem) -> None:
-    """The others follow with their peaks."""
+    """The other devices follow with their peaks."""
     out = hfmem("explain", write(on_two_devices())).out
     assert "was allocated on cuda:1 at the peak" in out
     assert out[out.index("The other devices") :].split()[3:6] == ["cuda:0", "28.0", "MiB"]
 
 
-def test_without_a_history_nothing_is_said_of_a_peak(write: Write, hfmem: Hfmem) -> None:
-    """The moment of the snapshot is explained."""
+def test_segments_have_no_peak(write: Write, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moment of the snapshot is explained, and no peak."""
     path = write(run_of(16).snapshot()["segments"])
     explained = hfmem("explain", path).out
     assert "8.00 MiB was allocated on cuda:0 when it was taken" in explained
     assert "peak" not in explained
-    assert rows(hfmem("check", path).out)["peaks"] == "cuda:0 n/a"
-    hfmem("report", path, "-o", path.with_suffix(".html"))
-    assert "live at the peak" not in path.with_suffix(".html").read_text("utf-8")
+    monkeypatch.chdir(path.parent)
+    hfmem("report", path.name)
+    assert "live at the peak" not in Path("a.html").read_text("utf-8")
 
 
-def test_an_empty_snapshot_is_valid(write: Write, hfmem: Hfmem) -> None:
-    """It is of a process that allocated nothing."""
+def test_an_empty_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
+    """A process that allocated nothing has an empty snapshot."""
     path = write({"segments": [], "device_traces": [[]]})
     assert hfmem("check", path).code == FINE
     assert hfmem("explain", path).out.endswith("with no events\nNothing was allocated.\n")
@@ -165,17 +172,15 @@ def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
     assert "torch's own code" in out
 
 
-def test_the_data_have_the_documented_form(
-    write: Write, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """For each command with `--json`, with a history and without."""
+def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> None:
+    """Each command with `--json` has it, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
-        assert checked(capsys, "check", "check", path, "--json")["damage"] == []
-        found = checked(capsys, "explanation", "explain", path, "--json")
+        assert checked("check", "check", path, "--json")["damage"] == []
+        found = checked("explanation", "explain", path, "--json")
         assert (found["devices"][0]["peak"] is None) == (path == bare)
     words = "compare", whole, write(run_of(32).snapshot(), "c.pickle"), "--json", "--by", "line"
-    assert checked(capsys, "comparison", *words)["cells"][1]["changes"]
+    assert checked("comparison", *words)["cells"][1]["changes"]
 
 
 def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
@@ -194,11 +199,11 @@ def test_two_snapshots_are_compared_by_line(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> None:
-    """By their folders, also in the notes on each."""
+    """Their folders distinguish them, also in the notes on each."""
     for folder in ("base", "head"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "peak.pickle").write_bytes(training().dump())
-    out = hfmem("compare", *(tmp_path / each / "peak.pickle" for each in ("base", "head"))).out
+    out = hfmem("compare", *(tmp_path / folder / "peak.pickle" for folder in ("base", "head"))).out
     assert "base: 108.0 MiB is older than" in out
     assert "head: 108.0 MiB is older than" in out
 
@@ -217,23 +222,18 @@ def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem
     [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
 )
 def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hfmem: Hfmem) -> None:
-    """With older memory, the peak may have been earlier."""
+    """The peak may have been before the history begins."""
     paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
     assert says in err
 
 
-def test_a_snapshot_is_compared_with_a_recording(
-    write: Write, tmp_path: Path, hfmem: Hfmem
-) -> None:
-    """By requested bytes and by line: a recording also has texts and classes, a snapshot has not."""
-    recorded = with_stacks(
-        "base",
-        site("project/train.py:9", 8, "main"),
-        site("project/train.py:21", 10, "Run.step"),
-        site("project/train.py:22", 4, "Run.step"),
-    ).save(tmp_path / "base.jsonl")
+def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
+    """They are compared by requested bytes and by line, since a snapshot has neither texts nor classes."""
+    lines = ((9, 8, "main"), (21, 10, "Run.step"), (22, 4, "Run.step"))
+    sites = [site(f"project/train.py:{at}", size, name) for at, size, name in lines]
+    recorded = with_stacks("base", *sites).save(tmp_path / "base.jsonl")
     words = "compare", recorded, write(run_of(16).snapshot(), "head.pickle"), "--by", "line"
     out = hfmem(*words, "--fail-over", "50%").out
 
@@ -244,24 +244,21 @@ def test_a_snapshot_is_compared_with_a_recording(
 
 def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
     """Two opened snapshots by line, or one with a session that has stacks; not by step."""
-    a, b = (
+    opened = [
         hfmem_widget.open(write(run_of(step).snapshot(), f"{step}.pickle")) for step in (16, 24)
-    )
+    ]
+    a, b = opened
     session = with_stacks("base", site("project/train.py:21", 10, "Run.step"))
 
-    of_both, of_one = (
-        hfmem_widget.compare(first, second, by="line")._repr_mimebundle_()["text/plain"]
-        for first, second in ((a, b), (session, a))
-    )
+    both = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
+    of_both, of_one = (compared._repr_mimebundle_()["text/plain"] for compared in both)
     assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in of_both
     assert "+6.00 MiB" in of_one
     with pytest.raises(OptionError, match="no samples to align by step"):
         hfmem_widget.compare(a, b, by="step")
 
 
-def test_a_missing_subject_of_comparison_is_an_error(
-    write: Write, tmp_path: Path, hfmem: Hfmem
-) -> None:
+def test_a_comparison_needs_a_common_subject(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
     """A history, stacks, or classes."""
     snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
     sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
@@ -293,7 +290,7 @@ class Runs:
 def test_an_unreadable_snapshot_is_refused(
     command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
-    """By every command, in one sentence."""
+    """Every command refuses it in one sentence."""
     path = tmp_path / "a.pickle"
     path.write_bytes(dumped)
     code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))
@@ -302,9 +299,7 @@ def test_an_unreadable_snapshot_is_refused(
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
-def test_commands_for_recordings_name_those_for_snapshots(
-    words: tuple[str, ...], write: Write, hfmem: Hfmem
-) -> None:
+def test_other_commands_refuse_them(words: tuple[str, ...], write: Write, hfmem: Hfmem) -> None:
     """A snapshot has no samples, and does not grow."""
     code, _, err = hfmem(*words, write(run_of(16).snapshot()))
     assert code == WRONG

@@ -1,10 +1,9 @@
-"""The tools for agents, and the text of `hfmem skill`."""
+"""`--json` and its schemas, the tools for agents that call it, and the text of `hfmem skill`."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -18,8 +17,10 @@ from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.display import resolve
 from hfmem_widget.options import WatchOptions, options_of
-
-Make = Callable[..., Path]
+from tests.scenes import SCRIPTED_RUNS
+from tests.unit.cli.conftest import Checked, Make
+from tests.unit.cli.test_directories import made
+from tests.unit.features.compare.test_by_line import TRAINER, site, with_stacks
 
 
 def test_they_are_found_by_the_servers_entry_point() -> None:
@@ -33,7 +34,7 @@ def test_they_are_found_by_the_servers_entry_point() -> None:
 
 
 def test_a_recording_is_explained_to_an_agent(recorded: Make) -> None:
-    """As data; and compared with another."""
+    """The tools return data, also of a comparison."""
     run = str(recorded("leak"))
     explained = json.loads(tools.hfmem_explain(run))
     assert "grows by 48.3 MiB a step" in explained["findings"][1]["title"]
@@ -49,13 +50,11 @@ def test_a_missing_file_is_one_sentence(run: str) -> None:
 
 
 def test_an_agent_may_request_a_forecast() -> None:
-    """An impossible one is a sentence."""
+    """An impossible forecast is a sentence."""
     assert "hfmem: " in tools.hfmem_fit("no such model", batch=2, length=16)
 
 
-def test_a_command_that_takes_too_long_is_ended(
-    recorded: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_command_is_ended(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result says so."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
@@ -76,7 +75,7 @@ def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each subcommand of `hfmem`, and each of its options."""
+    """The skill names only subcommands of `hfmem` and options that exist."""
     named = re.findall(r"`hfmem ([^`]+)`", TEXT)
     assert named
     for words in named:
@@ -94,9 +93,7 @@ def test_every_option_of_a_watch_in_it_exists() -> None:
     assert named <= set(options_of(WatchOptions))
 
 
-def test_it_is_written_where_agents_look(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Once: an existing file is not overwritten."""
     folder = tmp_path / "skills"
     place = folder / "hfmem" / "SKILL.md"
@@ -106,3 +103,58 @@ def test_it_is_written_where_agents_look(
     assert main(["skill", "--install", str(folder)]) == WRONG
     assert place.read_text("utf-8") == "mine"
     assert "already exists" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", SCRIPTED_RUNS)
+def test_every_recording_has_documented_data(name: str, recorded: Make, checked: Checked) -> None:
+    """`explain`, `check` and `watch` have the documented form, whatever was watched."""
+    run = recorded(name)
+    assert checked("explanation", "explain", run, "--json")["devices"][0]["peak"] > 0
+    assert checked("check", "check", run, "--json")["damage"] == []
+    checked("now", "watch", run, "--once", "--json")
+
+
+def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
+    """The sentence names the worst rank; what memory is for is known of each rank alone."""
+    made(tmp_path / "run")
+    words = tmp_path / "run", "--json"
+    found = checked("explanation", "explain", *words)
+    assert "on rank 3" in found["sentence"]
+    assert len(found["ranks"]["table"]) == 4
+    assert found["devices"][0]["parts"] == []
+    checked("check", "check", *words)
+    checked("now", "watch", "--once", *words)
+
+
+def test_two_runs_are_compared_in_the_documented_form(recorded: Make, checked: Checked) -> None:
+    """The verdict on the limit is in the data if there is a limit."""
+    a, b = recorded("training", "a.hfmem.jsonl"), recorded("leak", "b.hfmem.jsonl")
+    words = "compare", a, b, "--json"
+    assert checked("comparison", *words)["judged"] == []
+    (judged,) = checked("comparison", *words, "--fail-over", "2%")["judged"]
+    assert not judged["is_over"]
+
+
+def test_a_comparison_by_line_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
+    """The lines of the second run, largest first; without stacks there are none."""
+    sizes = {"base": (TRAINER(3), site("a/b.py:4", 1)), "head": (TRAINER(9),)}
+    a, b = (with_stacks(name, *of).save(tmp_path / f"{name}.jsonl") for name, of in sizes.items())
+
+    found = checked("comparison", "compare", a, b, "--by", "line", "--json")
+    assert [each["changes"] and len(each["changes"]) for each in found["cells"]] == [None, 2]
+    assert found["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
+    sentence = "head: 6.00 MiB more, allocated in Trainer._prepare_inputs() of trainer.py"
+    assert found["sentences"][0].startswith(sentence)
+    found = checked("comparison", "compare", a, b, "--by", "time", "--json")
+    assert [each["changes"] for each in found["cells"]] == [None, None]
+
+
+def test_doctor_has_the_documented_form(checked: Checked) -> None:
+    """A sentence for each subject."""
+    assert "hfmem_widget" in checked("doctor", "doctor", "--json")["versions"]
+
+
+def test_a_forecast_has_the_documented_form(bert: str, checked: Checked) -> None:
+    """The data are bytes, by part and by device."""
+    found = checked("fit", "fit", bert, "--batch", 2, "--length", 16, "--json")
+    assert found["bytes"] == sum(found["parts"].values())

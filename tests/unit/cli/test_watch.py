@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -14,13 +15,16 @@ import pytest
 
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import PACE, watch
-from tests.unit.cli.conftest import Hfmem, Make
+from tests.unit.cli.conftest import Hfmem, Make, Said
+
+Pause = Callable[[float], None]
 
 
 class Growing:
     """A recording that gets more lines whenever its watcher pauses."""
 
-    def __init__(self, whole: Path, parts: int = 3) -> None:
+    def __init__(self, whole: Path, capsys: pytest.CaptureFixture[str], parts: int = 3) -> None:
+        self._capsys = capsys
         lines = whole.read_bytes().splitlines(keepends=True)
         size = -(-len(lines) // parts)
         self.path = whole.with_name("growing.hfmem.jsonl")
@@ -33,63 +37,54 @@ class Growing:
         with self.path.open("ab") as file:
             file.write(self._parts.pop(0))
 
+    def watch(self, pause: Pause | None = None, path: Path | None = None, **flags: bool) -> Said:
+        """Run `hfmem watch`, and return its exit code and its output."""
+        asked = Namespace(**{"RUN": str(path or self.path), "once": False, "json": False, **flags})
+        return Said(watch(asked, pause or self.pause), *self._capsys.readouterr())
+
 
 @pytest.fixture
-def growing(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> Growing:
+def growing(
+    recorded: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Growing:
     """Return a recording of a training that is being written."""
     path = recorded("training")
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    return Growing(path)
+    return Growing(path, capsys)
 
 
-def asked(path: Path, *, once: bool = False, as_json: bool = False) -> Namespace:
-    return Namespace(RUN=str(path), once=once, json=as_json)
-
-
-def test_a_run_is_followed_until_it_ends(
-    growing: Growing, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_followed_until_it_ends(growing: Growing) -> None:
     """New data are read once a second, with a line for each; the last one has the outcome."""
-    assert watch(asked(growing.path), growing.pause) == FINE
-    lines = capsys.readouterr().out.splitlines()
+    code, out, _ = growing.watch()
+    lines = out.splitlines()
 
-    assert len(lines) == 3
+    assert (code, len(lines)) == (FINE, 3)
     assert ["done" in line for line in lines] == [False, False, True]
     assert lines[-1] == "11.6 s · done · step 31 · cuda:0 3.75 GiB (peak 6.99 GiB) of 140.4 GiB"
     assert growing.pauses == [PACE] * 3
 
 
-def test_json_has_a_line_for_each_second(
-    growing: Growing, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_a_line_for_each_second(growing: Growing) -> None:
     """Each is an object with figures in bytes."""
-    watch(asked(growing.path, as_json=True), growing.pause)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in growing.watch(json=True).out.splitlines()]
 
     assert [line["state"] for line in lines] == ["running", "running", "done"]
     assert lines[-1]["devices"][0]["total"] == 150754820096
     assert lines[-1]["step"] == 31
 
 
-def test_a_peak_of_an_earlier_step_is_remembered(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_peak_of_earlier_steps_stays(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the newest steps are read again, but the peak never falls."""
     monkeypatch.setattr("hfmem_widget.cli.watch.NEWEST_STEPS", 1)
-    watch(asked(growing.path, as_json=True), growing.pause)
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line) for line in growing.watch(json=True).out.splitlines()]
     peaks = [line["devices"][0]["peak"] for line in lines]
 
     assert peaks == sorted(peaks)
 
 
-@pytest.mark.parametrize(("seconds", "is_said"), [(3.0, False), (8.0, True)])
+@pytest.mark.parametrize(("seconds", "is_shown"), [(3.0, False), (8.0, True)])
 def test_silence_is_shown(
-    seconds: float,
-    is_said: bool,
-    growing: Growing,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    seconds: float, is_shown: bool, growing: Growing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recording has a sign of life each second; if several are missing, the screen says so."""
     growing.pause(0)
@@ -97,57 +92,51 @@ def test_silence_is_shown(
     newest = max(line["w"] for line in lines if line["k"] == "rows")
     monkeypatch.setattr(time, "time", lambda: newest + seconds)
 
-    watch(asked(growing.path, once=True), growing.pause)
-
-    assert ("running, silent for 8 s" in capsys.readouterr().out) == is_said
+    assert ("running, silent for 8 s" in growing.watch(once=True).out) == is_shown
 
 
-def test_once_shows_the_present_state(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_shows_the_present_state(growing: Growing) -> None:
     """`--once` does not wait, even if nothing was written yet."""
-    assert watch(asked(growing.path, once=True), growing.pause) == FINE
-    assert "is empty so far" in capsys.readouterr().out
-
+    empty = growing.watch(once=True)
     growing.pause(0)
-    assert watch(asked(growing.path, once=True), growing.pause) == FINE
-    assert "running" in capsys.readouterr().out.splitlines()[0]
+    begun = growing.watch(once=True)
+
+    assert (empty.code, begun.code) == (FINE, FINE)
+    assert "is empty so far" in empty.out
+    assert "running" in begun.out.splitlines()[0]
     assert growing.pauses == [0]
 
 
-def test_a_run_that_broke_off_has_an_exit_code(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_off_run_exits_with_1(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without a sign of life for long is over, and the exit code is 1."""
     growing.pause(0)
     monkeypatch.setattr(time, "time", lambda: 1e12)
+    code, out, _ = growing.watch()
 
-    assert watch(asked(growing.path), growing.pause) == NO
-    assert "broken off" in capsys.readouterr().out
+    assert code == NO
+    assert "broken off" in out
 
 
-def test_ctrl_c_ends_it(growing: Growing, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a traceback, and with exit code 0, since this is the way to leave."""
+def test_ctrl_c_ends_it(growing: Growing) -> None:
+    """There is no traceback, and the exit code is 0, since this is the way to leave."""
     growing.pause(0)
-    assert watch(asked(growing.path), Mock(side_effect=KeyboardInterrupt)) == FINE
-    assert capsys.readouterr().err == ""
+    code, _, err = growing.watch(Mock(side_effect=KeyboardInterrupt))
+    assert (code, err) == (FINE, "")
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced", "cut"])
-def test_a_replaced_file_ends_the_watch(
-    what: str, growing: Growing, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_replaced_file_ends_the_watch(what: str, growing: Growing) -> None:
     """A recording that is removed, replaced or cut meanwhile ends it with a sentence."""
     growing.pause(0)
 
-    def change(seconds: float) -> None:
-        if what == "cut":
-            growing.path.write_bytes(b"")
-            return
-        growing.path.rename(growing.path.with_name("moved"))
-        if what == "replaced":
+    def change(_seconds: float) -> None:
+        if what != "cut":
+            growing.path.rename(growing.path.with_name("moved"))
+        if what != "removed":
             growing.path.write_bytes(b"")
 
     with pytest.raises(Exception, match="was removed, replaced or cut"):
-        watch(asked(growing.path), change)
+        growing.watch(change)
 
 
 def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
@@ -160,7 +149,7 @@ def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
         growing.path.unlink()
         at_last.write_bytes(b"")
 
-    assert watch(asked(at_last), pause) == FINE
+    assert growing.watch(pause, at_last).code == FINE
 
 
 class Terminal(io.StringIO):
@@ -171,16 +160,14 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("no_color", ["", "1"])
-def test_a_terminal_is_redrawn(
-    no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each second from the top left; nothing else changes, and NO_COLOR is obeyed."""
+def test_a_screen_redraws(no_color: str, growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen is redrawn each second from the top left, and NO_COLOR is obeyed."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("NO_COLOR", no_color)
     monkeypatch.setenv("TERM", "xterm")
 
-    assert watch(asked(growing.path), growing.pause) == FINE
+    assert growing.watch().code == FINE
     text = terminal.getvalue()
 
     assert text.count("\x1b[H") == 3
@@ -189,13 +176,13 @@ def test_a_terminal_is_redrawn(
 
 
 def test_a_recording_that_has_ended_is_shown_once(recorded: Make, hfmem: Hfmem) -> None:
-    """Also a compressed one."""
+    """A compressed recording that has ended is one line."""
     code, out, _ = hfmem("watch", recorded("short", "run.hfmem.jsonl.gz"))
     assert (code, out.count("\n")) == (FINE, 1)
 
 
 def test_another_file_is_refused_at_once(tmp_path: Path, hfmem: Hfmem) -> None:
-    """One with other lines."""
+    """A file with other lines is not a recording."""
     path = tmp_path / "notes.txt"
     path.write_text("hello\n")
 

@@ -10,7 +10,6 @@ import pytest
 from hfmem_widget.cli.main import main
 from hfmem_widget.cli.output import FINE, WRONG
 from hfmem_widget.session import Session
-from tests.data.torch_snapshots import training
 from tests.unit.cli.conftest import Hfmem, Make
 
 
@@ -36,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_export_is_written_here_and_named(
     words: list[str], written: tuple[str, str], recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
-    """Without -o it has the recording's name; the path is printed."""
+    """The file has the recording's name unless -o is given, and its path is printed."""
     name, begins = written
 
     assert hfmem("export", recorded("steps"), *words) == (FINE, f"{name}\n", "")
@@ -114,15 +113,3 @@ def test_a_report_is_that_of_the_session(
 
     assert main(["report", str(recorded("leak")), *words]) == FINE
     assert asked == ["fine-tune", name, is_static]
-
-
-def test_a_snapshot_of_torch_has_a_report(here: Path, hfmem: Hfmem) -> None:
-    """By the same command, with its name; a damaged one is an error."""
-    (here / "peak.pickle").write_bytes(training(1, layers=2).dump())
-    (here / "half.pickle").write_bytes(training(1, layers=2).dump()[:-9])
-
-    assert hfmem("report", "peak.pickle").code == FINE
-    assert "by source line" in (here / "peak.html").read_text("utf-8")
-    code, _, err = hfmem("report", "half.pickle")
-    assert code == WRONG
-    assert "half.pickle cannot be opened: it is damaged" in err

@@ -34,10 +34,8 @@ def assert_later_cells_are_watched(shell: InteractiveShell) -> None:
     shell.run_cell("x = 1")
     shell.run_cell("x = 2")
     later: Session = shell.user_ns["later"]
-    assert [span.label for span in later.spans if span.stop is not None] == [
-        "[1] x = 1",
-        "[1] x = 2",
-    ]
+    labels = [span.label for span in later.spans if span.stop is not None]
+    assert labels == ["[1] x = 1", "[1] x = 2"]
     assert not shared_monitor().poller.alive
 
 
@@ -60,7 +58,7 @@ def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
 def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], times: int
 ) -> None:
-    """With its own error; later cells are watched as before."""
+    """The watch has the cell's own error, and later cells are watched as before."""
     monkeypatch.setattr(shell, "showtraceback", breaks(error, times))
     shell.run_cell(f"{WATCHED}1 / 0")
 
@@ -68,15 +66,12 @@ def test_a_cell_whose_error_cannot_be_shown_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_that_ends_without_a_result_ends_its_watch(
-    shell: InteractiveShell, magics: MemwatchMagics
-) -> None:
-    """As under ipykernel, if the error of a cell that awaits cannot be shown."""
+def test_a_cell_without_result_ends_it(shell: InteractiveShell, magics: MemwatchMagics) -> None:
+    """The error of a cell that awaits cannot be shown under ipykernel; the watch ends all the same."""
 
     async def cell() -> None:
         source = f"{WATCHED}await asyncio.sleep(0)\nraise KeyError"
-        transformed = shell.transform_cell(source)
-        await shell.run_cell_async(source, transformed_cell=transformed)
+        await shell.run_cell_async(source, transformed_cell=shell.transform_cell(source))
 
     shell.user_ns["asyncio"] = asyncio
     asyncio.run(cell())
@@ -86,9 +81,7 @@ def test_a_cell_that_ends_without_a_result_ends_its_watch(
     assert_later_cells_are_watched(shell)
 
 
-def test_a_cell_without_an_end_event_ends_when_the_next_begins(
-    shell: InteractiveShell, magics: MemwatchMagics
-) -> None:
+def test_a_cell_without_event_ends_later(shell: InteractiveShell, magics: MemwatchMagics) -> None:
     """An interrupt may keep IPython from sending the event."""
     shell.events.unregister("post_run_cell", magics.cell_ends)
     shell.run_cell(f"{WATCHED}x = 1")
@@ -101,10 +94,8 @@ def test_a_cell_without_an_end_event_ends_when_the_next_begins(
 
 @pytest.mark.parametrize("inner", ["", "x = 1", "1 / 0", "x = ="])
 @pytest.mark.parametrize("silent", [False, True])
-def test_an_inner_cell_does_not_end_the_outer_ones_watch(
-    shell: InteractiveShell, inner: str, silent: bool
-) -> None:
-    """Nor does an empty cell, or one without events."""
+def test_an_inner_cell_ends_no_watch(shell: InteractiveShell, inner: str, silent: bool) -> None:
+    """An inner, an empty and a silent cell leave the outer cell's watch open."""
     shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
     shell.run_cell(
         f"{WATCHED}for _ in range(2):\n    get_ipython().run_cell(inner, silent=silent)\n"
@@ -126,9 +117,7 @@ def test_a_cell_in_a_task_does_not_end_one_that_awaits(shell: InteractiveShell) 
     assert outcome(shell) == "done"
 
 
-def test_a_first_watch_that_begins_slowly_is_its_own_cells(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_first_watch_ends(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell of another thread begins during its imports."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
@@ -181,7 +170,7 @@ def test_an_interrupt_as_a_cell_begins_or_ends_leaves_nothing_half_done(
 def test_a_cell_with_a_label_is_compared_with_its_earlier_runs(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, options: str, runs: list[int]
 ) -> None:
-    """With all of that label; without a label or a cell id it is compared with none."""
+    """All runs of the label are compared; a cell without a label or an id is compared with none."""
     seen: list[int] = []
 
     def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:

@@ -35,9 +35,8 @@ for _ in range(5):
 
 def test_spans_within_a_cell_are_not_cells(told: Told) -> None:
     """One cell with five steps is one cell."""
-    assert "memwatch is on: 1 cell so far," in told(
-        "%memwatch on --quiet", STEPS, "%memwatch status"
-    )
+    text = told("%memwatch on --quiet", STEPS, "%memwatch status")
+    assert "memwatch is on: 1 cell so far," in text
 
 
 def modes() -> int:
@@ -55,7 +54,7 @@ def test_each_cell_has_stacks_of_its_own(shell: InteractiveShell) -> None:
 
 
 def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) -> None:
-    """It is shown, and stored under the given name; it has no session."""
+    """A snapshot is shown, and stored under the given name."""
     (tmp_path / "peak.pickle").write_bytes(training(1, layers=2).dump())
     shell.run_cell(f"%memwatch open {tmp_path / 'peak.pickle'} -o back")
 
@@ -109,15 +108,13 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
         ("x = 1\n%%memwatch", "%%memwatch must be the first line of its cell"),
     ],
 )
-def test_one_percent_sign_above_code_says_that_nothing_is_watched(
-    told: Told, cell: str, says: str
-) -> None:
+def test_one_percent_sign_above_code_watches_nothing(told: Told, cell: str, says: str) -> None:
     """A watched cell needs two; alone or at the end, one shows whether every cell is watched."""
     assert says in told(cell)
 
 
 def test_the_end_of_every_cell_sums_up_the_cells(told: Told) -> None:
-    """Their number and the highest peak; a second time there is nothing to end."""
+    """`%memwatch off` has the number of cells and the highest peak; a second one has nothing to end."""
     told("%memwatch on", "kept = bytearray(40_000_000)")
     end, again = told("%memwatch off", "%memwatch off").splitlines()
 
@@ -137,7 +134,7 @@ def test_cells_that_change_little_show_nothing(told: Told) -> None:
 
 
 def test_every_cell_is_shown_on_request(told: Told) -> None:
-    """By `--min 0`; a cell is labelled with its first line of code."""
+    """`--min 0` shows every cell, labelled with its first line of code."""
     assert told("%memwatch on --min 0") == ""
     assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
@@ -157,7 +154,7 @@ ON = "%memwatch on --quiet -o session\n"
     ],
 )
 def test_a_cell_has_the_number_beside_it(cells: list[str], labels: list[str]) -> None:
-    """Also the first one after the extension was loaded, whatever that cell contains."""
+    """The first cell after the extension was loaded has its number, too, whatever it contains."""
     shell = InteractiveShell.instance()
     if not cells[0].startswith((FIRST, "y")):
         shell.run_cell(FIRST)
@@ -190,22 +187,19 @@ def run(shell: InteractiveShell, cell: str, line: str = "--quiet") -> Any:
 
 
 @pytest.mark.parametrize(
-    ("before", "found"), [("", int), ("from __future__ import annotations", "int")]
+    ("before", "cell", "value"),
+    [
+        ("", TYPED, int),
+        ("from __future__ import annotations", TYPED, "int"),
+        ("", "5", 5),
+        ("", "5;", None),
+        ("", "5; # ;", None),
+    ],
 )
-def test_it_has_the_users_future_imports_and_none_of_ours(
-    shell: InteractiveShell, before: str, found: object
-) -> None:
-    """Those of earlier cells, as in every cell: annotations are evaluated where the user's are."""
+def test_it_has_its_value(shell: InteractiveShell, before: str, cell: str, value: object) -> None:
+    """Future imports of earlier cells hold, ours do not; a trailing semicolon hides the value."""
     shell.run_cell(before)
 
-    assert run(shell, TYPED) == found
-
-
-@pytest.mark.parametrize(("cell", "value"), [("5", 5), ("5;", None), ("5; # ;", None)])
-def test_a_trailing_semicolon_hides_the_value(
-    shell: InteractiveShell, cell: str, value: int | None
-) -> None:
-    """As in a cell."""
     assert run(shell, cell) == value
 
 
@@ -220,7 +214,7 @@ def test_its_traceback_shows_its_lines(shell: InteractiveShell) -> None:
 
 
 def test_an_action_is_refused(shell: InteractiveShell) -> None:
-    """As in the first line of a cell."""
+    """An action has no place in the first line of a cell."""
     with pytest.raises(UsageError, match="on its own line"):
         run(shell, "1", "on")
 
@@ -228,11 +222,9 @@ def test_an_action_is_refused(shell: InteractiveShell) -> None:
 def test_two_first_lines_are_two_watches_of_one_cell(shell: InteractiveShell) -> None:
     """The cell may await, and its last value is shown."""
     shell.run_cell("import asyncio")
-    result = shell.run_cell(
-        "%%memwatch -q -o outer\n%%memwatch -q -o inner\nawait asyncio.sleep(0)\n5"
-    )
+    lines = "%%memwatch -q -o outer\n%%memwatch -q -o inner"
 
-    assert result.result == 5
+    assert shell.run_cell(f"{lines}\nawait asyncio.sleep(0)\n5").result == 5
     assert [shell.user_ns[name].running for name in ("outer", "inner")] == [False, False]
 
 
@@ -243,7 +235,7 @@ def test_a_fault_in_making_a_watch_costs_one_line(
     capsys: pytest.CaptureFixture[str],
     way: str,
 ) -> None:
-    """Such as a failing import; the cell still runs."""
+    """The cell still runs after a failing import of ours."""
     # A module that is None cannot be imported.
     monkeypatch.setitem(sys.modules, "hfmem_widget.drivers.watch", None)
     args = "'memwatch', '', 'ran = 1'"
@@ -262,7 +254,7 @@ def test_a_fault_after_our_files_have_changed_says_what_helps(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """After an upgrade under a running kernel, with or without autoreload: restart it."""
+    """After an upgrade under a running kernel the line advises a restart."""
     newer = ModuleType("hfmem_widget.newer")
     newer.__file__ = str(tmp_path / "newer.py")
     Path(newer.__file__).touch()
@@ -296,7 +288,7 @@ def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: str) -> None:
-    """However the cell is run."""
+    """The value is that of the variable, however the cell is run."""
     shell.run_cell("import asyncio\nname = 'fine'\nrate = 2")
 
     assert label(shell, '"$name {rate * 10}"', way) == "fine 20"
@@ -304,7 +296,7 @@ def test_a_variable_in_the_options_is_its_value(shell: InteractiveShell, way: st
 
 @pytest.mark.parametrize("kind", ["line", "cell"])
 def test_ipython_expands_variables_without_a_first_line(shell: InteractiveShell, kind: str) -> None:
-    """For `%memwatch`, and for `%%memwatch` as a function."""
+    """IPython expands the line of `%memwatch`, and of `%%memwatch` as a function."""
     shell.run_cell("name = 'fine'")
     line = "--quiet --output session --label {name}"
     if kind == "line":
@@ -324,7 +316,7 @@ def test_variables_in_names_of_labels_expand(shell: InteractiveShell, told: Told
 
 
 def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
-    """Also one that is not among them."""
+    """The baseline is compared although it is not among the names."""
     for name in ("base", "lora"):
         shell.run_cell(f"%%memwatch --quiet --label {name}\n1")
     shell.run_cell("%memcompare lora --baseline ba -o seen")
@@ -353,7 +345,7 @@ def test_a_variable_may_be_a_budget(shell: InteractiveShell, told: Told) -> None
 def test_a_fault_in_the_expansion_is_an_error_of_one_line(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
-    """And the cell does not run."""
+    """The cell does not run."""
     monkeypatch.setattr(shell, "var_expand", Mock(side_effect=RuntimeError("no variables\nhere")))
     said = told("%%memwatch --quiet --label {x}\nran = True")
 

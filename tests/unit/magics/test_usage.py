@@ -20,7 +20,7 @@ HOSTILE = "a\u202e\x1b[31m b"
 
 @pytest.mark.parametrize("line", ["%memwatch on", "%memcompare a", "%memfit a"])
 def test_an_invalid_name_is_refused_as_plain_text(told: Told, line: str) -> None:
-    """By each magic that stores a result, in the same words."""
+    """Each magic that stores a result refuses it in the same words."""
     said = told(f"{line} --output '{HOSTILE}'")
 
     assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
@@ -30,9 +30,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
-def test_a_name_of_the_shells_is_refused(
-    shell: InteractiveShell, magics: MemwatchMagics, name: str
-) -> None:
+def test_taken_names_fail(shell: InteractiveShell, magics: MemwatchMagics, name: str) -> None:
     """Otherwise the kernel, IPython or every magic would break."""
     before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
@@ -42,9 +40,7 @@ def test_a_name_of_the_shells_is_refused(
 
 
 @pytest.mark.parametrize("line", ["off --quiet", "on --quiet --devices nope"])
-def test_a_refused_line_leaves_every_cell_watched(
-    shell: InteractiveShell, magics: MemwatchMagics, line: str
-) -> None:
+def test_bad_lines_end_no_watch(shell: InteractiveShell, magics: MemwatchMagics, line: str) -> None:
     """`%memwatch off` with an option, or `on` for a missing device, ends no session."""
     magics.memwatch("on --quiet --output session")
     session: Session = shell.user_ns["session"]
@@ -55,7 +51,7 @@ def test_a_refused_line_leaves_every_cell_watched(
 
 
 def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: MemwatchMagics) -> None:
-    """For example if a variable in the line is an empty text."""
+    """A variable in the line may be an empty text."""
     magics.memwatch("on --quiet --output session --budget '' --devices '' --label ''")
     session: Session = shell.user_ns["session"]
 
@@ -63,17 +59,15 @@ def test_an_empty_option_counts_as_absent(shell: InteractiveShell, magics: Memwa
     assert session.guides == []
 
 
-def test_a_size_may_have_a_space_before_its_unit(
-    magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As people write it."""
+def test_sizes_may_have_a_space(magics: MemwatchMagics, capsys: pytest.CaptureFixture[str]) -> None:
+    """`20 GiB` is a size, as people write it."""
     magics.memwatch("on --min 20 GiB --label x")
 
     assert "less than 20.0 GiB" in capsys.readouterr().out
 
 
 def test_a_name_that_ends_with_a_digit_is_not_a_size() -> None:
-    """It stays a word of its own, whatever follows it."""
+    """The name stays a word of its own, whatever follows it."""
     assert words_of("--free run1 mb 2.5 gib") == ["--free", "run1", "mb", "2.5gib"]
     assert words_of("''") == [""]
 
@@ -94,10 +88,8 @@ def parser_of(name: str) -> Any:
         ("memholders", "--no-empty-cache", "no_cache", True),
     ],
 )
-def test_an_option_may_have_the_name_of_the_functions_argument(
-    name: str, line: str, argument: str, value: object
-) -> None:
-    """If the two differ, both are accepted."""
+def test_options_have_function_names(name: str, line: str, argument: str, value: object) -> None:
+    """An option is also accepted under the name of the function's argument."""
     assert getattr(parser_of(name).parse_args(line.split()), argument) == value
 
 
@@ -158,10 +150,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_an_error_in_a_line_is_quoted_as_typed(
-    shell: InteractiveShell, told: Told, line: str
-) -> None:
-    """With a suggestion where possible, and without argparse' own words."""
+def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, line: str) -> None:
+    """The error has a suggestion where possible, and none of argparse' own words."""
     said = told(line + ("\nran = True" if line.startswith("%%") else ""))
 
     assert said.startswith("UsageError: ")
@@ -183,9 +173,7 @@ def test_an_error_in_a_line_is_quoted_as_typed(
         "-qi.5 -l x -o s",
     ],
 )
-def test_options_may_be_written_in_every_way_of_argparse(
-    shell: InteractiveShell, options: str
-) -> None:
+def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, options: str) -> None:
     """Short ones combined, values attached or not, unambiguous prefixes of long ones."""
     shell.run_cell(f"%%memwatch {options}\n1")
 
@@ -217,7 +205,7 @@ def offered(shell: InteractiveShell, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["memwatch", *WORDS])
 def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name: str) -> None:
-    """By its first long name; Python's own names do not begin with a dash."""
+    """Each option is offered by its first long name; Python's own names do not begin with a dash."""
     kinds: dict[str, Any] = {"memwatch": MemwatchMagics, **dict.fromkeys(WORDS, ReportMagics)}
     actions = getattr(kinds[name], name).parser._actions
     long = [[one for one in each.option_strings if one.startswith("--")] for each in actions]
@@ -234,15 +222,13 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
         ("%memwatch o", ["on", "off"]),
     ],
 )
-def test_completions_match_the_begun_word(
-    shell: InteractiveShell, text: str, words: list[str]
-) -> None:
+def test_completions_match_the_word(shell: InteractiveShell, text: str, words: list[str]) -> None:
     """Options for a cell, and the actions for a line of its own."""
     assert offered(shell, text)[: len(words)] == words
 
 
 def test_the_value_of_an_option_may_be_anything(shell: InteractiveShell) -> None:
-    """So no option is offered in its place."""
+    """No option is offered in the place of a value."""
     assert "--label" not in offered(shell, "%%memwatch --output ")
 
 

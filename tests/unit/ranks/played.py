@@ -7,8 +7,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.session import Finding
+from hfmem_widget.session.rank_records import Ranks, RankStrip
 from tests.fakes.ranks import Script, SimulatedRun
 
 Pieces = list[tuple[str, bytes]]
@@ -24,15 +28,14 @@ def play(
     collector = collector or Collector()
     stop = run.now + seconds
     while run.now < stop - 1e-9:
-        pieces = list(run.advance(min(run.script.pace, stop - run.now)))
-        for stream, data in arranged(pieces):
+        for stream, data in arranged(list(run.advance(min(run.script.pace, stop - run.now)))):
             collector.feed(stream, data)
         collector.tick(run.began + run.now)
     return collector
 
 
 def finish(run: SimulatedRun, collector: Collector) -> None:
-    """End the run, and have that read."""
+    """End the run, and let the collector read its last lines."""
     for stream, data in run.finish():
         collector.feed(stream, data)
     collector.tick(run.began + run.now + 1)
@@ -44,12 +47,23 @@ def found(collector: Collector, kind: str) -> list[Finding]:
 
 
 def kinds(collector: Collector) -> Sequence[str]:
-    """Return what was found."""
+    """Return the kinds of all findings."""
     return [finding.kind for finding in collector.session.findings]
 
 
+def ranks_of(collector: Collector) -> Ranks:
+    """Return what the overview has of its ranks."""
+    assert collector.session.ranks is not None
+    return collector.session.ranks
+
+
+def cells_of(strip: RankStrip) -> npt.NDArray[np.uint8]:
+    """Return the cells of a strip: a row for each instant, a column for each group of ranks."""
+    return np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
+
+
 def played(seconds: float, **script: Any) -> tuple[SimulatedRun, Collector]:
-    """Return a run by a script, and what was told of its first seconds."""
+    """Return a run by a script, and the collector that has read its first seconds."""
     run = SimulatedRun(Script(**script))
     return run, play(run, seconds)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,17 @@ from hfmem_widget.session import Device, Rank, Recorder, Sample, Series
 from hfmem_widget.session.rank_records import SHOWN_SINGLY, SILENT_CELL
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
-from tests.unit.ranks.played import arranged_by, finish, found, garbage, kinds, play, played
+from tests.unit.ranks.played import (
+    arranged_by,
+    cells_of,
+    finish,
+    found,
+    garbage,
+    kinds,
+    play,
+    played,
+    ranks_of,
+)
 
 SLOW = Script(interval=0.5)
 
@@ -27,13 +36,13 @@ def test_the_peaks_of_all_ranks_are_exact() -> None:
     """The overview has the highest exact peak of all ranks, and each rank's own, to the byte."""
     run = SimulatedRun(Script(world=4, heavier={2: 1.01}, interval=0.5))
 
-    session = play(run, 12.0).session
+    collector = play(run, 12.0)
+    session = collector.session
 
     peaks = {number: rank.peak for number, rank in run.ranks.items()}
     assert session.peak("ranks/allocated") == max(peaks.values())
     assert {n: session.peak(f"rank:{n}/allocated") for n in peaks} == peaks
-    assert session.ranks is not None
-    assert {row.rank: (row.peak, row.certainty) for row in session.ranks.table} == {
+    assert {row.rank: (row.peak, row.certainty) for row in ranks_of(collector).table} == {
         number: (peak, "exact") for number, peak in peaks.items()
     }
 
@@ -54,19 +63,18 @@ def test_the_table_of_steps_has_the_highest_of_all_ranks() -> None:
     assert [group.devices["ranks"].peak for group in steps] == by_step.max(axis=0).tolist()
 
 
-def test_a_small_world_is_drawn_one_by_one_and_of_a_large_one_the_worst() -> None:
-    """Of eight ranks each has a device and a line; of 80 the one with the highest peak."""
-    small = play(SimulatedRun(Script(world=8, interval=0.5)), 4.0).session
-    large = play(SimulatedRun(Script(world=80, interval=1.0, heavier={41: 1.1})), 9.0).session
+def test_a_small_world_is_drawn_rank_by_rank_and_a_large_one_by_its_worst() -> None:
+    """Each of eight ranks has a device and a line; of 80 ranks the one with the highest peak has."""
+    eight = play(SimulatedRun(Script(world=8, interval=0.5)), 4.0)
+    eighty = play(SimulatedRun(Script(world=80, interval=1.0, heavier={41: 1.1})), 9.0)
+    small, large = eight.session, eighty.session
 
     singly = [f"rank:{n}" for n in range(8)]
     assert [device.key for device in small.devices] == ["ranks", *singly]
     assert all(small.latest(f"ranks/rank{n}") > 0 for n in range(8))
-    assert small.ranks is not None
-    assert large.ranks is not None
-    assert small.ranks.shown == tuple(range(8))
-    assert large.ranks.shown[0] == 41
-    assert len(large.ranks.shown) <= SHOWN_SINGLY
+    assert ranks_of(eight).shown == tuple(range(8))
+    assert ranks_of(eighty).shown[0] == 41
+    assert len(ranks_of(eighty).shown) <= SHOWN_SINGLY
     assert large.index("ranks/rank0") is None
     assert large.devices[0].name == "80 ranks on 10 nodes"
 
@@ -86,11 +94,8 @@ def test_ranks_are_shown_in_their_order() -> None:
 
 def test_the_band_lies_around_the_median() -> None:
     """At every instant the lowest is at most the median, and that at most the highest."""
-    session = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session
-
-    low, middle, high = (
-        session.to_pandas()[f"ranks/{name}"] for name in ("lowest", "median", "allocated")
-    )
+    frame = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session.to_pandas()
+    low, middle, high = (frame[f"ranks/{name}"] for name in ("lowest", "median", "allocated"))
     known = high.notna()
     assert known.sum() > 5
     assert (low <= middle)[known].all()
@@ -98,20 +103,18 @@ def test_the_band_lies_around_the_median() -> None:
 
 
 def test_a_rank_shown_by_itself_has_its_parts() -> None:
-    """Its device has weights, gradients and optimizer states, which do not exceed what is allocated."""
+    """A rank's device has weights, gradients and optimizer states, which do not exceed what is allocated."""
     session = play(SimulatedRun(Script(world=2)), 6.0).session
 
-    values = {
-        name: session.latest(f"rank:1/{name}")
-        for name in ("allocated", "reserved", "weights", "gradients", "optimizer")
-    }
+    names = ("allocated", "reserved", "weights", "gradients", "optimizer")
+    values = {name: session.latest(f"rank:1/{name}") for name in names}
     assert all(value > 0 for value in values.values())
     parts = values["weights"] + values["gradients"] + values["optimizer"]
     assert parts <= values["allocated"] <= values["reserved"]
 
 
 def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
-    """One span is around all, and within it lie the training and its evaluations, with the highest peaks."""
+    """One span is around all; the training and its evaluations lie within it, with the highest peaks."""
     run, collector = played(8.0, world=3, evaluate_every=4, interval=0.5, heavier={1: 1.1})
     finish(run, collector)
     collector.finish(run.began + run.now)
@@ -127,16 +130,11 @@ def test_the_overview_has_the_spans_of_the_lowest_rank() -> None:
 
 
 def test_the_spans_go_on_with_the_next_rank() -> None:
-    """Where the lowest rank falls silent, the next one's spans are shown."""
-    run = SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0}))
+    """The next rank's spans are shown where the lowest rank falls silent."""
+    spans = play(SimulatedRun(Script(world=3, interval=0.5, killed={0: 4.0})), 16.0).session.spans
 
-    spans = play(run, 16.0).session.spans
-
-    assert [(span.kind, span.stop is None) for span in spans] == [
-        ("block", True),
-        ("train", False),
-        ("train", True),
-    ]
+    ends = [(span.kind, span.stop is None) for span in spans]
+    assert ends == [("block", True), ("train", False), ("train", True)]
 
 
 @settings(max_examples=8)
@@ -171,21 +169,6 @@ def test_what_is_read_at_once_is_what_was_followed() -> None:
     assert opened.session.stopped_at == pytest.approx(again.began + again.now, abs=1.0)
 
 
-def test_a_healthy_run_says_nothing() -> None:
-    """Equal ranks of a pipeline on several nodes, with steps that differ a little, give no finding."""
-    for script in (
-        Script(world=1),
-        Script(world=16, per_node=4, stages=4, noise=0.02),
-        Script(world=3, gpus=0, weights=0.2 * GIB, activations=0.5 * GIB),
-    ):
-        run = SimulatedRun(replace(script, interval=0.5))
-        collector = play(run, 16.0)
-        finish(run, collector)
-
-        assert kinds(collector) == []
-        assert collector.session.notes == []
-
-
 @pytest.mark.parametrize(("before", "now"), [(8, 4), (4, 8)])
 def test_a_world_that_changes_is_followed(before: int, now: int) -> None:
     """After a restart with more or fewer ranks so many are expected, and none of the old is silent."""
@@ -209,8 +192,8 @@ def two_processes(later: float) -> tuple[SimulatedRun, SimulatedRun]:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_processes_of_one_rank_the_older_counts(order: int) -> None:
-    """While both write the older is shown, and a note says so; which was seen first is of no account."""
+def test_the_older_of_two_processes_of_one_rank_counts(order: int) -> None:
+    """While both write the older is shown, whichever was seen first, and a note says so."""
     older, newer = two_processes(2.5)
     collector = Collector()
     for second in range(6):
@@ -253,7 +236,7 @@ def test_streams_of_another_run_are_left_out() -> None:
 
 @pytest.mark.parametrize("gpus", [2, 0])
 def test_of_a_rank_the_fullest_device_counts(gpus: int) -> None:
-    """Of two GPUs the one on which most was allocated; without one the heap, of which no part is known."""
+    """The fullest of two GPUs counts; without a GPU the heap does, of which no part is known."""
     script = Script(world=2, gpus=gpus, interval=0.5, weights=GIB, activations=2 * GIB)
     run = SimulatedRun(script)
     rows = play(run, 8.0).rows()
@@ -265,7 +248,7 @@ def test_of_a_rank_the_fullest_device_counts(gpus: int) -> None:
 
 
 def test_a_run_without_ranks_is_an_empty_session() -> None:
-    """Before any rank was heard of there is nothing to show, and nothing fails."""
+    """A collector without any rank has nothing to show, and nothing fails."""
     collector = Collector("empty")
     collector.tick(1.0)
     assert not collector.is_over(1e9)
@@ -278,7 +261,7 @@ def test_a_run_without_ranks_is_an_empty_session() -> None:
 
 @pytest.mark.parametrize(("outcome", "is_over"), [("done", True), ("raised RuntimeError", False)])
 def test_the_run_is_over_when_all_ranks_have_ended(outcome: str, *, is_over: bool) -> None:
-    """Once all are done it is, at once; where one failed, after a while, in which it may begin again."""
+    """A run is over at once when all ranks are done, and after a while where one failed and may restart."""
     run, collector = played(4.0, world=2, interval=0.5)
     now = run.began + run.now
     assert not collector.is_over(now)
@@ -290,7 +273,7 @@ def test_the_run_is_over_when_all_ranks_have_ended(outcome: str, *, is_over: boo
 
 
 def test_a_run_ends_as_the_first_rank_that_failed() -> None:
-    """The others fail because it is gone."""
+    """The other ranks fail because the first one is gone."""
     run, collector = played(4.0, world=2, interval=0.5)
     for (stream, data), outcome in zip(
         run.finish("raised E"), (b"raised Lost", b"raised Cause"), strict=True
@@ -305,9 +288,8 @@ def test_a_run_ends_as_the_first_rank_that_failed() -> None:
 def test_before_a_rank_began_nothing_is_known_of_it() -> None:
     """No line rises from zero to its first reading."""
     run = SimulatedRun(Script(world=2, interval=0.5))
-    collector = play(run, 4.0, Collector(started_at=run.began - 5))
 
-    session = collector.session
+    session = play(run, 4.0, Collector(started_at=run.began - 5)).session
     assert np.isnan(session.between(0.0, 4.5).high).all()
     assert session.value(session.last_sample, "ranks/allocated") > 0
 
@@ -323,7 +305,7 @@ def test_a_run_with_a_rank_that_has_no_end_is_not_done() -> None:
 
 
 def test_a_rank_that_was_just_found_is_not_grey() -> None:
-    """Of a run that is opened late, the last files are found when the first have long been read."""
+    """The last files of a run that is opened late are found when the first have long been read."""
     run = SimulatedRun(Script(world=4, interval=0.5))
     pieces = list(run.advance(20.0))
     collector, now = Collector(), run.began + run.now
@@ -332,18 +314,14 @@ def test_a_rank_that_was_just_found_is_not_grey() -> None:
         collector.tick(now + at / 100, {name for name, _ in pieces[at + 1 :]})
     collector.tick(now + 2.0)
 
-    ranks = collector.session.ranks
-    assert ranks is not None
-    assert SILENT_CELL not in ranks.strip.cells
+    assert SILENT_CELL not in ranks_of(collector).strip.cells
 
 
 def test_a_silent_rank_is_grey_in_the_strip() -> None:
-    """What stands in the strip of a rank that was killed is that it is silent; of the others it is not."""
+    """The cells of a rank that was killed are silent ones; those of the others are not."""
     _, collector = played(30.0, world=3, interval=0.5, killed={1: 5.0})
 
-    assert collector.session.ranks is not None
-    strip = collector.session.ranks.strip
-    cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
+    cells = cells_of(ranks_of(collector).strip)
     assert (cells[-3:, 1] == SILENT_CELL).all()
     assert (cells[2:, [0, 2]] != SILENT_CELL).all()
 
@@ -351,9 +329,8 @@ def test_a_silent_rank_is_grey_in_the_strip() -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_times_far_off_break_nothing(world: int) -> None:
     """Ranks whose clocks are years apart leave a session whose times run forward."""
-    run = SimulatedRun(
-        Script(world=world, per_node=1, interval=0.5, clocks={"node0001": 3e8, "node0003": -9e8})
-    )
+    clocks = {"node0001": 3e8, "node0003": -9e8}
+    run = SimulatedRun(Script(world=world, per_node=1, interval=0.5, clocks=clocks))
     collector = play(run, 20.0)
     finish(run, collector)
     collector.finish(run.began + run.now)
@@ -368,15 +345,13 @@ def test_hostile_lines_are_counted() -> None:
     run = SimulatedRun(Script(world=2, interval=0.5))
     collector = Collector()
     for seed, (stream, data) in enumerate(run.advance(6.0)):
-        lines = data.splitlines(keepends=True)
-        for line in lines:
+        for line in data.splitlines(keepends=True):
             collector.feed(stream, garbage(20, seed) + line)
         collector.feed(f"foreign-{seed}", garbage(60, seed))
     collector.tick(run.began + run.now)
 
-    assert {row.rank: row.peak for row in collector.rows()} == {
-        number: rank.peak for number, rank in run.ranks.items()
-    }
+    peaks = {number: rank.peak for number, rank in run.ranks.items()}
+    assert {row.rank: row.peak for row in collector.rows()} == peaks
     assert all(stream.dropped for stream in collector.streams.values())
 
 
@@ -394,19 +369,17 @@ def test_a_damaged_stream_is_left_alone() -> None:
 
 def test_a_rank_that_claims_a_huge_world_costs_nothing() -> None:
     """The arrays grow with the ranks that write, and not with what they say."""
-    script = Script(world=1, interval=0.5)
-    (stream, data), *_ = SimulatedRun(script, run="a").advance(1.0)
-    data = data.replace(b'"rank":0,', b'"rank":1048570,').replace(
-        b'"world":1,', b'"world":1048576,'
-    )
+    (stream, data), *_ = SimulatedRun(Script(world=1, interval=0.5), run="a").advance(1.0)
+    data = data.replace(b'"rank":0,', b'"rank":1048570,')
+    data = data.replace(b'"world":1,', b'"world":1048576,')
     collector = Collector()
     collector.feed(stream, data)
     collector.tick(0.0)
     collector.tick(1e10)
 
     assert collector.roster.world == 1 << 20
-    assert len(collector.session.ranks.table) == 1  # type: ignore[union-attr]
-    assert len(collector.session.ranks.strip.first) <= 64  # type: ignore[union-attr]
+    assert len(ranks_of(collector).table) == 1
+    assert len(ranks_of(collector).strip.first) <= 64
 
 
 def test_a_rank_costs_little() -> None:
@@ -424,8 +397,8 @@ def test_a_rank_costs_little() -> None:
     assert (after - before) / 4 < 30_000
 
 
-def test_a_finished_run_takes_in_nothing_more() -> None:
-    """After the end neither samples nor findings come."""
+def test_a_finished_run_adds_nothing() -> None:
+    """After the end of a run no samples are added."""
     run, collector = played(4.0, world=2, interval=0.5)
     collector.finish(run.began + run.now)
     before = collector.session.timeline.samples
@@ -437,7 +410,7 @@ def test_a_finished_run_takes_in_nothing_more() -> None:
 
 @pytest.mark.parametrize(("label", "said"), [("pretrain", "pretrain"), ("rank 0", "")])
 def test_a_run_is_called_as_its_ranks_are(label: str, said: str) -> None:
-    """Unless that is only the number of one of them."""
+    """The label of a run is that of its ranks, unless it is only the number of one of them."""
     assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == said
 
 
@@ -452,7 +425,7 @@ def test_a_row_has_what_the_peak_was_beyond_what_is_held() -> None:
 
 @pytest.mark.parametrize("later", [80e6, 120e6])
 def test_series_may_appear_after_the_peak(later: float) -> None:
-    """As those of the parts do, once a model is there; a peak before them has no activations."""
+    """Series of the parts appear once a model is there; a peak before them has no activations."""
     recorder = Recorder("rank 0", started_at=1e9)
     lines = Lines(recorder.session, Rank(0))
     devices, series = (Device("cpu", "AMD EPYC", "", 1e9),), (Series("cpu", "allocated"),)
@@ -482,7 +455,7 @@ def stream() -> RankStream:
 
 
 def test_a_fold_without_a_figure_takes_no_peak_away(stream: RankStream) -> None:
-    """A figure may be missing."""
+    """A fold may lack a figure."""
     stream.feed(FOLD % (b"8,9", b"0", b"null", b"null"))
 
     assert math.isnan(stream.latest("allocated"))
@@ -500,7 +473,7 @@ def test_a_fold_without_a_figure_takes_no_peak_away(stream: RankStream) -> None:
     ],
 )
 def test_a_fold_that_does_not_fit_is_dropped(stream: RankStream, fold: bytes) -> None:
-    """With no figure in a figure's place, an end before its begin, or other columns, it is left out."""
+    """A fold with text for a figure, an end before its begin, or other columns is left out."""
     known = stream.reached, stream.latest("allocated"), stream.peak
 
     assert stream.feed(fold) == []

@@ -19,7 +19,6 @@ from hfmem_widget.ranks.directory import (
     make_or_join,
     open_own,
     read_run,
-    refusal,
     streams,
 )
 from hfmem_widget.session.rank_records import Rank
@@ -41,7 +40,7 @@ def mode(path: Path) -> int:
 
 
 def test_it_is_made_for_the_user_alone(tmp_path: Path) -> None:
-    """With the folders above it; nobody else may look into it."""
+    """The directory and the folders above it are made, and nobody else may look into it."""
     made = make_or_join(tmp_path / "a" / "run", "fine\ttune", now=5.0)
 
     assert mode(tmp_path / "a" / "run") == 0o700
@@ -55,7 +54,7 @@ def test_it_is_made_for_the_user_alone(tmp_path: Path) -> None:
 
 
 def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
-    """However many make it at once, there is one run."""
+    """There is one run, however many make it at once."""
     found: list[str] = []
     begin = threading.Barrier(8)
 
@@ -68,10 +67,8 @@ def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
     assert set(found) == {read_run(tmp_path / "run").run}
 
 
-def test_where_there_are_no_links_one_has_its_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on many network drives."""
+def test_a_run_is_made_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many network drives have no links."""
     monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError(1, "no links here")))
 
     assert make_or_join(tmp_path / "run") == make_or_join(tmp_path / "run")
@@ -79,7 +76,7 @@ def test_where_there_are_no_links_one_has_its_way(
 
 
 def test_a_rank_joins_under_its_own_name(run: Path) -> None:
-    """Rank, attempt, host and process; one that has written there already gets another part."""
+    """The name has rank, attempt, host and process; a second file of a process has another part."""
     path, run_id = Member(run, RANK).join()
     path.touch()
     again, _ = Member(run, RANK).join()
@@ -98,8 +95,8 @@ def test_a_link_in_the_place_of_a_stream_is_not_followed(run: Path, tmp_path: Pa
     assert Member(run, RANK).join()[0].name == "r00007-a0-node0001-4711-p0001.jsonl"
 
 
-def test_who_turns_out_to_start_ranks_is_none(run: Path) -> None:
-    """The file of a process that was taken for the only one is no rank's any more."""
+def test_a_launcher_is_no_rank(run: Path) -> None:
+    """The file of a launcher that was taken for the only process is no longer one of a rank."""
     (run / "r00000-a0-node0001-4000.jsonl").touch()
     Member(run, RANK, launcher=4000).join()
     Member(run, RANK, launcher=4000).join()
@@ -116,10 +113,8 @@ def test_who_turns_out_to_start_ranks_is_none(run: Path) -> None:
         '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
     ],
 )  # fmt: skip
-def test_a_run_that_is_none_is_refused(
-    tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one sentence, whatever its file says."""
+def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is one sentence, whatever the file says."""
     monkeypatch.setattr(directories, "PATIENCE", 0)
     (tmp_path / "run.json").write_text(said)
 
@@ -127,16 +122,16 @@ def test_a_run_that_is_none_is_refused(
         make_or_join(tmp_path)
 
 
-def test_what_is_odd_in_it_is_passed_over(tmp_path: Path) -> None:
-    """A label that is none, a time that cannot be."""
+def test_an_invalid_label_or_time_is_passed_over(tmp_path: Path) -> None:
+    """The run is read without them."""
     said = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
     (tmp_path / "run.json").write_text(json.dumps(said))
 
     assert read_run(tmp_path) == directories.RunFile("0" * 32)
 
 
-def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
-    """A file where the folder should be, a folder in which nobody may write."""
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    """A file in its place, or a folder that is not writable, is named."""
     (tmp_path / "file").touch()
 
     with pytest.raises(OptionError, match="is not a directory"):
@@ -146,7 +141,7 @@ def test_what_cannot_be_made_is_said(tmp_path: Path) -> None:
 
 
 def test_only_streams_of_ones_own_are_read(run: Path, tmp_path: Path) -> None:
-    """A link, a pipe and a folder that are called as streams are counted, the rest is passed over."""
+    """A link, a pipe and a folder with the name of a stream are counted; other files are passed over."""
     (run / NAME).touch()
     (run / "r00008-a0-node0001-1.jsonl").symlink_to(run / NAME)
     os.mkfifo(run / "r00009-a0-node0001-1.jsonl")
@@ -161,7 +156,7 @@ def test_only_streams_of_ones_own_are_read(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_stream_of_another_user_is_not_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who owns the directory may differ from who owns a file in it."""
+    """The owner of a file may differ from the owner of its directory."""
     (run / NAME).touch()
     monkeypatch.setattr(directories, "refusal", lambda _directory: "")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
@@ -172,35 +167,35 @@ def test_a_stream_of_another_user_is_not_read(run: Path, monkeypatch: pytest.Mon
         open_own(run / NAME)
 
 
-def test_a_directory_of_another_user_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For reading and for writing: whoever made it may put into it what they like."""
+@pytest.mark.parametrize(
+    ("user", "rights", "reason"),
+    [
+        (12345, 0o700, "belongs to another user"),
+        *((os.geteuid(), rights, "everybody may write") for rights in (0o777, 0o1777, 0o702)),
+    ],
+)
+def test_a_directory_of_others_is_refused(
+    run: Path, user: int, rights: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others could put files or links into it, despite a sticky bit: it is neither read nor written."""
     (run / NAME).touch()
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    run.chmod(rights)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
 
     assert streams(run).paths == ()
-    assert "belongs to another user" in streams(run).why
-    with pytest.raises(OptionError, match="belongs to another user"):
+    assert reason in streams(run).why
+    with pytest.raises(OptionError, match=reason):
         Member(run, RANK).join()
 
 
-@pytest.mark.parametrize("rights", [0o777, 0o1777, 0o702])
-def test_a_directory_to_which_everybody_may_write_is_refused(run: Path, rights: int) -> None:
-    """Even with the sticky bit: a file of one's own could be another's link to it."""
-    (run / NAME).touch()
-    run.chmod(rights)
-
-    assert streams(run).paths == ()
-    assert "everybody may write" in refusal(run)
-
-
-def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
-    """In one sentence, and nothing is raised."""
+def test_a_missing_directory_is_a_reason(tmp_path: Path) -> None:
+    """Reading it raises nothing."""
     assert streams(tmp_path / "gone").paths == ()
     assert "No such file" in streams(tmp_path / "gone").why
 
 
-def test_so_many_files_are_read_at_most(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are counted."""
+def test_the_number_of_files_is_limited(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files beyond the limit are counted."""
     monkeypatch.setattr(directories, "MOST_STREAMS", 20)
     for rank in range(28):
         (run / f"r{rank:05}-a0-h-1.jsonl").touch()
@@ -212,7 +207,7 @@ def test_so_many_files_are_read_at_most(run: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_stream_is_opened_without_following_or_waiting(run: Path) -> None:
-    """A link and a pipe are refused when they are opened, too: they may have come meanwhile."""
+    """A link and a pipe are also refused when they are opened, since they may have come meanwhile."""
     (run / NAME).write_bytes(b"{}\n")
     (run / "link").symlink_to(run / NAME)
     os.mkfifo(run / "pipe")

@@ -28,16 +28,15 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("before", [{}, {PATH: ""}, {PATH: "/a:/b"}, {PATH: "/a", "OTHER": "x"}])
 def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
-    """Exactly: what was not set is not set, and what was empty is empty."""
+    """What was not set is not set again, and what was empty is empty."""
     environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
 
     assert lent.begin()
     assert environ[RUN] == str(DIRECTORY)
     assert environ[PATH].split(os.pathsep)[0] == SITE
-    assert environ[PATH].split(os.pathsep)[1:] == [
-        one for one in before.get(PATH, "").split(":") if one
-    ]
+    paths = [path for path in before.get(PATH, "").split(":") if path]
+    assert environ[PATH].split(os.pathsep)[1:] == paths
     lent.end()
     lent.end()
 
@@ -61,7 +60,7 @@ def test_what_was_there_is_put_back(before: dict[str, str]) -> None:
 def test_what_the_user_has_changed_meanwhile_stays(
     before: dict[str, str], now: dict[str, str], after: dict[str, str]
 ) -> None:
-    """Without our part; and what was taken away is not brought back."""
+    """Only our part is taken out, and what was taken away is not brought back."""
     environ = dict(before)
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
@@ -85,7 +84,7 @@ def test_within_a_run_nothing_is_lent(known: dict[str, str]) -> None:
 
 
 def test_a_forked_child_lends_nothing_and_takes_nothing_back() -> None:
-    """Its environment is its own, and what it starts is followed still; who lends is no rank itself."""
+    """A child's environment is its own, and its processes are still followed; the lender is no rank."""
     environ: dict[str, str] = {}
     lent = Lent(DIRECTORY, environ=environ)
     lent.begin()
@@ -99,19 +98,14 @@ def test_a_forked_child_lends_nothing_and_takes_nothing_back() -> None:
 
 
 def test_some_options_are_the_ranks_too() -> None:
-    """Who asked that the peak counters be left alone asked it for the ranks as well."""
+    """Options such as `ledger=False` hold for the ranks as well."""
     environ: dict[str, str] = {}
     options = WatchOptions(interval=0.5, ledger=False, steps="each", label="cell")
     lent = Lent(DIRECTORY, options, environ)
     lent.begin()
 
-    assert handed_on(environ) == {
-        "interval": 0.5,
-        "ledger": False,
-        "phases": "auto",
-        "resident_peak": False,
-        "steps": "each",
-    }
+    given = {"interval": 0.5, "ledger": False, "steps": "each"}
+    assert handed_on(environ) == given | {"phases": "auto", "resident_peak": False}
     lent.end()
     assert handed_on(environ) == {}
 
@@ -139,7 +133,7 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("environ", [{}, {RUN: "/nowhere"}, {RUN: "/nowhere", CLAIMED: "1"}])
 def test_it_loads_nothing_of_ours(environ: dict[str, str]) -> None:
-    """Neither us nor torch nor numpy, whether or not something is to be followed."""
+    """Our `sitecustomize` imports neither us nor torch nor numpy, whether or not a run is followed."""
     code = "import sys; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = set(python(code, **environ).stdout.split())
 
@@ -154,7 +148,7 @@ def waits(**environ: str) -> bool:
 
 
 def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
-    """Not without a run, and not below a rank; a rank that becomes another program is one still."""
+    """Torch is awaited within a run and above ranks only; a rank that becomes another program stays one."""
     assert waits(**{RUN: "/nowhere"})
     assert not waits()
     assert not waits(**{RUN: "/nowhere", CLAIMED: "1"})
@@ -165,8 +159,8 @@ def test_it_waits_for_torch_where_something_is_to_be_followed() -> None:
     assert "BeforeTorch" in python(code, **{RUN: "/nowhere"}).stdout
 
 
-def test_the_hidden_one_runs_once_and_stands_in_its_place(tmp_path: Path) -> None:
-    """Whoever imports it gets the site's own."""
+def test_a_hidden_sitecustomize_runs_once_in_its_place(tmp_path: Path) -> None:
+    """Whoever imports `sitecustomize` gets the site's own."""
     (tmp_path / "sitecustomize.py").write_text("print('ran', __name__, __file__)\nMINE = 5\n")
     done = python("import sitecustomize; print(sitecustomize.MINE)", **{PATH: str(tmp_path)})
 
@@ -174,8 +168,8 @@ def test_the_hidden_one_runs_once_and_stands_in_its_place(tmp_path: Path) -> Non
     assert done.stderr == ""
 
 
-def test_what_the_hidden_one_raises_is_said_as_ever(tmp_path: Path) -> None:
-    """By Python, which then goes on."""
+def test_an_error_of_a_hidden_sitecustomize_is_shown_by_python(tmp_path: Path) -> None:
+    """Python then goes on."""
     (tmp_path / "sitecustomize.py").write_text("1 / 0\n")
     done = python("print('on')", **{PATH: str(tmp_path)})
 

@@ -53,9 +53,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)
-def test_the_look_after_a_fault_is_healthy(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
-) -> None:
+def test_a_later_look_is_healthy(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     """A fault for two seconds leaves what was read readable, and the run is followed to its end after it."""
     run = SimulatedRun(SCRIPT)
     collector = play(run, 8.0)
@@ -87,9 +85,7 @@ def test_the_look_after_a_fault_is_healthy(
 
 
 @pytest.mark.parametrize(("owner", "name"), LOOKS)
-def test_a_fault_that_stays_ends_no_run(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str
-) -> None:
+def test_faults_end_no_run(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
     """A run with a fault from its beginning is ended as any other, with at most one sentence about it."""
     broken(monkeypatch, owner, name)
     run = SimulatedRun(SCRIPT)

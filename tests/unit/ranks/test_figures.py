@@ -15,6 +15,7 @@ from hfmem_widget.ranks.roster import KEPT, RecentSteps
 from hfmem_widget.ranks.stream import Finished
 from hfmem_widget.session.rank_records import SILENT_CELL, STRIP_COLUMNS, STRIP_ROWS
 from hfmem_widget.text import GIB
+from tests.unit.ranks.played import cells_of
 
 NAN = math.nan
 
@@ -36,8 +37,8 @@ def test_a_rank_among_thousand_is_found_and_no_other() -> None:
     st.integers(COMMON_STEPS, 40),
     st.integers(0, 1000),
 )
-def test_clocks_are_told_to_a_tenth_of_a_second(ahead: list[float], steps: int, seed: int) -> None:
-    """Whatever the clocks of hosts are ahead, the differences between them are found."""
+def test_clocks_are_known_to_a_tenth_of_a_second(ahead: list[float], steps: int, seed: int) -> None:
+    """The differences between the clocks of hosts are found, whatever they are."""
     chance = np.random.default_rng(seed)
     hosts = [f"n{at}" for at in range(len(ahead)) for _ in range(4)]
     ends = 1e9 + 0.5 * np.arange(steps) + np.repeat(ahead, 4)[:, None]
@@ -45,12 +46,12 @@ def test_clocks_are_told_to_a_tenth_of_a_second(ahead: list[float], steps: int, 
 
     found = offsets(ends, hosts)
 
-    told = [found[f"n{at}"] - found["n0"] for at in range(len(ahead))]
-    assert told == pytest.approx([one - ahead[0] for one in ahead], abs=0.1)
+    differences = [found[f"n{at}"] - found["n0"] for at in range(len(ahead))]
+    assert differences == pytest.approx([one - ahead[0] for one in ahead], abs=0.1)
 
 
-def test_too_few_steps_in_common_tell_nothing_of_clocks() -> None:
-    """Nor does a host of which nothing is known."""
+def test_clocks_are_compared_by_enough_common_steps() -> None:
+    """Too few steps in common, or a host without any, give no offset."""
     ends = np.full((4, 12), NAN)
     ends[:, : COMMON_STEPS - 1] = 1.0
     assert offsets(ends, ["a", "a", "b", "b"]) == {}
@@ -67,7 +68,7 @@ def finished(first: int, count: int, peak: float, start: float = 0.0) -> Finishe
 
 
 def test_the_newest_steps_are_kept() -> None:
-    """Of more steps than are kept the newest count, and ranks that lag have those in common."""
+    """The newest steps count, and ranks that lag have those in common."""
     steps = RecentSteps()
     steps.widen(3)
     both = np.array([0, 1])
@@ -82,7 +83,7 @@ def test_the_newest_steps_are_kept() -> None:
 
 
 def test_a_second_training_begins_anew() -> None:
-    """Where the numbers of steps begin again, those of the training before are forgotten."""
+    """Steps of the first training are forgotten where numbers begin again."""
     steps = RecentSteps()
     steps.widen(1)
     steps.add(0, finished(1, 30, 9.0))
@@ -94,7 +95,7 @@ def test_a_second_training_begins_anew() -> None:
 
 
 def test_buckets_do_not_grow_without_bound() -> None:
-    """Beyond a number of them the oldest wait for nobody."""
+    """Beyond a number of buckets the oldest are passed on."""
     buckets = WaitingBuckets(1.0)
     time = np.arange(MOST_OPEN + 100.0)
     buckets.add(0, time, time, None)
@@ -105,7 +106,7 @@ def test_buckets_do_not_grow_without_bound() -> None:
 
 @given(st.integers(1, 2000), st.integers(1, 2 * STRIP_COLUMNS), st.sampled_from([1, 4, 8]))
 def test_a_strip_is_of_bounded_size(world: int, columns: int, per_node: int) -> None:
-    """However many ranks and however long, every rank has its row, and the highest is never lost."""
+    """Every rank has its row, and the highest is never lost, whatever the world and the length."""
     strip = Strip(world, per_node)
     shares = np.full(world, 0.5)
     shares[world // 2] = 0.9
@@ -116,13 +117,12 @@ def test_a_strip_is_of_bounded_size(world: int, columns: int, per_node: int) -> 
 
     assert len(shown.first) <= STRIP_ROWS
     assert len(shown.at) <= STRIP_COLUMNS
-    cells = np.frombuffer(shown.cells, dtype=np.uint8).reshape(len(shown.at), len(shown.first))
     row = int(np.searchsorted(shown.first, world // 2, side="right")) - 1
-    assert (cells[:, row] == 180).all()
+    assert (cells_of(shown)[:, row] == 180).all()
 
 
 def test_a_strip_has_whole_nodes_in_a_row() -> None:
-    """Of 1,024 ranks on nodes of eight a row has two nodes; what was silent is told apart from nothing."""
+    """A row has two nodes of eight among 1,024 ranks; a silent cell differs from an empty one."""
     strip = Strip(1024, 8)
     shares = np.full(1024, NAN)
     shares[:16] = 0.0

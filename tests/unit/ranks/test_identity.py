@@ -33,11 +33,8 @@ HERE = this_host(), os.getpid()
 
 TORCH = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_NTASKS": "8"}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "5",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_SIZE": "8",
-}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+OPEN_MPI["OMPI_COMM_WORLD_SIZE"] = "8"
 HYDRA = {"PMI_RANK": "5", "MPI_LOCALRANKID": "1", "PMI_SIZE": "8"}
 PMIX = {"PMIX_RANK": "5", "PMIX_LOCAL_RANK": "1", "PMIX_SIZE": "8"}
 ELASTIC = TORCH | {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -66,22 +63,18 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
 @pytest.mark.parametrize(
     ("engine", "attempt", "environ"), KNOWN, ids=[f"{row[0]} {n}" for n, row in enumerate(KNOWN)]
 )
-def test_every_launcher_is_known_by_what_it_sets(
-    engine: str, attempt: int, environ: Mapping[str, str]
-) -> None:
+def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[str, str]) -> None:
     """Rank 5 of 8, the second on its host, whoever has started it."""
-    rank = rank_of_process(environ)
-
-    assert rank == Rank(5, 1, 8, attempt, *HERE, engine)
+    assert rank_of_process(environ) == Rank(5, 1, 8, attempt, *HERE, engine)
 
 
 def test_every_launcher_has_a_row_here() -> None:
-    """None of the table goes untried."""
+    """Each launcher that the package knows is tried."""
     assert {engine.name for engine in ENGINES} == {row[0] for row in KNOWN}
 
 
 def test_a_process_without_a_launcher_is_no_rank() -> None:
-    """A kernel, a script in a terminal."""
+    """A kernel and a script in a terminal have no launcher."""
     assert rank_of_process({"PATH": "/bin", "WORLD_SIZE": "8"}) is None
 
 
@@ -90,7 +83,7 @@ def test_a_process_without_a_launcher_is_no_rank() -> None:
     "bad", ["", "-1", "x", "1.5", "1_0", "\u0663", "9" * 5000, "1048577", "8", "\0"]
 )
 def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
-    """Negative, huge, no number, or beyond the world."""
+    """A negative, huge or invalid number, or one beyond the world, is no rank."""
     environ = {**dict.fromkeys(engine.sets, "1"), engine.rank: bad, engine.world: "8"}
 
     assert rank_of_process(environ) is None
@@ -98,14 +91,14 @@ def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
 
 @pytest.mark.parametrize("bad", ["", "-1", "x", "9" * 20])
 def test_what_else_makes_no_sense_is_passed_over(bad: str) -> None:
-    """Without a number on its host it has its own, without a count of restarts there were none."""
+    """A bad number on the host is replaced by the rank, a bad count of restarts by zero."""
     environ = ELASTIC | {"LOCAL_RANK": bad, "TORCHELASTIC_RESTART_COUNT": bad}
 
     assert rank_of_process(environ) == Rank(5, 5, 8, 0, *HERE, "torchrun")
 
 
 def test_torch_is_believed_before_the_environment() -> None:
-    """What Slurm's variables say of a job step of one task is not what the group has."""
+    """Slurm's variables may be those of a job step of one task; the group knows better."""
     stale = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
 
     assert rank_of_process(stale, (3, 4)) == Rank(3, 0, 4, 0, *HERE, "Slurm")
@@ -119,7 +112,7 @@ def test_torch_is_believed_before_the_environment() -> None:
     )
 )
 def test_no_environment_raises(environ: dict[str, str]) -> None:
-    """Whatever the variables say, it is a rank within its world or none."""
+    """Any environment gives a rank within its world, or none."""
     rank = rank_of_process({**environ, "RANK": "0"})
 
     assert rank is None or 0 <= rank.rank < rank.world
@@ -185,10 +178,8 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return heard
 
 
-def test_joining_is_heard_wherever_the_function_was_taken_from(
-    distributed: Any, joins: list[str]
-) -> None:
-    """Of torch.distributed and of its own module; once for each call, with its result or error unchanged."""
+def test_joining_is_noticed_through_either_module(distributed: Any, joins: list[str]) -> None:
+    """Each call is noticed once, in torch.distributed and in its own module, with its result or error."""
     surround_all(PLACES)
     surround_all(PLACES)
     with pytest.raises(ValueError, match="bad"):
@@ -235,9 +226,7 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-def test_the_truth_is_that_of_the_group(
-    distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_has_the_rank(distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank and world once it is up; before that, and without torch, none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 

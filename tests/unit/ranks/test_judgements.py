@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,83 +17,105 @@ from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, found, kinds, play, played
 
-FAULTS: dict[str, tuple[Script, list[str], dict[str, object]]] = {
-    "a rank is killed": (Script(world=4, killed={2: 6.0}), ["rank-silent"], {"ranks": [2]}),
-    "two ranks are killed": (
-        Script(world=8, per_node=4, killed={2: 6.0, 5: 6.0}),
-        ["rank-silent"],
-        {"ranks": [2, 5]},
+Case = tuple[list[str], dict[str, object], Script]
+
+
+def finds(kind: str, evidence: dict[str, object] | None = None, **script: Any) -> Case:
+    """Return a script, and the kinds and the evidence of what is found in it."""
+    return [kind], evidence or {}, Script(**script)
+
+
+def finds_nothing(**script: Any) -> Case:
+    return [], {}, Script(**script)
+
+
+BY_SHARE: dict[str, Any] = {"world": 6, "noise": 0.0005}
+OF_TWO: dict[str, Any] = {"world": 2, "noise": 0.001}
+CASES: dict[str, Case] = {
+    "a rank is killed": finds("rank-silent", {"ranks": [2]}, world=4, killed={2: 6.0}),
+    "two ranks are killed": finds(
+        "rank-silent", {"ranks": [2, 5]}, world=8, per_node=4, killed={2: 6.0, 5: 6.0}
     ),
-    "a node is lost": (
-        Script(world=8, per_node=4, killed=dict.fromkeys(range(4, 8), 6.0)),
-        ["node-silent"],
-        {"hosts": ["node0001"], "count": 4},
+    "a node is lost": finds(
+        *("node-silent", {"hosts": ["node0001"], "count": 4}),
+        world=8,
+        per_node=4,
+        killed=dict.fromkeys(range(4, 8), 6.0),
     ),
-    "two nodes are lost": (
-        Script(world=12, per_node=4, killed=dict.fromkeys(range(4, 12), 6.0)),
-        ["node-silent"],
-        {"hosts": ["node0001", "node0002"], "count": 8},
+    "two nodes are lost": finds(
+        *("node-silent", {"hosts": ["node0001", "node0002"], "count": 8}),
+        world=12,
+        per_node=4,
+        killed=dict.fromkeys(range(4, 12), 6.0),
     ),
     "a node is lost, and a rank elsewhere": (
-        Script(world=8, per_node=4, killed=dict.fromkeys((1, 4, 5, 6, 7), 6.0)),
         ["node-silent", "rank-silent"],
         {"count": 4},
+        Script(world=8, per_node=4, killed=dict.fromkeys((1, 4, 5, 6, 7), 6.0)),
     ),
-    "all are gone": (
-        Script(world=4, killed=dict.fromkeys(range(4), 6.0)),
-        ["run-silent"],
-        {"count": 4},
-    ),
-    "a rank hangs": (Script(world=4, stuck={1: 9}), ["rank-behind"], {"rank": 1, "step": 9}),
-    "all wait for one rank": (
-        Script(world=4, sleeps={1: 9}),
-        ["rank-behind"],
+    "all are gone": finds("run-silent", {"count": 4}, world=4, killed=dict.fromkeys(range(4), 6.0)),
+    "a rank hangs": finds("rank-behind", {"rank": 1, "step": 9}, world=4, stuck={1: 9}),
+    "all wait for one rank": finds(
+        "rank-behind",
         {"rank": 1, "step": 8, "phase": "", "others": "backward", "ranks": [1]},
+        world=4,
+        sleeps={1: 9},
     ),
-    "a rank needs 5 % more": (
-        Script(world=8, heavier={5: 1.05}),
-        ["rank-outlier"],
-        {"rank": 5, "ranks": [5]},
+    "a rank needs 5 % more": finds("rank-outlier", {"ranks": [5]}, world=8, heavier={5: 1.05}),
+    "a rank needs 5 % less": finds("rank-outlier", {"ranks": [5]}, world=8, heavier={5: 0.95}),
+    "one of two needs a third more": finds(
+        "rank-imbalance", {"rank": 0, "phase": "backward"}, world=2, heavier={0: 1.33}
     ),
-    "a rank needs 5 % less": (
-        Script(world=8, heavier={5: 0.95}),
-        ["rank-outlier"],
-        {"rank": 5, "ranks": [5]},
-    ),
-    "one of two needs a third more": (
-        Script(world=2, heavier={0: 1.33}),
-        ["rank-imbalance"],
-        {"rank": 0, "phase": "backward"},
-    ),
-    "a rank runs out of memory": (
-        Script(world=4, out_of_memory={3: 12}),
-        ["rank-oom"],
+    "a rank runs out of memory": finds(
+        "rank-oom",
         {"rank": 3, "phase": "backward", "step": 12, "asked": int(4 * GIB)},
+        world=4,
+        out_of_memory={3: 12},
     ),
-    "the clock of a node is ahead": (
-        Script(world=12, per_node=4, clocks={"node0001": 3.2}),
-        ["clock"],
+    "a rank of a stage needs 5 % more": finds(
+        "rank-outlier", {"ranks": [6]}, world=16, stages=4, noise=0.003, heavier={6: 1.05}
+    ),
+    "an outlier by 1.9 %": finds_nothing(**BY_SHARE, heavier={3: 1.019}),
+    "an outlier by 3 %": finds("rank-outlier", **BY_SHARE, heavier={3: 1.03}),
+    "an outlier of three ranks": finds_nothing(world=3, heavier={2: 1.08}),
+    "an outlier of four ranks": finds("rank-outlier", world=4, heavier={2: 1.08}),
+    "an outlier of little memory": finds_nothing(
+        world=6, weights=0.1 * GIB, activations=0.6 * GIB, heavier={3: 1.05}
+    ),
+    "12 % more than its peer": finds_nothing(**OF_TWO, heavier={1: 1.12}),
+    "18 % more than its peer": finds("rank-imbalance", **OF_TWO, heavier={1: 1.18}),
+    "a clock by 0.3 s": finds_nothing(world=6, per_node=2, clocks={"node0001": 0.3}),
+    "a clock by 0.7 s": finds("clock", world=6, per_node=2, clocks={"node0001": 0.7}),
+    "a clock by 3.2 s": finds(
+        "clock",
         {"offsets": {"node0001": pytest.approx(3.2, abs=0.1)}},
+        world=12,
+        per_node=4,
+        clocks={"node0001": 3.2},
     ),
+    "one rank": finds_nothing(world=1),
+    "a healthy pipeline": finds_nothing(world=16, per_node=4, stages=4, noise=0.02),
+    "no GPU": finds_nothing(world=3, gpus=0, weights=0.2 * GIB, activations=0.5 * GIB),
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_sentence(name: str) -> None:
-    """Each fault gives its finding, with who and how much in its evidence, and no other."""
-    script, expected, evidence = FAULTS[name]
-    run = SimulatedRun(script)
-    collector = play(run, 26.0)
+@pytest.mark.parametrize(("expected", "evidence", "script"), CASES.values(), ids=CASES)
+def test_faults_are_found(expected: list[str], evidence: dict[str, object], script: Script) -> None:
+    """A finding is a sentence with a figure, from its threshold on; clocks are corrected below it too."""
+    collector = play(SimulatedRun(replace(script, interval=0.5)), 26.0)
 
+    findings = collector.session.findings
     assert kinds(collector) == expected
-    finding = collector.session.findings[0]
-    assert {key: finding.evidence[key] for key in evidence} == evidence
-    assert any(char.isdigit() for char in finding.title)
-    assert finding.title.endswith(".")
+    known = [{key: one.evidence[key] for key in evidence} for one in findings[:1]]
+    assert known == [evidence] * len(expected[:1])
+    assert all(re.search(r"\d.*\.$", one.title) for one in findings)
+    assert collector.session.notes == []
+    offsets = {host: pytest.approx(by, abs=0.1) for host, by in script.clocks.items()}
+    assert collector.roster.offsets == offsets
 
 
-def test_a_restart_is_said() -> None:
-    """All ranks of a new attempt are one sentence, with the step after which it was."""
+def test_a_restart_of_all_ranks_is_one_finding() -> None:
+    """A new attempt of all ranks is one sentence, with the step after which it began."""
     run, collector = played(8.0, world=4, killed={2: 6.0}, interval=0.5)
     run.restart(step=12)
     play(run, 10.0, collector)
@@ -102,7 +126,7 @@ def test_a_restart_is_said() -> None:
     assert finding.evidence["step"] == 14
 
 
-def test_a_rank_is_silent_after_its_patience_and_no_earlier() -> None:
+def test_a_rank_is_silent_after_six_seconds() -> None:
     """A rank that last wrote five seconds ago is not silent yet; one second later it is."""
     run, collector = played(11.0, world=2, interval=0.5, killed={1: 6.0})
     assert kinds(collector) == []
@@ -115,8 +139,8 @@ def test_a_rank_is_silent_after_its_patience_and_no_earlier() -> None:
     assert [one.severity for one in collector.session.findings] == ["critical"]
 
 
-def test_a_rank_that_comes_back_is_forgiven() -> None:
-    """A rank that writes again is not called silent any more."""
+def test_a_rank_that_writes_again_is_no_longer_silent() -> None:
+    """The finding on a silent rank goes once its lines come."""
     run, collector = played(4.0, world=2, interval=0.5)
     held_back: list[tuple[str, bytes]] = []
     name = run.ranks[1].stream
@@ -134,45 +158,8 @@ def test_a_rank_that_comes_back_is_forgiven() -> None:
     assert kinds(collector) == []
 
 
-LITTLE = Script(world=6, weights=0.1 * GIB, activations=0.6 * GIB, heavier={3: 1.05})
-THRESHOLDS: dict[str, tuple[Script, str, bool]] = {
-    "an outlier by 1.9 %": (
-        Script(world=6, noise=0.0005, heavier={3: 1.019}),
-        "rank-outlier",
-        False,
-    ),
-    "an outlier by 3 %": (Script(world=6, noise=0.0005, heavier={3: 1.03}), "rank-outlier", True),
-    "of three ranks": (Script(world=3, heavier={2: 1.08}), "rank-outlier", False),
-    "of four ranks": (Script(world=4, heavier={2: 1.08}), "rank-outlier", True),
-    "of little memory": (LITTLE, "rank-outlier", False),
-    "12 % more than its peer": (
-        Script(world=2, noise=0.001, heavier={1: 1.12}),
-        "rank-imbalance",
-        False,
-    ),
-    "18 % more than its peer": (
-        Script(world=2, noise=0.001, heavier={1: 1.18}),
-        "rank-imbalance",
-        True,
-    ),
-    "a clock by 0.3 s": (Script(world=6, per_node=2, clocks={"node0001": 0.3}), "clock", False),
-    "a clock by 0.7 s": (Script(world=6, per_node=2, clocks={"node0001": 0.7}), "clock", True),
-}
-
-
-@pytest.mark.parametrize("name", THRESHOLDS)
-def test_what_is_off_is_said_from_a_threshold_on(name: str) -> None:
-    """Of ranks, as the documentation lists them; a clock that is off by less is corrected in silence."""
-    script, kind, is_said = THRESHOLDS[name]
-    collector = play(SimulatedRun(replace(script, interval=0.5)), 14.0)
-
-    assert kinds(collector) == [kind] * is_said
-    expected = {host: pytest.approx(by, abs=0.1) for host, by in script.clocks.items()}
-    assert collector.roster.offsets == expected
-
-
-def test_a_file_that_is_read_in_part_says_nothing_of_a_clock() -> None:
-    """Its newest line so far is old because there are newer ones to read."""
+def test_a_file_that_is_read_in_part_has_no_clock_offset() -> None:
+    """The newest line of a file that is read in part is old because newer ones are still to be read."""
     run, collector = SimulatedRun(Script(world=2, per_node=1, step_seconds=900.0)), Collector()
     pieces = [piece for _ in range(60) for piece in run.advance(1.0)]
     now, late = run.began + run.now, run.ranks[1].stream
@@ -185,53 +172,42 @@ def test_a_file_that_is_read_in_part_says_nothing_of_a_clock() -> None:
     assert collector.roster.offsets == {}
 
 
-def test_ranks_of_other_weights_are_no_peers() -> None:
-    """Stages of a pipeline differ by design; within one an outlier is found all the same."""
-    script = Script(world=16, stages=4, noise=0.003, interval=0.5, heavier={6: 1.05})
-    collector = play(SimulatedRun(script), 16.0)
-
-    assert kinds(collector) == ["rank-outlier"]
-    assert collector.session.findings[0].evidence["ranks"] == [6]
-
-
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "ending"),
     [
         (Script(world=8, stuck={0: 9, 3: 9, 4: 9}), "; so are 2 other ranks."),
         (Script(world=12, heavier={0: 1.05, 3: 1.05}), " So does 1 other rank."),
     ],
 )
-def test_others_of_the_same_are_counted(script: Script, said: str) -> None:
-    """One is one."""
+def test_a_finding_counts_the_other_ranks_that_have_it(script: Script, ending: str) -> None:
+    """The sentence on one rank ends with the number of others, in the singular or the plural."""
     collector = play(SimulatedRun(script), 30.0)
 
-    assert [one.title.endswith(said) for one in collector.session.findings] == [True]
+    assert [finding.title.endswith(ending) for finding in collector.session.findings] == [True]
 
 
-def test_a_rank_is_behind_only_after_a_while() -> None:
-    """A rank that has just missed a step is no finding; after some seconds it is."""
-    run = SimulatedRun(Script(world=3, stuck={0: 9}, interval=0.5))
-    stuck_at = 1.0 + 9 * 0.5
-    collector = play(run, stuck_at + BEHIND - 2)
+@pytest.mark.parametrize(
+    ("script", "seconds", "more"),
+    [
+        (Script(world=3, stuck={0: 9}), 1.0 + 9 * 0.5 + BEHIND - 2, 4.0),
+        (Script(world=4, step_seconds=10.0, sleeps={1: 2}), 45.0, 10.0),
+    ],
+    ids=["after a missed step", "in steps of ten seconds"],
+)
+def test_a_rank_is_behind_only_after_a_while(script: Script, seconds: float, more: float) -> None:
+    """Ranks that miss a step, or wait in a long one, are no finding until some seconds have passed."""
+    run = SimulatedRun(replace(script, interval=0.5))
+    collector = play(run, seconds)
     assert kinds(collector) == []
 
-    play(run, 4.0, collector)
-    assert kinds(collector) == ["rank-behind"]
-
-
-def test_ranks_that_wait_in_long_steps_are_none() -> None:
-    """Steps of ten seconds are as they are: nobody is said to be waited for."""
-    run, collector = played(45.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
-    assert kinds(collector) == []
-
-    play(run, 10.0, collector)
+    play(run, more, collector)
     assert kinds(collector) == ["rank-behind"]
 
 
 def test_a_rank_that_was_read_a_second_earlier_is_not_behind() -> None:
-    """Of steps of 20 s one has just ended, by the lines of one rank; those of the other came before."""
+    """A rank is not behind where only the lines of the other have reached the end of a step of 20 s."""
     run, collector = SimulatedRun(Script(world=2, step_seconds=20.0)), Collector()
-    said = list[str]()
+    found_kinds = list[str]()
     for _ in range(65):
         pieces = list(run.advance(1.0))
         for rank in (1, 0):
@@ -239,28 +215,28 @@ def test_a_rank_that_was_read_a_second_earlier_is_not_behind() -> None:
                 if stream == run.ranks[rank].stream:
                     collector.feed(stream, data)
             collector.tick(run.began + run.now + (1 - rank) / 2)
-            said += kinds(collector)
+            found_kinds += kinds(collector)
 
     assert collector.session.steps.count >= 2
-    assert said == []
+    assert found_kinds == []
 
 
-def test_how_far_a_step_without_phases_has_come_is_not_known() -> None:
-    """A rank is not said to be late in a step whose phases it does not measure."""
+def test_a_rank_without_phases_is_not_behind_within_a_step() -> None:
+    """A rank is not called late in a step whose phases it does not measure."""
     run, collector = played(55.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
     look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
-    whole, lacking = (
-        replace(look, waits=np.zeros(4), peaks=replace(look.peaks, lack_phases=each))
-        for each in (np.zeros(4, dtype=bool), np.arange(4) == 1)
-    )
+    phases = [
+        replace(look.peaks, lack_phases=lacks) for lacks in (np.arange(4) > 4, np.arange(4) == 1)
+    ]
+    whole, lacking = (replace(look, waits=np.zeros(4), peaks=peaks) for peaks in phases)
 
     assert [one.kind for one in judge(whole).findings] == ["rank-behind"]
     assert [one.kind for one in judge(lacking).findings] == []
 
 
-def test_phases_that_the_newest_steps_lack_are_those_of_earlier_ones() -> None:
-    """They are measured on few of many short steps, and their rows stay where they are."""
+def test_phases_that_the_newest_steps_lack_come_from_earlier_steps() -> None:
+    """Rows of phases that only some steps have measured stay where they are."""
     run, collector = played(20.0, world=4, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
     unknown = np.full_like(look.peaks.newest_phases, np.nan)
@@ -269,11 +245,10 @@ def test_phases_that_the_newest_steps_lack_are_those_of_earlier_ones() -> None:
     assert [one.kind for one in phases_of(lacking)] == [one.kind for one in phases_of(look)]
 
 
-def test_the_first_of_several_that_run_out_is_named() -> None:
-    """By the corrected clocks, with how many followed."""
-    script = Script(
-        world=6, per_node=2, out_of_memory={1: 14, 4: 12, 5: 13}, clocks={"node0002": 4.0}
-    )
+def test_the_first_rank_out_of_memory_comes_first() -> None:
+    """Ranks that run out of memory are in the order of the corrected clocks."""
+    runs_out = {1: 14, 4: 12, 5: 13}
+    script = Script(world=6, per_node=2, out_of_memory=runs_out, clocks={"node0002": 4.0})
     run = SimulatedRun(script)
     collector = play(run, 12.0)
     finish(run, collector)
@@ -284,18 +259,22 @@ def test_the_first_of_several_that_run_out_is_named() -> None:
     assert finding.advice
 
 
+OOM = (
+    b'{"k":"finding","i":0,"kind":"oom","severity":"info","title":"t","evidence":{},'
+    b'"advice":[],"span":1}\n'
+)
+"""An out-of-memory error that the rank's own code has caught."""
+
+
 @pytest.mark.parametrize(
-    ("parent", "label", "said"),
+    ("parent", "label", "place"),
     [("null", "rank 0", "memory after"), ("1", "decode", "memory in decode")],
 )
-def test_where_a_rank_ran_out_is_told_by_a_name(parent: str, label: str, said: str) -> None:
-    """The watch around all that a rank does is no such place."""
+def test_an_out_of_memory_error_is_in_a_named_block(parent: str, label: str, place: str) -> None:
+    """A block within the watch is named as the place of the error; the watch itself is not."""
     run, collector = played(3.0, world=2, interval=0.5)
     stream = run.ranks[0].stream
-    collector.feed(
-        stream,
-        b'{"k":"finding","i":0,"kind":"oom","severity":"critical","title":"t","evidence":{},"advice":[],"span":1}\n',
-    )
+    collector.feed(stream, OOM.replace(b"info", b"critical"))
     span = (
         '{"k":"span","id":9,"parent":%s,"kind":"block","label":"%s","start":0.0,"stop":2.0,'
         '"outcome":"raised E","counts":{},"s":[],"before":[],"after":[],"peak":[],"certainty":[]}\n'
@@ -304,23 +283,20 @@ def test_where_a_rank_ran_out_is_told_by_a_name(parent: str, label: str, said: s
     play(run, 2.0, collector)
 
     (finding,) = found(collector, "rank-oom")
-    assert said in finding.title
+    assert place in finding.title
 
 
-def test_an_error_that_the_code_caught_is_none_of_ours() -> None:
-    """Out-of-memory errors that a rank's own code caught are told in that rank's session alone."""
+def test_an_out_of_memory_error_that_the_code_caught_is_no_finding_of_the_run() -> None:
+    """An out-of-memory error that a rank's own code caught stands in that rank's session alone."""
     run, collector = played(3.0, world=2, interval=0.5)
-    collector.feed(
-        run.ranks[0].stream,
-        b'{"k":"finding","i":0,"kind":"oom","severity":"info","title":"caught","evidence":{},"advice":[],"span":1}\n',
-    )
+    collector.feed(run.ranks[0].stream, OOM)
     play(run, 2.0, collector)
 
     assert kinds(collector) == []
 
 
-def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
-    """What does not change is neither written nor sent again."""
+def test_an_unchanged_finding_stays_the_same_object() -> None:
+    """A finding that does not change is neither written nor sent again."""
     run, collector = played(16.0, world=8, heavier={5: 1.3}, noise=0.0, interval=0.5)
     before = collector.session.findings[0]
     play(run, 3.0, collector)
@@ -329,15 +305,15 @@ def test_a_finding_that_is_the_same_stays_the_same_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "expected", "said"),
+    ("outcome", "severity", "title"),
     [
         ("", "critical", "Rank 2 was killed after step"),
         ("raised RuntimeError", "warn", "rank 0 raised RuntimeError"),
         ("interrupted", "", ""),
     ],
 )
-def test_what_is_gone_is_told_with_what_failed(outcome: str, expected: str, said: str) -> None:
-    """A launcher ends the others where one fails, and nobody is told of what was interrupted."""
+def test_a_killed_rank_is_told_with_its_cause(outcome: str, severity: str, title: str) -> None:
+    """A launcher kills the other ranks where one fails; after an interrupt there is no finding at all."""
     run, collector = played(7.0, world=4, killed={2: 6.0})
     collector.is_gone(run.ranks[2].stream)
     if outcome:
@@ -345,13 +321,13 @@ def test_what_is_gone_is_told_with_what_failed(outcome: str, expected: str, said
     collector.tick(run.began + run.now + 1.0)
 
     gone = found(collector, "rank-gone")
-    assert [one.severity for one in gone] == [expected] * bool(expected)
-    assert all(said in one.title for one in gone)
-    assert kinds(collector) == ["rank-gone"] * bool(expected)
+    assert [finding.severity for finding in gone] == [severity] * bool(severity)
+    assert all(title in finding.title for finding in gone)
+    assert kinds(collector) == ["rank-gone"] * bool(severity)
 
 
-def test_a_run_of_long_ago_does_not_say_how_long_that_is() -> None:
-    """How long a rank was silent is counted to half a minute after the last word of all."""
+def test_silence_is_counted_to_the_end_of_the_run() -> None:
+    """How long a rank was silent is counted to half a minute after the last line of all ranks."""
     run, collector = played(12.0, world=4, killed={2: 6.0})
     finish(run, collector)
     collector.tick(run.began + 3e7, looks=True)
@@ -361,8 +337,8 @@ def test_a_run_of_long_ago_does_not_say_how_long_that_is() -> None:
     assert silent.severity == "critical"
 
 
-def test_of_ranks_that_an_interrupt_has_ended_nothing_is_said() -> None:
-    """Whoever has started them ends them, and some have no time to write an end."""
+def test_ranks_that_an_interrupt_has_ended_are_no_finding() -> None:
+    """An interrupt ends ranks that have no time to write an end."""
     run, collector = played(6.0, world=2, interval=0.5)
     for rank in run.ranks.values():
         collector.is_gone(rank.stream)

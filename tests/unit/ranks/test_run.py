@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hfmem_widget
@@ -15,6 +14,7 @@ from hfmem_widget.ranks.run import Run
 from hfmem_widget.ranks.tail import AT_ONCE
 from hfmem_widget.session.rank_records import SILENT_CELL
 from tests.fakes.ranks import Script, SimulatedRun
+from tests.unit.ranks.played import cells_of
 
 
 @pytest.fixture
@@ -41,10 +41,8 @@ def test_a_directory_is_opened_as_a_run(run: Run) -> None:
     assert "8 ranks" in repr(run)
 
 
-def test_a_run_that_takes_long_to_read_is_there_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever opens it waits for a part of it, and nothing is missing once the rest was read."""
+def test_a_long_run_is_opened_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of the run is there at once, and nothing is missing once the rest was read."""
     simulated = SimulatedRun(Script(world=3, interval=0.5, heavier={1: 1.1}))
     simulated.write(tmp_path / "run", 120.0)
     assert all(path.stat().st_size > AT_ONCE for path in (tmp_path / "run").glob("r0*"))
@@ -59,15 +57,13 @@ def test_a_run_that_takes_long_to_read_is_there_soon(
 
     assert not run.running
     assert list(run.overview.steps)[-1].last == simulated.ranks[0].step
-    assert {rank: row.peak for rank, row in run.ranks.items()} == {
-        rank: one.peak for rank, one in simulated.ranks.items()
-    }
+    peaks = {rank: simulated_rank.peak for rank, simulated_rank in simulated.ranks.items()}
+    assert {rank: row.peak for rank, row in run.ranks.items()} == peaks
 
 
 def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -> None:
-    """However many there are; of a rank that is read faster, none goes before all have made it."""
-    simulated = SimulatedRun(Script(world=2, interval=0.5))
-    simulated.write(tmp_path / "run", 150.0)
+    """No rank that is read faster is ahead before all have made a step."""
+    SimulatedRun(Script(world=2, interval=0.5)).write(tmp_path / "run", 150.0)
     run = hfmem_widget.open(tmp_path / "run")
     run.look()
     steps = list(run.overview.steps)
@@ -77,17 +73,18 @@ def test_every_step_of_a_run_that_is_opened_later_has_its_peak(tmp_path: Path) -
 
 
 def test_every_rank_has_its_row_in_the_strip(tmp_path: Path) -> None:
-    """Also those that are only heard of after the first has been judged: all is read at once."""
+    """Ranks that are heard of after the first has been judged have one, too."""
     SimulatedRun(Script(world=72, per_node=4, interval=1.0)).write(tmp_path / "run", 3.0)
-    strip = hfmem_widget.open(tmp_path / "run").overview.ranks.strip
-    cells = np.frombuffer(strip.cells, dtype=np.uint8).reshape(len(strip.at), len(strip.first))
+    run = hfmem_widget.open(tmp_path / "run")
+    run.look()
+    strip = run.overview.ranks.strip
 
     assert strip.first == tuple(range(0, 72, 4))
-    assert (cells[-1] != SILENT_CELL).all()
+    assert (cells_of(strip)[-1] != SILENT_CELL).all()
 
 
 def test_a_rank_is_a_session(run: Run) -> None:
-    """What one rank has written is a session of its own, with the same peak; it is read once."""
+    """A rank's session has the rank's peak, and is read once."""
     session = run.session(3)
 
     assert session.peak("cuda:3/allocated") == run.ranks[3].peak
@@ -96,8 +93,8 @@ def test_a_rank_is_a_session(run: Run) -> None:
         run.session(8)
 
 
-def test_tables(run: Run) -> None:
-    """A row for each rank, and a row for each phase with who was highest."""
+def test_tables_have_a_row_for_each_rank_and_phase(run: Run) -> None:
+    """A row of a phase names the rank that was highest."""
     ranks, skew = run.to_pandas(), run.skew()
 
     assert list(ranks.index) == list(range(8))
@@ -108,15 +105,14 @@ def test_tables(run: Run) -> None:
 
 
 def test_it_shows_itself(run: Run, directory: Path) -> None:
-    """As text, as a page, as a figure."""
+    """A run is shown as text, as a page and as a figure."""
     assert "rank" in run._repr_mimebundle_()["text/plain"]
     assert run.figure().data
-    page = run.report(directory.parent / "run.html", static=True)
-    assert "rank:3" in page.read_text()
+    assert "rank:3" in run.report(directory.parent / "run.html", static=True).read_text()
 
 
 def test_a_copy_opens_again(run: Run, directory: Path) -> None:
-    """What the ranks wrote can be kept elsewhere; what is there is never overwritten."""
+    """Saving copies what the ranks wrote, and never overwrites."""
     place = run.save(directory.parent / "kept")
 
     copy = hfmem_widget.open(place)
@@ -128,7 +124,7 @@ def test_a_copy_opens_again(run: Run, directory: Path) -> None:
 
 
 def test_another_directory_is_no_run(tmp_path: Path) -> None:
-    """The error says so."""
+    """Opening a directory without a run is an error."""
     with pytest.raises(OptionError):
         hfmem_widget.open(tmp_path)
 
@@ -149,7 +145,7 @@ def test_a_run_that_grows_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_name_is_called_as_its_directory(tmp_path: Path) -> None:
-    """And not as the rank that is read first."""
+    """The label is not that of the rank that is read first."""
     SimulatedRun(Script(label="rank 0", world=2)).write(tmp_path / "mine", 3.0)
     about = tmp_path / "mine" / "run.json"
     about.write_text(about.read_text().replace('"rank 0"', '""'))
@@ -158,7 +154,7 @@ def test_a_run_without_a_name_is_called_as_its_directory(tmp_path: Path) -> None
 
 
 def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path) -> None:
-    """They have joined the same run by copies of its `run.json`; together they are all of it."""
+    """Nodes that have copies of one `run.json` are one run."""
     nodes = [tmp_path / "node0", tmp_path / "node1"]
     about = make_or_join(nodes[0])
     nodes[1].mkdir(mode=0o700)
@@ -166,8 +162,7 @@ def test_files_of_nodes_without_a_common_disk_are_copied_together(tmp_path: Path
     script = Script(world=4, per_node=2)
     for at, node in enumerate(nodes):
         assert make_or_join(node).run == about.run
-        part = SimulatedRun(script, run=about.run, ranks=range(2 * at, 2 * at + 2))
-        part.write(node, 10.0)
+        SimulatedRun(script, run=about.run, ranks=range(2 * at, 2 * at + 2)).write(node, 10.0)
     for path in nodes[1].glob("r*.jsonl"):
         shutil.copy2(path, nodes[0])
 

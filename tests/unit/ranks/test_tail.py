@@ -1,15 +1,19 @@
-"""The files of a run's directory, as they grow, break, come back, and lie on a slow server."""
+"""The files of a run's directory, as they grow, break and come back, and on a slow or missing server."""
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hfmem_widget.ranks import tail
 from hfmem_widget.ranks.collector import OVER_AFTER
-from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, MOST_FAULTS, SCAN_EVERY
+from hfmem_widget.ranks.roster import LOST, SILENT_PACES, SILENT_SECONDS
+from hfmem_widget.ranks.tail import AT_ONCE, LONGEST_PASS, MOST_FAULTS, SCAN_EVERY, TO_THE_END
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.fakes.slow_disk import Followed
@@ -67,7 +71,7 @@ def test_a_file_that_comes_later_is_found(read: Read) -> None:
 
 
 def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that follows and whoever asks for all there is wait for each other."""
+    """The thread that follows and a thread that asks for everything wait for each other."""
     read.run.write(read.directory, 3.0, finish=False)
     taken: dict[str, int] = dict.fromkeys((path.name for path in read.directory.glob("r0*")), 0)
     others: list[threading.Thread] = []
@@ -92,7 +96,7 @@ def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPa
     assert taken == {name: (read.directory / name).stat().st_size for name in taken}
 
 
-def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read) -> None:
+def test_a_file_that_was_missing_for_a_while_is_read_later(read: Read) -> None:
     """A read that fails, as on a file server, is tried again, and nothing is lost."""
     read.goes_on(2)
     read.disk.failing = {read.run.ranks[1].stream}
@@ -104,7 +108,7 @@ def test_a_file_that_is_not_there_for_a_while_is_read_when_it_is_back(read: Read
 
 
 def test_a_file_that_is_copied_anew_is_read_on(read: Read, tmp_path: Path) -> None:
-    """As one that grows: of a longer copy in its place, as rsync makes them, what is new is read once."""
+    """Of a longer copy in its place, as rsync makes them, only what is new is read."""
     path = read.directory / read.run.ranks[1].stream
     for at in range(3):
         read.goes_on(2)
@@ -126,15 +130,14 @@ def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:
 
     assert slow.tail.read()
     assert slow.timer.now - before <= LONGEST_PASS + 0.002
-    seen = len(slow.collector.all_streams)
-    assert 0 < seen < 120
+    assert 0 < len(slow.collector.all_streams) < 120
     while slow.tail.read():
         pass
     assert len(slow.collector.streams) == 120
 
 
 def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
-    """Of files that were there before none is read far ahead of the others: all are put on one clock."""
+    """No file is read far ahead of the others, since all are put on one clock."""
     read = Read(tmp_path / "run", Script(world=3, interval=0.02, step_seconds=0.1))
     read.run.write(read.directory, 50.0)
     assert all(path.stat().st_size > 3 * AT_ONCE for path in read.directory.glob("r*.jsonl"))
@@ -159,7 +162,7 @@ def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:
 
 
 def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one reads what it has missed. Where none goes well any more, that ends with a sentence."""
+    """The next pass reads what a failed one has missed; after several failures a note says so."""
     with monkeypatch.context() as patch:
         patch.setattr(read.tail, "read", lambda: 1 / 0)
         read.tail.tick()
@@ -173,8 +176,8 @@ def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatc
     assert any("ZeroDivisionError" in note for note in read.collector.session.notes)
 
 
-def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path) -> None:
-    """Its file is renamed by the first of them; until then it was taken for the only rank."""
+def test_a_launcher_that_was_taken_for_a_rank_makes_room_for_its_ranks(tmp_path: Path) -> None:
+    """The first rank renames the file of its launcher, which was taken for the only rank."""
     alone = Read(tmp_path, Script(world=1, interval=0.5))
     alone.run.ranks[0].stream = "r00000-a0-node0000-9.jsonl"
     alone.goes_on(3)
@@ -189,7 +192,7 @@ def test_what_turns_out_to_be_a_launcher_makes_room_for_its_ranks(tmp_path: Path
 
 
 def test_a_rank_whose_process_is_gone_is_named_at_once(read: Read) -> None:
-    """Nobody waits until it counts as silent: its process ran here, and does not any more."""
+    """A rank whose process ran on this host and ended is not awaited until it counts as silent."""
     read.goes_on(6)
     read.run.script.killed[1] = 6.0  # type: ignore[index]  # a script that goes on is changed
     read.processes = {0}
@@ -203,7 +206,7 @@ def test_a_rank_whose_process_is_gone_is_named_at_once(read: Read) -> None:
 
 
 def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
-    """Its last lines come before its process ends, and are read after that is seen."""
+    """A process' last lines come before its end, and are read after its end was seen."""
     read.goes_on(6)
     read.processes = set()
     read.run.write(read.directory, 1.0)
@@ -214,10 +217,8 @@ def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
 
 
 @pytest.mark.parametrize("host", ["node0000", "another"])
-def test_a_process_that_never_ran_here_is_not_missed(
-    read: Read, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may run in a container for one; of another host's, the number is that of another process here."""
+def test_foreign_processes_are_kept(read: Read, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may run in a container; of another host, its number is that of another process here."""
     monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: host)
     if host == "another":
         read.goes_on(3)
@@ -227,8 +228,8 @@ def test_a_process_that_never_ran_here_is_not_missed(
     assert read.collector.session.findings == []
 
 
-def test_of_ranks_started_here_one_that_was_never_seen_to_run_is_gone(read: Read) -> None:
-    """It was killed before anybody looked: whoever started it says that all is over."""
+def test_a_rank_started_here_that_never_ran_is_gone(read: Read) -> None:
+    """A rank may be killed before the first look; whoever started it knows that all is over."""
     read.processes = set()
     read.run.script.killed[1] = 3.0  # type: ignore[index]  # a script that goes on is changed
     read.goes_on(4)
@@ -240,8 +241,8 @@ def test_of_ranks_started_here_one_that_was_never_seen_to_run_is_gone(read: Read
     assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
 
 
-def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
-    """It may be started again; half a minute is not waited for, but whoever has started it here is."""
+def test_a_run_without_processes_is_over_soon(read: Read) -> None:
+    """A run may be started again, but half a minute is not awaited; the cell that started it is."""
     read.goes_on(4)
     read.processes = set()
     read.reads()
@@ -251,3 +252,129 @@ def test_a_run_of_which_all_processes_are_gone_is_over_soon(read: Read) -> None:
     assert read.collector.is_over(now + OVER_AFTER + 1)
     read.collector.started_here = True
     assert not read.collector.is_over(now + 3600.0)
+
+
+SLOW = 0.5
+"""Seconds that each call takes: a round over 12 files takes longer than a rank may be silent, or behind."""
+
+MANY = Script(world=12, interval=1.0)
+
+
+def test_ranks_that_were_not_read_yet_have_no_findings(tmp_path: Path) -> None:
+    """A rank is neither behind nor silent because a round over all files takes long."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    said = []
+    for _ in range(6):
+        run.goes_on(5.0)
+        said += run.said
+
+    assert said == []
+    ranks = run.collector.session.ranks
+    assert ranks is not None
+    assert ranks.reporting == 12
+
+
+@pytest.mark.parametrize(
+    ("fate", "title"),
+    [
+        ({"stuck": {10: 20}}, "Rank 10 (node0001) has finished no step after step 20"),
+        ({"killed": {10: 10.0}}, "Rank 10 (node0001) has been silent"),
+    ],
+    ids=["behind", "silent"],
+)
+def test_a_slowly_read_fault_is_found(tmp_path: Path, fate: dict[str, Any], title: str) -> None:
+    """The fault is found later, by as long as a round over all files takes, and no other is."""
+    run = Followed(tmp_path / "run", replace(MANY, **fate), SLOW)
+    run.goes_on(90.0)
+
+    (finding,) = run.said
+    assert finding.startswith(title)
+
+
+def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path: Path) -> None:
+    """The server of a file may be back by then; after that the rank's connection is lost."""
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(10.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.goes_on(LOST - 5)
+    assert run.said == []
+    assert LOST - 5 > SILENT_PACES + SILENT_SECONDS
+
+    run.goes_on(10.0)
+    (said,) = run.said
+    assert said.startswith("Rank 2 has been silent")
+
+
+def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
+    """The end of a file is the end of its rank; each rank's last lines are read once."""
+    run = Followed(tmp_path / "run", MANY, 0.3)
+    run.goes_on(20.0)
+    run.run.write(run.directory, 1.0)
+    run.tail.finish()
+
+    assert all(stream.is_over for stream in run.collector.streams.values())
+    assert run.collector.session.notes == []
+    assert run.said == []
+
+
+def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
+    """The note has the number of ranks, of which nothing is said that is not known."""
+    run = Followed(tmp_path / "run", MANY, SLOW)
+    run.goes_on(30.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.takes = 2.0
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    left = sum(not stream.is_over for stream in run.collector.streams.values())
+    assert left > 0
+    assert f"The last lines of {left} ranks could not be read within {TO_THE_END:.0f} s" in note
+    assert run.said == []
+
+
+def test_a_server_that_is_away_at_the_end_is_a_sentence(tmp_path: Path) -> None:
+    """Lines that could not be read are counted like those that were not read in time."""
+    run = Followed(tmp_path / "run", Script(world=4, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    run.run.write(run.directory, 1.0)
+    run.disk.failing = {run.run.ranks[2].stream}
+    run.tail.finish()
+
+    (note,) = run.collector.session.notes
+    assert note.startswith("The last lines of 1 rank could not be read")
+
+
+def test_no_file_stays_open_between_two_looks(tmp_path: Path) -> None:
+    """The descriptors of a process are the user's."""
+    run = Followed(tmp_path / "run", MANY, 1e-5)
+    run.goes_on(5.0)
+    handles = [os.path.realpath(handle) for handle in Path("/proc/self/fd").iterdir()]
+
+    assert len(run.collector.streams) == 12
+    assert [handle for handle in handles if handle.startswith(f"{run.directory}/")] == []
+
+
+def test_remote_files_are_opened_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The size of a file of another machine may be half a minute old."""
+    monkeypatch.setattr(tail, "is_on_network", lambda _directory: True)
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+
+    assert run.disk.calls["stat"] == 0
+    assert run.disk.calls["opened"] > run.disk.calls["read"] >= 8
+
+
+def test_a_hung_server_delays_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last lines are read on a thread of ours, which is awaited for a limited time."""
+    run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
+    run.goes_on(5.0)
+    run.run.write(run.directory, 1.0)
+    answer = threading.Event()
+    monkeypatch.setattr(run.disk, "opened", lambda _path: answer.wait())
+    monkeypatch.setattr(tail, "TO_THE_END", 0.01)
+    monkeypatch.setattr(tail, "PATIENCE", 0.01)
+    run.tail.finish()
+    answer.set()
+
+    assert not run.collector.session.running
+    assert "could not be read" in run.collector.session.notes[-1]

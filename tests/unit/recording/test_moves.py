@@ -63,7 +63,7 @@ def opened(session: Session, folder: Path) -> Session:
 
 
 def test_they_come_back(tmp_path: Path) -> None:
-    """Each figure as it was, one that is not available as such; and so in a copy."""
+    """Each figure of a change is read as it was, also where it is not available, and in a copy."""
     session = failed(LESS, UNKNOWN)
     back = opened(session, tmp_path)
 
@@ -77,18 +77,17 @@ def test_they_come_back(tmp_path: Path) -> None:
 
 
 def test_the_card_of_an_opened_run_lists_them(tmp_path: Path) -> None:
-    """As its cell did, but for the line that puts a new cell below the cell: there is none."""
+    """The card lists the changes without the line that writes a new cell below the cell."""
     session = failed(LESS)
-    cards = [
-        card_bundle(each, each.spans[0], with_chart=False)["text/html"].replace("<wbr>", "")
-        for each in (session, opened(session, tmp_path))
-    ]
+    sessions = (session, opened(session, tmp_path))
+    bundles = [card_bundle(each, each.spans[0], with_chart=False) for each in sessions]
+    cards = [bundle["text/html"].replace("<wbr>", "") for bundle in bundles]
     assert all("gradient_accumulation_steps=4" in card for card in cards)
     assert ["--write" in card for card in cards] == [True, False]
 
 
 def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> None:
-    """Its changes are read as they were, and their table has no such column."""
+    """Changes of an older recording are read, and their table has no such column."""
     path = failed(LESS).save(tmp_path / "run.hfmem.jsonl")
     path.write_text(path.read_text().replace(',"largest_batch":3,"longest":700', ""))
     back = hfmem_widget.open(path)
@@ -102,8 +101,7 @@ def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> No
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
     """Under a heading of their own; without any there is none."""
-    session = opened(failed(LESS), tmp_path) if is_opened else failed(LESS)
-    shown = page(session, static=True)
+    shown = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
 
     assert "What fits in 6.00 GiB" in shown
     assert "per_device_train_batch_size=2" in shown.replace("<wbr>", "")
@@ -126,9 +124,8 @@ def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
 
 
 def test_a_list_that_got_shorter_ends_there(tmp_path: Path) -> None:
-    """And a call that nobody knows costs its line alone."""
-    path = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl")
-    text = path.read_text()
+    """An unknown call costs its own line only."""
+    text = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl").read_text()
     head, end = text.rsplit("\n", 2)[:2]
     strange = text.replace('"target":"data"', '"target":"os.system"')
     for name, changed in (("short", f'{head}\n{{"k":"move","i":1}}\n{end}\n'), ("odd", strange)):

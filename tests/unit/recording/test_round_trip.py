@@ -1,10 +1,11 @@
-"""What is saved is what is opened."""
+"""What is saved is what is opened, and a path that cannot be is refused."""
 
 from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import hfmem_widget
-from hfmem_widget.errors import OptionError
+from hfmem_widget.errors import HFMemError, OptionError
 from hfmem_widget.features.report.page import page
 from hfmem_widget.recording.api import SO_FAR
 from hfmem_widget.recording.limits import MOST_SITES
@@ -26,6 +27,7 @@ from hfmem_widget.view.line import line
 from tests.scenes import SCRIPTED_RUNS, scripted_run
 from tests.scenes.stage import Stage
 from tests.unit.features.compare.test_by_line import site, with_stacks
+from tests.unit.session.test_stacks import stacks
 
 
 def as_recorded(value: object) -> Any:
@@ -86,9 +88,8 @@ def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> 
 
     assert opened.series[opened.index("cpu/allocated") or 0].label == "heap in use"
     assert "heap in use" in card_bundle(opened, opened.spans[0], with_chart=False)["text/plain"]
-    assert opened.latest("cpu/allocated") == pytest.approx(
-        session.latest("cpu/allocated"), rel=1e-6
-    )
+    allocated = session.latest("cpu/allocated")
+    assert opened.latest("cpu/allocated") == pytest.approx(allocated, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
@@ -97,17 +98,15 @@ def test_an_opened_session_equals_the_saved_one(name: str, tmp_path: Path) -> No
     session = scripted_run(name)
     known = contents(session)
 
-    whole, compressed = (
-        hfmem_widget.open(session.save(tmp_path / f"run{ending}"))
-        for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz")
-    )
+    paths = (tmp_path / f"run{ending}" for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz"))
+    whole, compressed = (hfmem_widget.open(session.save(path)) for path in paths)
     opened = contents(whole)
     assert [part for part in known if known[part] != opened[part]] == []
     assert compressed == whole
 
 
 def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
-    """Each place, of each device; if there are very many, the smallest are one, so that the sum stays."""
+    """Each place of each device comes back; the smallest of very many are one, so that the sum stays."""
     sites = [site(f"a/x.py:{at}", 1 + at % 7) for at in range(3 * MOST_SITES)]
     few, many = with_stacks("few", *sites[:9]), with_stacks("many", *sites)
     assert few.stacks is not None
@@ -126,7 +125,7 @@ def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
 
 
 def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> None:
-    """For the whole run and for each phase, and so what is said of it."""
+    """The numbers for the run and for each phase come back, and the sentence about them."""
     session = scripted_run("steps")
     session.polling.steps, session.polling.steps_with_phases = 100, 26
     session.polling.groups, session.polling.share = 37, 0.03125
@@ -134,20 +133,15 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
     root = session.spans[0].id
 
     assert opened.polling.limited == session.polling.limited
-    assert (
-        "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
-        in opened.polling.limited
-    )
-    assert [phase.steps for phase in opened.phases(root)] == [
-        phase.steps for phase in session.phases(root)
-    ]
+    said = "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
+    assert said in opened.polling.limited
+    steps = [phase.steps for phase in session.phases(root)]
+    assert [phase.steps for phase in opened.phases(root)] == steps
     assert any(phase.steps for phase in opened.phases(root))
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_nothing_is_overwritten(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_kept(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that is taken is refused, the file stays, and no half of another is left beside it."""
     if not has_links:
         monkeypatch.setattr("os.link", refuse)
@@ -229,7 +223,7 @@ def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:
     ("killed", "said"), [(False, "not ended when it was saved"), (True, "not watched to its end")]
 )
 def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, said: str) -> None:
-    """What was saved while it ran says so: its note, the line, the card, a report's list of cells."""
+    """Note, line, card and report say that the cell was saved while it ran."""
     session = saved_within_a_cell(tmp_path / "fit.hfmem.jsonl", killed=killed)
     cell = session.spans[1]
 
@@ -249,3 +243,46 @@ def test_the_peak_of_an_open_cell_is_that_of_its_samples(tmp_path: Path) -> None
     assert session.highest_in(cell.id, "cuda:0/allocated") >= 2.8 * GIB
     assert "cuda:0" in line(session, cell)
     assert math.isnan(session.highest_in(cell.id, "cuda:0/none"))
+
+
+NAMES = ("run.hfmem.jsonl", "samples.csv", "page.html", "peak.pickle")
+
+
+class IsBytes(os.PathLike[bytes]):
+    def __fspath__(self) -> bytes:
+        return b"page.html"
+
+
+BAD: tuple[Any, ...] = (
+    7, True, None, [], b"page.html", IsBytes(), "a\0b",
+    *(start + name for name in NAMES for start in ("~nobody-of-this-name/", "none/", "x" * 5000, "a\0b")),
+)  # fmt: skip
+
+
+def watched(path: Any) -> None:
+    with hfmem_widget.watch("x", quiet=True, record=path):
+        pass
+
+
+DOORS: dict[str, Callable[[Any], object]] = {
+    "session.save": lambda path: scripted_run().save(path),
+    "session.report": lambda path: scripted_run().report(path),
+    "history.save": lambda path: hfmem_widget.history().save(path),
+    "stacks.save": lambda path: stacks().save(path),
+    "open": hfmem_widget.open,
+    "record": watched,
+    "fit": hfmem_widget.fit,
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_bad_path_is_an_error(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One short sentence refuses an invalid name, nobody's home, no path at all, and a missing folder."""
+    monkeypatch.chdir(tmp_path)
+    for path in BAD:
+        with pytest.raises(HFMemError) as refused:
+            DOORS[door](path)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 400
+
+    assert [*tmp_path.iterdir()] == []

@@ -27,7 +27,7 @@ pd = pytest.importorskip("pandas")
 
 
 def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
-    """With edges, outcome, counts, and allocated and reserved of each device."""
+    """A row has edges, outcome, counts, and allocated and reserved of each device."""
     session = scripted_run("leak")
     table = pd.read_csv(session.save(tmp_path / "x.csv", table="spans")).set_index("id")
     step = next(span for span in session.spans if span.kind == "step")
@@ -42,7 +42,7 @@ def test_the_table_of_spans_has_a_row_for_each(tmp_path: Path) -> None:
 
 
 def test_the_tables_of_steps_and_of_samples_are_those_of_the_session(tmp_path: Path) -> None:
-    """With the same columns; samples are indexed by their time."""
+    """The tables have the session's columns; samples are indexed by their time."""
     session = scripted_run("steps")
     samples = pd.read_csv(session.save(tmp_path / "x.csv"))
     steps = pd.read_csv(session.save(tmp_path / "y.csv", table="steps"))
@@ -53,7 +53,7 @@ def test_the_tables_of_steps_and_of_samples_are_those_of_the_session(tmp_path: P
 
 
 def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> None:
-    """Neither a label nor the name of a count: a quote stands before it, and it is on one line."""
+    """A label and the name of a count are on one line, behind a quote where they could be a formula."""
     with hfmem_widget.watch("=1+1", quiet=True) as session:
         for name in ("@SUM(1)", "-1", "+1", "a\r\n=2\u202e"):
             with hfmem_widget.span(name, **{name: 1}):
@@ -69,7 +69,7 @@ def test_no_text_of_the_users_is_a_formula_or_another_row(tmp_path: Path) -> Non
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("empty", [False, True])
 def test_parquet_has_the_same_figures(table: str, empty: bool, tmp_path: Path) -> None:
-    """Also of a session that has none."""
+    """A session without data has a file, too."""
     pytest.importorskip("pyarrow")
     session = Session() if empty else scripted_run("leak")
     text = session.save(tmp_path / "x.csv", table=table)
@@ -112,7 +112,7 @@ WORST, SAMPLES, *FOLDS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | 
 COMPRESSED = (
     (".jsonl", ".jsonl.gz"),
     (" open(", " gzip.open("),
-    ("import json", "import gzip, json"),
+    ("import json", "import gzip,json"),
 )
 
 
@@ -145,10 +145,9 @@ def test_the_programs_of_the_documentation_run(
         exec(replaced if compressed else program, known)  # as a reader would run it
 
     steps, highest, *folds = shown
-    peaks = session.timeline.high[:, session.index("cuda:0/allocated")]
     worst = max(session.steps, key=lambda group: group.devices["cuda:0"].peak)
     assert steps.iloc[0]["first"] == worst.first
-    assert highest == round(max(peaks))
+    assert highest == round(max(session.timeline.high[:, session.index("cuda:0/allocated")]))
     for table in folds:
         rows = table.rows() if library == "polars" else table.fetchall()
         assert len(rows) == session.last_sample.time // FOLD_EVERY + 1

@@ -57,14 +57,13 @@ def test_a_trace_obeys_the_rules(name: str) -> None:
     assert {("thread_name", 1, event["tid"]) for event in rest if event["pid"] == 1} <= named
     assert all(event["pid"] and event["tid"] and event["name"] for event in events)
     assert all(type(event["dur"]) is int and event["dur"] >= 0 for event in of_phase(rest, "X"))
-    assert all(
-        math.isfinite(value) for event in of_phase(rest, "C") for value in event["args"].values()
-    )
+    counters = of_phase(rest, "C")
+    assert all(math.isfinite(value) for event in counters for value in event["args"].values())
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_slices_of_a_track_lie_within_each_other_or_follow(name: str) -> None:
-    """None begins in another and ends after it: that is what a viewer cannot draw."""
+    """No slice begins in another and ends after it, which a viewer cannot draw."""
     assert overlapping(trace_of(name)) == []
 
 
@@ -89,7 +88,7 @@ def span(number: int, start: float, stop: float | None, label: str = "") -> Span
 
 
 def test_spans_that_overlap_have_tracks_of_their_own() -> None:
-    """Such as those of two threads; what fits into a track again goes there."""
+    """Spans of two threads overlap; what fits into a track again goes there."""
     spans = Spans([span(1, 0.0, 10.0), span(2, 5.0, 15.0), span(3, 6.0, 7.0), span(4, 16.0, 17.0)])
     events = events_of(Session("x", spans=spans))
     tracks = {event["name"]: event["tid"] for event in of_phase(events, "X")}
@@ -166,9 +165,8 @@ def test_a_gap_is_a_slice_of_its_own_track() -> None:
     gaps = [event for event in of_phase(events, "X") if event["name"] == "not sampled"]
 
     assert len(gaps) == 3
-    assert {event["tid"] for event in gaps}.isdisjoint(
-        event["tid"] for event in of_phase(events, "X") if event not in gaps
-    )
+    others = [event["tid"] for event in of_phase(events, "X") if event not in gaps]
+    assert {event["tid"] for event in gaps}.isdisjoint(others)
 
 
 @pytest.mark.parametrize("resolution", [0.0, -1.0, math.nan, math.inf, 1e-9])

@@ -66,7 +66,7 @@ def names(history: CellHistory) -> list[str]:
     "name", ["training", "two gpus", "cpu", "short", "failed", "idle gpu", "leak"]
 )
 def test_any_session_is_a_row(name: str) -> None:
-    """Its outcome, its devices that moved with the card's own figures, and its findings."""
+    """A row has the outcome, the devices that moved with the card's figures, and the findings."""
     session = scripted_run(name)
     span = session.spans[0]
 
@@ -109,14 +109,11 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
         ("block", "training", None, "training", "label training"),
     ],
 )
-def test_what_a_watch_is_called(
-    kind: Any, label: str, cell: Cell | None, name: str, identity: str
-) -> None:
-    """By its label, else by its first line; runs of a label or of a cell with an id have one identity."""
+def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
+    """By its label, else its first line; runs of a label or of a cell with an id have one identity."""
     session = scripted_run("short")
-    span = replace(session.spans[0], kind=kind, label=label)
 
-    row = record_of(session, span, cell=cell)
+    row = record_of(session, replace(session.spans[0], kind=kind, label=label), cell=cell)
 
     assert (row.name, row.identity) == (name, identity)
 
@@ -157,7 +154,7 @@ def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
     ],
 )  # fmt: skip
 def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None) -> None:
-    """From run to run, without the first and without those that were broken off."""
+    """The drift is from run to run, without the first run and without interrupted ones."""
     moved = drift(runs, "cuda:0")
 
     assert (moved and (moved.peak / MIB, moved.left_behind / MIB)) == found
@@ -177,8 +174,7 @@ def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None
 )
 def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: float) -> None:
     """A sample meets a peak by chance: three rises of about the same size are needed."""
-    runs = [run(peak=peak, left=10, certainty="sampled") for peak in peaks]
-    moved = drift(runs, "cuda:0")
+    moved = drift([run(peak=peak, left=10, certainty="sampled") for peak in peaks], "cuda:0")
 
     assert moved is not None
     assert moved.peak / MIB == pytest.approx(rise, nan_ok=True)
@@ -186,7 +182,7 @@ def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: 
 
 
 def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
-    """What the runs left is read at their edges, and is told."""
+    """The drift of what runs left is shown, since it is read at their edges."""
     kept = History()
     for peak in (379.3, 356.0, 379.4):
         kept.add(run("same", peak, 12, certainty="sampled"))
@@ -200,10 +196,9 @@ def test_the_oldest_runs_go_and_it_says_so() -> None:
     kept = History(most=3)
     for name in "abcde":
         kept.add(run(name))
-    text = history_bundle(table(kept))["text/plain"]
 
     assert names(table(kept)) == ["c", "d", "e"]
-    assert "2 older runs not kept" in text
+    assert "2 older runs not kept" in history_bundle(table(kept))["text/plain"]
 
 
 def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
@@ -222,9 +217,8 @@ def test_the_table_says_what_moved() -> None:
     """A row for a cell with its newest figures, below them the drift, and what was found."""
     kept = History()
     for at in range(4):
-        kept.add(
-            run("leaky", 100 + 12 * at, 12, findings=(("rerun", "It leaves more."),) * (at == 3))
-        )
+        findings = (("rerun", "It leaves more."),) * (at == 3)
+        kept.add(run("leaky", 100 + 12 * at, 12, findings=findings))
     kept.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
     shown = history_bundle(table(kept))
     lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
@@ -252,7 +246,7 @@ def test_a_long_label_does_not_widen_the_table() -> None:
 
 
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
-    """With its number among the runs of its cell."""
+    """The row has the run's number among the runs of its cell."""
     kept = History()
     for peak in (100, 120):
         kept.add(run("a", peak))
@@ -262,16 +256,14 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
 
 
 def test_devices_that_moved_have_a_row_each() -> None:
-    """Of eight only those."""
+    """Other devices have no row."""
     session = scripted_run("two gpus")
     kept = History()
     kept.add(record_of(session, session.spans[0]))
     lines = history_bundle(table(kept))["text/plain"].splitlines()
 
-    assert [word for line in lines for word in line.split() if ":" in word and "cuda" in word] == [
-        "cuda:0",
-        "cuda:1",
-    ]
+    words = [word for line in lines for word in line.split()]
+    assert [word for word in words if word.startswith("cuda:")] == ["cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize(("sort", "missing"), [("peak", "c"), ("cell", "a")])
@@ -280,8 +272,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
     def on_many_gpus(name: str, peak: float) -> Record:
         devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
-        uses = tuple(use_of(key, 0.0, MIB, peak * MIB) for key in devices)
-        return run(name, devices=uses)
+        return run(name, devices=tuple(use_of(key, 0.0, MIB, peak * MIB) for key in devices))
 
     runs = on_many_gpus("a", 30), on_many_gpus("b", 20), on_many_gpus("c", 10)
     text = history_bundle(CellHistory(runs, sort=sort))["text/plain"]
@@ -292,7 +283,7 @@ def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
 
 
 def test_a_history_of_nothing_says_so() -> None:
-    """And has an empty table with its columns."""
+    """Its table is empty, with its columns."""
     history = table(History())
 
     assert "No watched cell" in history_bundle(history)["text/plain"]
@@ -313,11 +304,8 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
         rows = list(csv.DictReader(file))
 
     assert [(row["name"], row["run"]) for row in rows] == [("b, or c", "1"), ("a", "1"), ("a", "2")]
-    assert (
-        [float(row["left_behind"]) for row in rows]
-        == frame["left_behind"].tolist()
-        == [3 * MIB] * 3
-    )
+    assert [float(row["left_behind"]) for row in rows] == [3 * MIB] * 3
+    assert frame["left_behind"].tolist() == [3 * MIB] * 3
     with pytest.raises(OptionError, match="already exists"):
         history.save(path)
 
@@ -325,10 +313,7 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (
-            lambda: table(History(), sort="pek"),
-            "sort must be cell, peak, left or time, not 'pek'",
-        ),
+        (lambda: table(History(), sort="pek"), "sort must be cell, peak, left or time, not 'pek'"),
         (lambda: table(History(), last=0), "last must be a number of cells, 1 or more, not 0"),
         (lambda: table(History(), last=True), "last must be"),
         (lambda: table(History()).save("h.parquet"), "a name that ends in .csv"),

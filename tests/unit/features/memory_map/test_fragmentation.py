@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hfmem_widget.features.judgement import judge
 from hfmem_widget.features.memory_map.holes import holes
 from hfmem_widget.features.memory_map.html import sentences
-from hfmem_widget.session import Finding
+from hfmem_widget.session import Finding, Peak
 from hfmem_widget.session.segments import (
     LABELS,
     NO_POOL,
@@ -26,7 +26,7 @@ from hfmem_widget.session.segments import (
 )
 from hfmem_widget.text import GIB
 from tests.data.recorded import NAMES, recorded, recorded_map
-from tests.data.recorders import KEY, cell_of
+from tests.data.recorders import KEY, cell_of, read, recorder_of
 from tests.data.segments import segment
 
 M = 2**20
@@ -313,3 +313,31 @@ def test_holes_are_those_of_the_fullest_moment_that_is_known(
     (finding,) = found_in(*rows)
 
     assert finding.evidence["holes"] == pytest.approx(holes * GIB)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "retries"), [(1.0, 3.0, 2), (3.0, 3.0, 0), (3.0, 1.0, 0), (NAN, 3.0, 0)]
+)
+def test_retries_are_those_of_the_span(before: float, after: float, retries: int) -> None:
+    """What the allocator had to do before it does not count."""
+    found = found_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
+
+    assert [one.evidence["retries"] for one in found] == ([retries] if retries else [])
+
+
+def test_holes_after_the_span_are_not_its_own() -> None:
+    """Though it was fuller then."""
+    recorder = recorder_of((0.0,) * 3, metrics=("allocated", "reserved", "inactive_split"))
+    span = recorder.open_span("cell", "cell", recorder.session.last_sample)
+    within = read(recorder, 1.0, (5 * GIB, 8 * GIB, 2 * GIB))
+    peaks = {KEY: Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
+    closed = recorder.close_span(span.id, within, peaks)
+    read(recorder, 2.0, (7 * GIB, 8 * GIB, 0.0))
+    (found,) = holes(recorder.session, closed)
+
+    assert found.evidence["holes"] == 2 * GIB
+
+
+def test_holes_that_were_never_read_are_none() -> None:
+    """Though what was reserved rose."""
+    assert found_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []

@@ -74,8 +74,7 @@ class Watched:
 
     def end(self) -> Session:
         """End the cell."""
-        span = self.session.spans[0]
-        self.recording.end(self.stage.recorder, span, None)
+        self.recording.end(self.stage.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         self.stage.recorder.stop(9.0)
         assert self.recording.conclude(self.session, self.session.spans[0]) == {}
@@ -83,9 +82,7 @@ class Watched:
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_what_is_found_once_the_run_has_ended_is_in_the_file(
-    tmp_path: Path, *, is_reported: bool
-) -> None:
+def test_what_is_found_after_the_run_is_in_the_file(tmp_path: Path, *, is_reported: bool) -> None:
     """Though that takes a while; if no report ever comes the file is complete without."""
     watched = Watched(tmp_path / "run.hfmem.jsonl")
     watched.hold(1)
@@ -105,19 +102,22 @@ def test_what_is_found_once_the_run_has_ended_is_in_the_file(
     assert not opened.broken_off
 
 
-def test_the_file_has_the_session(tmp_path: Path) -> None:
-    """What is opened afterwards has the peak, the span's end, and every sample."""
-    watched = Watched(tmp_path / "run.hfmem.jsonl")
+@pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
+def test_the_file_has_the_session(name: str, tmp_path: Path) -> None:
+    """The opened session has the peak, the span's end and every sample; a file is compressed at the end."""
+    watched = Watched(tmp_path / name)
     for size in (1, 9, 2):
         watched.hold(size)
-
+    meanwhile = [path.name for path in tmp_path.iterdir()]
     session = watched.end()
-    opened = hfmem_widget.open(tmp_path / "run.hfmem.jsonl")
+    opened = hfmem_widget.open(tmp_path / name)
 
     assert opened.peak("cuda:0/allocated") == session.peak("cuda:0/allocated") == 9 * 2**30
     assert opened.spans[0].outcome == session.spans[0].outcome
     assert opened.timeline.samples == session.timeline.samples
-    assert session.notes[-1].endswith("run.hfmem.jsonl.")
+    assert session.notes[-1].endswith(f"{name}.")
+    assert meanwhile == ["run.hfmem.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
@@ -130,19 +130,6 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
     assert opened.running
     assert opened.notes == [GROWS]
     assert opened.latest("cuda:0/allocated") == 3 * 2**30
-
-
-def test_a_compressed_recording_appears_at_the_end(tmp_path: Path) -> None:
-    """Meanwhile its lines lie beside it; afterwards only the compressed one is there."""
-    watched = Watched(tmp_path / "run.hfmem.jsonl.gz")
-    watched.hold(3)
-    meanwhile = [path.name for path in tmp_path.iterdir()]
-
-    watched.end()
-
-    assert meanwhile == ["run.hfmem.jsonl"]
-    assert [path.name for path in tmp_path.iterdir()] == ["run.hfmem.jsonl.gz"]
-    assert hfmem_widget.open(tmp_path / "run.hfmem.jsonl.gz").peak("cuda:0/allocated") == 3 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -158,7 +145,7 @@ def test_a_compressed_recording_appears_at_the_end(tmp_path: Path) -> None:
 def test_a_path_that_cannot_be_is_refused(
     name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything begins, and what is there stays as it is."""
+    """The path is refused before anything begins, and existing files stay."""
     taken = tmp_path / "taken.hfmem.jsonl"
     taken.write_text("mine")
     (tmp_path / "locked").mkdir()
@@ -190,8 +177,7 @@ def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
 
 def place_of(session: Session) -> Path:
     """Return where a session says that its recording is."""
-    said = str(session.notes[-1])
-    return Path(said.removeprefix("The recording is in ").removesuffix("."))
+    return Path(str(session.notes[-1]).removeprefix("The recording is in ").removesuffix("."))
 
 
 def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
@@ -227,9 +213,8 @@ def test_a_full_disk_ends_the_recording_after_some_tries(tmp_path: Path) -> None
 
     session = watched.end()
 
-    assert [note for note in session.notes if "No space left on device" in note] == [
-        session.notes[-1]
-    ]
+    reasons = [note for note in session.notes if "No space left on device" in note]
+    assert reasons == [session.notes[-1]]
     assert session.peak("cuda:0/allocated") == 39 * 2**30
 
 
@@ -249,10 +234,8 @@ def test_a_disk_that_fails_now_and_then_has_it_all(tmp_path: Path) -> None:
     assert disk.is_closed
 
 
-def test_a_disk_that_hangs_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is the file opened on the user's thread. A sentence says that the recording is not complete."""
+def test_a_hanging_disk_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is not opened on the user's thread, and a note says that the recording is not complete."""
     monkeypatch.setattr(companion, "PATIENCE", 0.05)
     disk, opened_by = Disk(), list[int]()
     disk.may_go_on.clear()
@@ -262,8 +245,7 @@ def test_a_disk_that_hangs_is_not_waited_for(
         return disk
 
     stage = Stage("run", gpus=1)
-    options = WatchOptions(record=str(tmp_path / "run.hfmem.jsonl"))
-    recording = FileRecording(options, opened=opened)
+    recording = FileRecording(WatchOptions(record=str(tmp_path / "run.hfmem.jsonl")), opened=opened)
     with stage.span("cell", "run") as cell:
         recording.begin(NO_MONITOR, stage.recorder, cell)
         recording.end(stage.recorder, cell, None)
@@ -276,22 +258,18 @@ def test_a_disk_that_hangs_is_not_waited_for(
 
 
 def test_samples_wait_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the disk does not keep up, the oldest are left out and counted."""
+    """The oldest samples are left out and counted where the disk does not keep up."""
     monkeypatch.setattr(companion, "MOST_WAITING", 6)
     watched = Watched(tmp_path / "run.hfmem.jsonl")
     for size in range(10):
         watched.stage.hold({"cuda:0": size * 2**30}, 1.0)
         watched.stage.recorder.publish()
 
-    session = watched.end()
-
-    assert any("recorded: more than 6 waited to be written" in note for note in session.notes)
+    assert any("recorded: more than 6 waited to be written" in note for note in watched.end().notes)
 
 
 @pytest.mark.parametrize("name", ["run.hfmem.jsonl", "run.hfmem.jsonl.gz"])
-def test_the_users_code_may_go_to_another_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_code_may_move(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path is that of the folder in which the watch began."""
     (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -305,10 +283,8 @@ def test_the_users_code_may_go_to_another_folder(
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_a_working_folder_that_is_gone_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the user's code runs; a path from the root is as good as ever."""
+def test_a_missing_working_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes before the user's code runs; an absolute path still works."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -335,11 +311,7 @@ def no_folder(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "said", "is_begun"),
-    [
-        (deleted, "No such file", True),
-        (replaced, "another file", True),
-        (no_folder, "", False),
-    ],
+    [(deleted, "No such file", True), (replaced, "another file", True), (no_folder, "", False)],
 )
 def test_a_file_that_the_code_has_changed_ends_the_recording(
     spoil: Callable[[Path], None], said: str, is_begun: bool, tmp_path: Path
@@ -376,10 +348,7 @@ def test_no_place_leaves_the_machine(tmp_path: Path) -> None:
     place = tmp_path / "secret"
     place.mkdir()
     run, page, copy = place / "run.hfmem.jsonl", tmp_path / "run.html", tmp_path / "b.hfmem.jsonl"
-    with (
-        pytest.raises(MemoryError),
-        hfmem_widget.watch(quiet=True, record=run) as session,
-    ):
+    with pytest.raises(MemoryError), hfmem_widget.watch(quiet=True, record=run) as session:
         raise MemoryError
 
     session.save(copy)
@@ -455,9 +424,7 @@ def test_in_a_large_world_only_folds_are_written(tmp_path: Path, world: int) -> 
     assert not any("lacks" in note for note in opened.notes)
 
 
-def test_what_others_should_know_is_written_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finding, a mark that memory ran out, a training that has ended: nothing else wakes the disk."""
     watched = member(tmp_path)
     woken: list[float] = []
@@ -480,9 +447,7 @@ def test_what_others_should_know_is_written_at_once(
     assert len(woken) == 3
 
 
-def test_a_rank_that_cannot_write_says_so_once_for_its_host(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_rank_of_a_host_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first process of each host, on stderr; its training goes on."""
     for local in (0, 1, 2):
         disk = Disk()
@@ -497,7 +462,7 @@ def test_a_rank_that_cannot_write_says_so_once_for_its_host(
 
 
 def test_a_directory_that_is_gone_costs_the_recording_alone(tmp_path: Path) -> None:
-    """It is not made anew in the middle of a run: half a recording would be without its head."""
+    """The directory is not made anew: half a recording would be without its head."""
     watched = member(tmp_path)
     watched.hold(1)
     shutil.rmtree(tmp_path / "run")

@@ -12,15 +12,7 @@ import pytest
 
 from hfmem_widget.features.stacks.call_sites import place_of, qualified
 from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
-from hfmem_widget.session.stacks import (
-    BACKWARD,
-    BEFORE,
-    MOVED,
-    OPERATOR,
-    OUTSIDE,
-    TORCHS_OWN,
-    Site,
-)
+from hfmem_widget.session.stacks import BACKWARD, BEFORE, MOVED, OPERATOR, OUTSIDE, TORCHS_OWN, Site
 from tests.data.torch_snapshots import Allocations
 
 CELL = "/tmp/ipykernel_12/345.py"
@@ -56,7 +48,7 @@ def _sources() -> Iterator[None]:
 
 
 def test_the_line_is_the_users_innermost() -> None:
-    """Not a line of a library below it; it has its text, and a cell its number."""
+    """No line of a library below it is named; the line has its text, and its cell a number."""
     found = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
     assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
 
@@ -74,28 +66,21 @@ def test_the_line_is_the_users_innermost() -> None:
         ((INIT, STEP), "AdamW (optimizer step)", "optimizer"),
         (((OPERATOR, 0, "aten::mm"), BACKWARD_CALL), BACKWARD, "backward"),
         # As gradient checkpointing does.
-        (
-            (BERT, CALL, BACKWARD_CALL),
-            "BertLayer \u00b7 modeling_bert.py, run again",
-            "backward",
-        ),
+        ((BERT, CALL, BACKWARD_CALL), "BertLayer \u00b7 modeling_bert.py, run again", "backward"),
         ((APPLY,), MOVED, "elsewhere"),
         ((MOVE,), OUTSIDE, "elsewhere"),
         ((("/somewhere/mine.py", 9, "my_apply"),), OUTSIDE, "elsewhere"),
         ((), OUTSIDE, "elsewhere"),
     ],
 )
-def test_the_module_is_the_innermost_that_a_person_knows(
-    frames: tuple[Frame, ...], module: str, kind: str
-) -> None:
+def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, kind: str) -> None:
     """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
     found = site(*frames, IN_CELL)
     assert (found.module, found.kind) == (module, kind)
 
 
 @pytest.mark.parametrize(
-    ("frame", "operator"),
-    [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")],
+    ("frame", "operator"), [((OPERATOR, 0, "aten::mm"), "aten::mm"), (LINEAR, "forward")]
 )
 def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str) -> None:
     """Only the tracker knows operators; otherwise it is the innermost function, or the text of the line."""
@@ -103,21 +88,25 @@ def test_an_operator_is_named_where_one_was_recorded(frame: Frame, operator: str
     assert site(IN_CELL).operator == "y = model(x)"
 
 
-def test_a_class_is_found_where_frames_leave_it_out(tmp_path: Path) -> None:
-    """The allocator's frames have only `forward`, and the file gives its class."""
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("class Net:\n    def forward(self, x):\n        return x + 1\n", "Net \u00b7 mine.py"),
+        ("this is (not python\n\n\n", "forward \u00b7 mine.py"),
+    ],
+)
+def test_a_class_is_found_in_its_file(source: str, module: str, tmp_path: Path) -> None:
+    """The allocator's frames have only `forward`; the name stays as recorded if the file is not Python."""
     file = tmp_path / "mine.py"
-    file.write_text(
-        "class Net:\n    def forward(self, x):\n        return x + 1\n", encoding="utf-8"
-    )
-    assert site((str(file), 3, "forward"), CALL, IN_CELL).module == "Net \u00b7 mine.py"
+    file.write_text(source)
+    assert site((str(file), 3, "forward"), CALL, IN_CELL).module == module
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
     """With its class, and the same name from both ways of recording; without a stack there is none."""
     source = tmp_path / "mine.py"
-    source.write_text(
-        "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
-    )
+    code = "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
+    source.write_text(code)
     told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
     assert told == ["A.f.g", "A.f.g"]
     assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
@@ -142,21 +131,16 @@ def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
     assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
 
 
-def test_a_file_that_is_not_python_changes_nothing(tmp_path: Path) -> None:
-    """The name stays as recorded."""
-    file = tmp_path / "odd.py"
-    file.write_text("this is (not python", encoding="utf-8")
-    assert site((str(file), 1, "forward"), IN_CELL).module == "forward \u00b7 odd.py"
-
-
 TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
 OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
+SCRIPT = ("/somewhere/work/train.py", 9, "main")
+STDLIB = (json.__file__, 4, "loads")
 
 
 @pytest.mark.parametrize(
     ("frames", "line"),
     [
-        ((LINEAR, ("/somewhere/work/train.py", 9, "main")), "work/train.py:9"),
+        ((LINEAR, SCRIPT), "work/train.py:9"),
         # Only the installed package is torch, not every path with that word in it.
         ((("/somewhere/torch/train.py", 9, "main"),), "torch/train.py:9"),
         ((OWN, BACKWARD_CALL), BACKWARD),
@@ -165,12 +149,9 @@ OWN = (f"{PACKAGES}/torch/nn/functional.py", 5, "linear")
         ((OWN, ("<frozen runpy>", 3, "run"), IN_CELL), "cell [3] line 2"),
         ((OWN, ("<ipython-input-7-abc>", 4, "<module>")), "cell [7] line 4"),
         ((OWN, ("/tmp/ipykernel_12/999.py", 4, "<module>")), "a cell's line 4"),
-        ((OWN, (json.__file__, 4, "loads"), IN_CELL), "cell [3] line 2"),
-        ((OWN, (json.__file__, 4, "loads")), "json/__init__.py:4"),
-        (
-            (OWN, (json.__file__, 4, "loads"), ("/somewhere/work/train.py", 9, "main")),
-            "work/train.py:9",
-        ),
+        ((OWN, STDLIB, IN_CELL), "cell [3] line 2"),
+        ((OWN, STDLIB), "json/__init__.py:4"),
+        ((OWN, STDLIB, SCRIPT), "work/train.py:9"),
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
@@ -211,9 +192,7 @@ x = 4
         (6, "<lambda>", "<lambda>"),
     ],
 )
-def test_a_function_has_its_qualified_name(
-    tmp_path: Path, line: int, name: str, told_as: str
-) -> None:
+def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, told_as: str) -> None:
     """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")

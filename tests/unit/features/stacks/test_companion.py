@@ -100,9 +100,7 @@ def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> 
     assert not torch.recording
 
 
-def test_beside_an_allocator_without_a_history_the_cpu_is_followed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_history_of_the_gpu_the_cpu_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With Apple's GPUs, whose allocator records nothing, a cell's CPU tensors are shown."""
     begun: list[bool] = []
     memory = FakeAllocator(device_type="mps", initialized=True)
@@ -115,7 +113,7 @@ def test_beside_an_allocator_without_a_history_the_cpu_is_followed(
 
 
 def test_after_an_error_the_stacks_are_ready_for_its_card(cuda: FakeTorch) -> None:
-    """Before anything is reported."""
+    """The stacks are there before anything is reported."""
     watched = Watched()
     cuda.alloc(1, 1000)
     watched.end(MemoryError())
@@ -136,9 +134,7 @@ def test_the_users_own_recording_is_left_alone(cuda: FakeTorch) -> None:
     assert cuda.calls == []
 
 
-def test_torch_that_the_cell_imports_comes_too_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_torch_that_the_cell_imports_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mode must be active before the first operator, and a note says so."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     watched = Watched()

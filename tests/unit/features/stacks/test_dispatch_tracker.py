@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import threading
 import traceback
 import weakref
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from hfmem_widget.features.stacks.dispatch_tracker import (
     without_frames_of_ours,
 )
 from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from tests.data.threads import on_threads
 from tests.unit.features.stacks.test_live_at_peak import live
 
 torch = pytest.importorskip("torch")
@@ -128,8 +128,7 @@ def test_the_backward_pass_is_followed() -> None:
     weight = torch.ones(64, 64, requires_grad=True)
     with Following() as following:
         (weight * 2).sum().backward()
-    names = {frames[0]["name"] for _, frames in live(following.peak) if frames}
-    assert "aten::mul" in names
+    assert "aten::mul" in {frames[0]["name"] for _, frames in live(following.peak) if frames}
     assert weight.grad is not None
 
 
@@ -155,7 +154,7 @@ def test_the_stack_ends_in_the_code_that_ran() -> None:
 
 
 def test_results_are_what_they_would_have_been() -> None:
-    """And so are errors of operators."""
+    """Results and errors of operators are those without a tracker."""
     torch.manual_seed(0)
     plain = torch.nn.functional.dropout(torch.ones(100), 0.5)
     with Following():
@@ -176,7 +175,7 @@ def test_no_python_of_ours_runs_when_a_storage_is_freed() -> None:
 
 
 def test_the_users_own_mode_stays_where_it_is() -> None:
-    """If it is still active at the end, it stays; ours is removed."""
+    """The user's mode stays if it is still active at the end; ours is removed."""
     mine = UsersMode()
     with Following() as following:
         mine.__enter__()
@@ -199,9 +198,7 @@ def test_another_threads_operators_are_not_seen() -> None:
     """A mode belongs to a thread; others run at full speed."""
     made: list[Any] = []
     with Following() as following:
-        thread = threading.Thread(target=lambda: made.append(floats(4)))
-        thread.start()
-        thread.join()
+        on_threads(lambda: made.append(floats(4)))
     assert following.peak.bytes == 0
     assert following.tracked.snapshot["device_traces"] == [[]]
 
@@ -211,16 +208,14 @@ def test_ended_on_another_thread_it_records_nothing_more() -> None:
     following = Following()
     following.__enter__()
     (mode,) = dispatch._get_current_dispatch_mode_stack()
-    thread = threading.Thread(target=following.__exit__)
-    thread.start()
-    thread.join()
+    on_threads(following.__exit__)
     assert float(torch.ones(2).sum()) == 2.0
     assert following.tracked.snapshot["device_traces"] == [[]]
     mode.__exit__(None, None, None)
 
 
 def test_compiled_code_stays_compiled() -> None:
-    """And no code of ours is traced into it."""
+    """No code of ours is traced into a compiled function."""
     counters = pytest.importorskip("torch._dynamo.utils").counters
 
     def compiled(x: Any) -> Any:
@@ -247,7 +242,7 @@ def test_the_oldest_events_are_dropped() -> None:
 
 
 def test_its_cost_is_measured() -> None:
-    """It includes the share of each operator."""
+    """The cost includes the share of each operator."""
     with Following() as following:
         for _ in range(200):
             torch.ones(1)
@@ -255,7 +250,7 @@ def test_its_cost_is_measured() -> None:
 
 
 def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And torch is not imported."""
+    """Torch is not imported."""
     monkeypatch.delitem(sys.modules, "torch")
     tracker = OperatorTracker()
     assert not tracker.begin()
@@ -265,8 +260,7 @@ def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_sparse_tensors_pass() -> None:
     """A tensor without a storage of its own is not counted, and still works."""
     with Following():
-        sparse = torch.eye(3).to_sparse()
-        assert float((sparse @ torch.ones(3, 1)).sum()) == 3.0
+        assert float((torch.eye(3).to_sparse() @ torch.ones(3, 1)).sum()) == 3.0
 
 
 def test_the_viewer_of_torch_can_read_it() -> None:
@@ -280,15 +274,12 @@ def test_the_viewer_of_torch_can_read_it() -> None:
 
 
 def test_an_error_of_an_operator_reads_as_without_stacks() -> None:
-    """Also if the user's own code prints it within the cell."""
-    tracker = OperatorTracker()
-    tracker.begin()
-    try:
-        torch.ones(3) @ torch.ones(4)
-    except RuntimeError as error:
-        frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    finally:
-        tracker.end()
+    """The traceback has no frame of ours, also if the user's own code prints it within the cell."""
+    with Following():
+        try:
+            torch.ones(3) @ torch.ones(4)
+        except RuntimeError as error:
+            frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     assert frames == [__file__]
 
 
@@ -310,9 +301,7 @@ def test_frames_of_ours_are_removed_from_causes_of_errors() -> None:
     assert [one.filename for one in traceback.extract_tb(came_from.__traceback__)] == [__file__]
 
 
-def test_an_operator_deep_in_recursion_fails_only_by_itself(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_deep_recursion_fails_only_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """A call that leaves no room for our frames is not recorded, and causes no message and no error."""
 
     def at(depth: int) -> float:
@@ -322,13 +311,8 @@ def test_an_operator_deep_in_recursion_fails_only_by_itself(
         for depth in range(sys.getrecursionlimit() - 200, sys.getrecursionlimit()):
             at(depth)
 
-    tracker = OperatorTracker()
-    tracker.begin()
-    try:
-        with pytest.raises(RecursionError) as raised:
-            deeper()
-    finally:
-        tracker.end()
+    with Following(), pytest.raises(RecursionError) as raised:
+        deeper()
     assert raised.value.__context__ is None
     assert "memwatch" not in capsys.readouterr().err
 
@@ -374,9 +358,7 @@ def test_a_profiler_on_another_thread_changes_nothing() -> None:
     """It counts that thread's operators, and ours are still recorded."""
     counts: dict[str, int] = {}
     with Following() as following:
-        thread = threading.Thread(target=lambda: counts.update(profiled(of_today)))
-        thread.start()
-        thread.join()
+        on_threads(lambda: counts.update(profiled(of_today)))
         kept = floats(8)
     assert counts["aten::mm"] == 3
     assert sizes(following.peak) == [8 * KIB]
@@ -420,14 +402,13 @@ def test_a_fault_of_ours_ends_the_recording_and_is_reported_once(
 
     assert all(torch.isfinite(one).shape == (KIB,) for one in results)
     assert sizes(following.peak) == [8 * KIB]
-    said = capsys.readouterr().err
-    assert said.count("stacks are no longer recorded (TypeError") == 1
+    assert capsys.readouterr().err.count("stacks are no longer recorded (TypeError") == 1
     del kept, after
 
 
 @pytest.mark.parametrize("count", [0, 3, 4, 5, 8, 11])
 def test_the_newest_are_kept_oldest_first(count: int) -> None:
-    """However often the ring was filled."""
+    """The order is right however often the ring was filled."""
     ring = EventRing(4)
     for number in range(count):
         ring.add(0, number, 10 * number, float(number))
@@ -440,7 +421,7 @@ def test_the_newest_are_kept_oldest_first(count: int) -> None:
 
 
 def test_equal_places_are_one() -> None:
-    """A loop has only a few different ones."""
+    """A loop has only a few different places."""
     ring = EventRing(4)
     code = (test_equal_places_are_one.__code__, 1)
     first, again = ring.place("aten::mm", (code,)), ring.place("aten::mm", (code,))

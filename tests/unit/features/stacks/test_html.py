@@ -1,7 +1,10 @@
-"""The picture and the tables of the live memory at the peak."""
+"""The pictures and the tables of the live memory at the peak, and of the places that held it over time."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import math
 import re
 from dataclasses import replace
@@ -9,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from hfmem_widget.features.stacks.html import MOST_ROWS, stacks_bundle
-from hfmem_widget.session.stacks import LivePeak, Site, StackRecording, Stacks
+from hfmem_widget.features.stacks.html import MOST_ROWS, chart_html, colours_of, stacks_bundle
+from hfmem_widget.features.stacks.live_at_peak import live_peak, replay
+from hfmem_widget.session.stacks import BY, By, LivePeak, OverTime, Site, StackRecording, Stacks
+from tests.data.torch_snapshots import Allocations, training
+from tests.scenes import scripted_run
 
 MIB = 1024**2
 HOSTILE = "<img src=x onerror=alert(1)>$\\href{javascript:x}$"
@@ -26,16 +32,9 @@ def sites(count: int) -> tuple[Site, ...]:
 def peak(count: int = 3, device: str = "cuda:0") -> LivePeak:
     found = sites(count)
     size = sum(site.bytes for site in found)
-    return LivePeak(
-        device,
-        size,
-        size,
-        found,
-        time=1.5,
-        entries=12,
-        allocated=float(size + 512),
-        requested=float(size),
-    )
+    whole, requested = float(size + 512), float(size)
+    known = LivePeak(device, size, size, found, time=1.5, entries=12)
+    return replace(known, allocated=whole, requested=requested)
 
 
 def text(*peaks: LivePeak, **recording: Any) -> str:
@@ -63,12 +62,7 @@ WRAPPED = {"wrapped": True, "since": 3.0}
         ({}, {}, "slowed the cell down by about 500 ms; reading the record took 200 ms", "began"),
         ({}, {"seconds": math.nan}, "Matches", "slowed"),
         ({}, {"way": "operators"}, "slowed the cell down by at least 500 ms", "about"),
-        (
-            {},
-            {"began": 2.0},
-            "Recording began when CUDA was initialised, 2.0 s after the start",
-            "Differs",
-        ),
+        ({}, {"began": 2.0}, "began when CUDA was initialised, 2.0 s after the start", "Differs"),
         ({}, {"began": 0.04}, "Matches", "was initialised"),
     ],
 )
@@ -90,7 +84,7 @@ def test_rounding_is_a_row_of_its_own() -> None:
 
 
 def test_rows_beyond_the_longest_table_are_one_row() -> None:
-    """With their sum, so that nothing is left out."""
+    """The row has their sum, so that nothing is left out."""
     told = text(peak(MOST_ROWS + 3))
     assert "everything else (3)" in told
     assert f"cell [1] line {MOST_ROWS}" not in told
@@ -98,7 +92,7 @@ def test_rows_beyond_the_longest_table_are_one_row() -> None:
 
 
 def test_several_devices_follow_each_other() -> None:
-    """Each with its own sentence."""
+    """Each device has its own sentence."""
     told = text(peak(), replace(peak(), device="cuda:1"))
     assert told.index("peak on cuda:0") < told.index("peak on cuda:1")
     assert "cuda:1: Matches" in told
@@ -116,8 +110,7 @@ def test_nothing_recorded_is_one_sentence() -> None:
 def test_text_from_outside_stays_text() -> None:
     """Lines, sources and modules come from the user's files."""
     hostile = Site(HOSTILE, HOSTILE, HOSTILE, "forward", 5 * MIB, 1, HOSTILE)
-    drawn = html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
-    assert "<img" not in drawn
+    assert "<img" not in html(replace(peak(), sites=(hostile,), bytes=5 * MIB))
 
 
 def test_the_note_on_saving_is_shown_only_with_a_snapshot() -> None:
@@ -154,3 +147,92 @@ def test_tables_and_text_have_the_same_rows() -> None:
         ["cell [1] line 0 y", "3.00 MiB", "50 %"],
         ["cell [1] line 1 y \u00d7 2", "2.00 MiB", "33 %"],
     ]
+
+
+def held(made: Allocations) -> OverTime:
+    over_time = live_peak(replay(made.snapshot(), 0), "cuda:0").over_time
+    assert over_time is not None
+    return over_time
+
+
+def stacks_of(made: Allocations) -> Stacks:
+    """Return the stacks that a watch records of an allocator."""
+    return Stacks((live_peak(replay(made.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
+
+
+def carried(html: str) -> list[Any]:
+    """Return the data that each picture has for the script."""
+    found = re.findall(r'data-hfmem-moments="([^"]*)"', html)
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
+
+
+@pytest.mark.parametrize("by", BY)
+def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
+    """Its tooltip has the name, and the most that it held; the peak is marked."""
+    over = held(training())
+    drawn, bands = chart_html(over, by, "title"), over.bands[by]
+
+    assert len({*colours_of(over, by).values()}) == len(bands) > 3
+    assert len(re.findall(r'<path d="M0 [^"]+z" fill=', drawn)) == len(bands)
+    assert all(drawn.count(colour) >= 2 for colour in colours_of(over, by).values())
+    assert "before the recording: at most 108.0 MiB" in drawn
+    assert "492.0 MiB at the peak" in drawn
+
+
+def test_an_empty_history_has_no_picture() -> None:
+    """A history without allocations."""
+    made = Allocations()
+    made.free(made.alloc(0, ("a.py", 1, "f")))
+
+    assert chart_html(held(made), "line", "title") == ""
+
+
+def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
+    """The table has the most that each line held; plain text, without headings, has only the peak."""
+    bundle = stacks_bundle(stacks_of(training()))
+    modules = bundle["text/html"].split("by module")[-1]
+
+    assert "most at any time" in modules
+    assert re.search(r"autograd \(backward\).*?0\.00\sMiB.*?96\.0\sMiB", modules)
+    assert "autograd (backward)" not in bundle["text/plain"]
+
+
+def test_the_script_gets_the_bytes_of_each_band() -> None:
+    """The data are by line, module and operator, in the picture's colours; there is one script."""
+    made = training()
+    over, html = held(made), stacks_bundle(stacks_of(made))["text/html"]
+
+    assert html.count("<script>") <= 1  # none where the front end was not built
+    assert len(carried(html)) == len(BY)
+    for by, data in zip(BY, carried(html), strict=True):
+        names, sources, colours, sizes = zip(*data["bands"], strict=True)
+        assert [*map(sum, zip(*sizes, strict=True))] == [*over.allocated]
+        assert names == tuple(band.name for band in over.bands[by])
+        assert sources == ("",) * len(names)
+        assert colours == tuple(colours_of(over, by).values())
+        assert data["moments"] == pytest.approx(over.moments, abs=1e-6)
+        assert data["isTimed"]
+
+
+def test_a_name_from_outside_cannot_end_the_scripts_data() -> None:
+    """The data are encoded, so a name cannot end the script either."""
+    hostile = '"><script>alert(1)</script>'
+    made = Allocations()
+    made.wait(1.0)
+    made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
+    html = stacks_bundle(stacks_of(made))["text/html"]
+
+    assert "<script>alert" not in html
+    assert "alert(1)" in carried(html)[0]["bands"][0][0]
+
+
+def test_a_report_has_no_second_script() -> None:
+    """The page's own script draws it; a static page has the picture and the tables."""
+    from hfmem_widget.features.report.page import page
+
+    session = scripted_run("training")
+    session.stacks = stacks_of(training())
+    html = page(session, static=True)
+
+    assert len(carried(html)) == len(BY)
+    assert "<script" not in html

@@ -1,8 +1,9 @@
-"""The live memory at the peak, compared with a plain simulation that remembers the whole history."""
+"""Live memory at the peak and over time, compared with a simulation that remembers the whole history."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.stacks.live_at_peak import Replay, replay
+from hfmem_widget.features.stacks.call_sites import place_of
+from hfmem_widget.features.stacks.live_at_peak import (
+    MOST_BANDS,
+    MOST_MOMENTS,
+    OTHERS,
+    Replay,
+    over_time,
+    replay,
+)
 from hfmem_widget.session.segments import Frames
+from hfmem_widget.session.stacks import BEFORE, BY, OverTime
 from tests.data import DATA
+from tests.data.torch_snapshots import Allocations
 
 
 @dataclass
@@ -29,15 +40,13 @@ class Allocator:
         self.states = [self._state()]
 
     def _state(self) -> tuple[dict[int, int], int]:
-        active = sum(self.allocated.values()) + sum(self.pending.values())
-        return dict(self.allocated), active
+        return dict(self.allocated), sum(self.allocated.values()) + sum(self.pending.values())
 
     def _record(self, action: str, address: int, size: int) -> None:
         number = len(self.events)
         frames = [{"filename": "a.py", "line": number, "name": "f"}] if action == "alloc" else []
-        self.events.append(
-            {"action": action, "addr": address, "size": size, "frames": frames, "time_us": number}
-        )
+        event = {"action": action, "addr": address, "size": size, "frames": frames}
+        self.events.append(event | {"time_us": number})
         self.states.append(self._state())
 
     def alloc(self, address: int, size: int) -> None:
@@ -112,11 +121,9 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
     found = replay(snapshot, 0)
     sums = [sum(live.values()) for live, _ in allocator.retained]
     position = sums.index(max(sums))
-    made = {
-        event["addr"]: event["frames"][0]["line"]
-        for event in snapshot["device_traces"][0][:position]
-        if event["action"] == "alloc"
-    }
+    before = snapshot["device_traces"][0][:position]
+    allocations = [event for event in before if event["action"] == "alloc"]
+    made = {event["addr"]: event["frames"][0]["line"] for event in allocations}
 
     there = allocator.retained[position][0].items()
     assert found.bytes == sums[position]
@@ -126,8 +133,7 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
     """Two training steps on an H200, to the byte; whole blocks add a little."""
-    text = (DATA / "h200_history.json").read_text(encoding="utf-8")
-    recorded = json.loads(text)
+    recorded = json.loads((DATA / "h200_history.json").read_text(encoding="utf-8"))
     actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
     events = [
         {"action": actions[action], "addr": address, "size": size, "frames": [{}] * has_stack}
@@ -165,12 +171,12 @@ def test_other_events_change_nothing(action: str) -> None:
 
 
 def test_a_device_without_a_history_has_nothing() -> None:
-    """Also a device that the snapshot does not have."""
+    """A device that the snapshot does not have has nothing either."""
     assert replay({"segments": [], "device_traces": []}, 3).bytes == 0
 
 
 def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
-    """If the history begins with the highest bytes, their time is unknown."""
+    """The time of the peak is unknown if the history begins with the highest bytes."""
     allocator = Allocator(10, {0: 4000})
     allocator.free(0, in_use=False)
     found = replay(allocator.snapshot(), 0)
@@ -179,7 +185,7 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
 
 
 def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
-    """Not of the one before or after, nor of a later equal peak."""
+    """The time is not that of a neighbouring event, nor of a later equal peak."""
     allocator = Allocator(10)
     for address in range(3):
         allocator.alloc(address, 100)
@@ -187,3 +193,142 @@ def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
     allocator.alloc(3, 100)
 
     assert replay(allocator.snapshot(), 0).time_us == 2
+
+
+WHOLE = 10**6
+
+
+def drawn(snapshot: dict[str, Any], moments: int = WHOLE) -> OverTime:
+    found = replay(snapshot, 0)
+    return over_time(found, [place_of(frames, {}) for frames in found.table.frames], moments)
+
+
+def sums(held: OverTime) -> list[list[int]]:
+    """Return the sum of the bands at each moment, for each grouping."""
+    nothing = [0] * len(held.moments)
+    sizes = [zip(*(band.sizes for band in held.bands[by]), strict=True) for by in BY]
+    return [list(map(sum, of_moments)) or nothing for of_moments in sizes]
+
+
+@given(histories(), st.sampled_from([WHOLE, 8, 20]))
+def test_the_bands_add_up_to_the_allocated_bytes(allocator: Allocator, most: int) -> None:
+    """At every moment, to the byte, in every grouping; also at the peak."""
+    truth = [sum(live.values()) for live, _ in allocator.retained]
+    held = drawn(allocator.snapshot(), most)
+
+    assert sums(held) == [list(held.allocated)] * len(BY)
+    assert max(held.allocated) == max(truth)
+    assert min(held.allocated) == min(truth)
+    assert set(held.allocated) <= set(truth)
+    assert len(held.moments) <= max(most, 4)
+    if most == WHOLE:
+        assert list(held.allocated) == truth
+
+
+@given(histories())
+def test_each_band_has_the_bytes_of_its_line(allocator: Allocator) -> None:
+    """A simulation knows the line of each block; earlier memory is a band of its own."""
+    snapshot = allocator.snapshot()
+    held, live, truth = drawn(snapshot), dict[int, str](), list[Counter[str]]()
+    for at, (blocks, _) in enumerate(allocator.retained):
+        if at:
+            event = snapshot["device_traces"][0][at - 1]
+            if event["action"] == "alloc":
+                live[event["addr"]] = f"a.py:{event['frames'][0]['line']}"
+            elif event["action"] == "free_requested":
+                live.pop(event["addr"], None)
+        now = Counter[str]()
+        for address, size in blocks.items():
+            now[live.get(address, BEFORE)] += size
+        truth.append(now)
+
+    for band in held.bands["line"]:
+        if band.name != OTHERS:
+            assert list(band.sizes) == [now[band.name] for now in truth]
+            assert band.highest == max(band.sizes)
+
+
+def many(lines: int, *, freed: bool = True) -> Allocations:
+    made = Allocations()
+    for number in range(lines):
+        address = made.alloc((number + 1) * 1000, (f"/u/p{number}.py", 1, "f"))
+        if freed and number % 3:
+            made.free(address)
+    return made
+
+
+def test_bands_and_moments_are_limited() -> None:
+    """The largest bands are kept; the rest is one band on top."""
+    held = drawn(many(2000).snapshot(), MOST_MOMENTS)
+    bands = held.bands["line"]
+
+    assert len(bands) <= MOST_BANDS
+    assert bands[-1].name == OTHERS
+    assert len(held.moments) <= MOST_MOMENTS
+    assert sums(held) == [list(held.allocated)] * len(BY)
+    highest = [band.highest for band in bands[:-1]]
+    assert highest == sorted(highest, reverse=True)
+
+
+def test_a_spike_between_two_moments_is_kept() -> None:
+    """A short spike has its height to the byte."""
+    made = many(3000)
+    made.wait(100)
+    made.free(made.alloc(123_456_789_123, ("/u/spike.py", 1, "f")))
+    made.wait(100)
+    for _ in range(2000):
+        made.free(made.alloc(512, ("/u/calm.py", 1, "f")))
+    held = drawn(made.snapshot(), MOST_MOMENTS)
+
+    assert max(held.allocated) == replay(made.snapshot(), 0).bytes
+    assert held.bands["line"][0].name == "u/spike.py:1"
+
+
+def test_earlier_memory_is_at_the_bottom() -> None:
+    """Blocks that were freed, or live at the end, without having been allocated."""
+    made = many(4)
+    made.forget()
+    made.free(next(iter(made.live)))
+    bands = drawn(made.snapshot()).bands["line"]
+
+    assert [band.name for band in bands] == [BEFORE]
+    assert bands[0].sizes == (5000, 4000, 4000)
+
+
+def test_a_ring_that_lost_its_beginning_keeps_the_figures() -> None:
+    """Memory of lost events has the line of its live block, or else counts as earlier memory."""
+    made = many(40, freed=False)
+    whole, ring = made.snapshot(), made.snapshot()
+    ring["device_traces"] = [ring["device_traces"][0][-10:]]
+
+    assert drawn(ring).allocated == drawn(whole).allocated[-11:]
+    assert BEFORE not in {band.name for band in drawn(ring).bands["line"]}
+
+
+def test_times_are_seconds_since_the_first_event() -> None:
+    """Snapshots of torch before 2.2 have no times, so numbers of events stand for them."""
+    snapshot = many(4).snapshot()
+    timed = drawn(snapshot)
+    for event in snapshot["device_traces"][0]:
+        del event["time_us"]
+    untimed = drawn(snapshot)
+
+    assert timed.is_timed
+    assert timed.moments[:3] == pytest.approx((0, 0, 7e-6))
+    assert not untimed.is_timed
+    assert untimed.moments == tuple(range(9))
+    assert timed.since(-2.0).moments[0] == 2.0
+
+
+def test_segments_of_other_devices_are_not_this_ones() -> None:
+    """A snapshot has those of all; the first device is meant where it does not say."""
+
+    def segment(size: int, **device: int) -> dict[str, Any]:
+        block = {"address": size, "size": size, "requested_size": size, "state": "active_allocated"}
+        return {"address": size, "blocks": [block], **device}
+
+    found = {"segments": [segment(512), segment(1024, device=1)], "device_traces": [[], []]}
+
+    assert replay(found, 0).bytes == 512
+    assert replay(found, 1).bytes == 1024
+    assert replay(found, 2).bytes == 0

@@ -53,16 +53,14 @@ def test_it_shows_the_places_and_the_layout_of_memory(opens: Opens) -> None:
 
     assert opened.stacks.peaks[0].bytes == found.bytes
     assert sum(row.bytes for row in opened.stacks.rows("module")) == found.bytes
-    assert told.splitlines()[1].startswith(
-        "492.0 MiB was allocated on cuda:0 at the peak; the most"
-    )
+    assert told.splitlines()[1].startswith("492.0 MiB was allocated on cuda:0 at the peak; the")
     assert told.index("by source line") < told.index("by module") < told.index("reserved in")
     assert "BertSelf \u00b7 modeling_bert.py" in told
     assert [name in html(opened) for name in ("<svg", "<script")] == [True, False]
 
 
 def test_segments_alone_show_the_live_memory(opens: Opens) -> None:
-    """As `torch.cuda.memory_snapshot` returns them, without a history."""
+    """`torch.cuda.memory_snapshot` returns segments without a history."""
     made = training()
     opened = opens(made.snapshot()["segments"])
 
@@ -84,7 +82,7 @@ def old(snapshot: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_older_snapshots_have_the_same_figures(opens: Opens) -> None:
-    """Those of torch 2.1 have fewer fields, and no times."""
+    """Snapshots of torch 2.1 have fewer fields, and no times."""
     new, before = opens(training().snapshot()), opens(old(training().snapshot()))
 
     assert before.stacks.peaks[0].sites == new.stacks.peaks[0].sites
@@ -114,7 +112,7 @@ def test_lines_are_those_of_python(opens: Opens) -> None:
 
 
 def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) -> None:
-    """It has no Python frames."""
+    """Autograd's thread has no Python frames."""
     made = Allocations()
     made.alloc(1 << 20, COMPILED[0], ("??", 0, "torch::autograd::Engine::thread_main(GraphTask)"))
     opened = opens(made.snapshot()).stacks
@@ -123,7 +121,7 @@ def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) ->
 
 
 def test_a_history_that_begins_late_says_so(opens: Opens) -> None:
-    """With the bytes from before it; a complete history has no such note."""
+    """The note has the bytes from before the history; a complete history has no such note."""
     late, whole = training(), Allocations()
     whole.free(whole.alloc(1 << 20, ("a.py", 1, "f")))
 
@@ -165,7 +163,7 @@ def test_text_from_outside_stays_text(opens: Opens) -> None:
 
 
 def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
-    """Without a script, and never over an existing file."""
+    """The page has no script, and never replaces an existing file."""
     opened = opens(training().snapshot())
     path = opened.report(tmp_path / "page.html")
     page = path.read_text(encoding="utf-8")
@@ -194,13 +192,13 @@ def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
     ],
 )
 def test_other_files_are_refused(opens: Opens, wrong: Any) -> None:
-    """In one sentence with the name."""
+    """The error is one sentence with the name of the file."""
     with pytest.raises(OptionError, match=r"\d\.pickle cannot be opened: it is not a snapshot"):
         opens(wrong)
 
 
 def test_repeated_references_are_refused(opens: Opens) -> None:
-    """By references a small file can list more entries than fit into memory."""
+    """A small file can list more entries by references than fit into memory."""
     made = Allocations()
     made.alloc(1 << 20, ("a.py", 1, "f"))
     segment = made.snapshot()["segments"][0]
@@ -211,7 +209,7 @@ def test_repeated_references_are_refused(opens: Opens) -> None:
 
 
 def test_a_call_in_it_is_refused(tmp_path: Path) -> None:
-    """Nothing in it is run; a sentence says why it is not opened."""
+    """No code in the file is run, and a sentence says why it is not opened."""
 
     class Runs:
         def __reduce__(self) -> Any:
