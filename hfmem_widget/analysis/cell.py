@@ -9,5 +9,5 @@ class Cell(NamedTuple):
     """A cell of a notebook."""
 
     number: int | None
-    id: str  # the front end's, the same for all runs; empty if it has none
+    id: str  # the front end's, or a digest of the source: the same for all runs
     first_line: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shlex
@@ -23,7 +22,14 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded
 from hfmem_widget.recording.file import checked_path, read, read_regular
 from hfmem_widget.recording.limits import SUFFIX
-from hfmem_widget.text import first_line, format_counted, format_duration, lines_of, plain
+from hfmem_widget.text import (
+    digest_of,
+    first_line,
+    format_counted,
+    format_duration,
+    lines_of,
+    plain,
+)
 from hfmem_widget.view.line import line
 
 TITLE, LIST = 40, 400  # letters at most
@@ -185,8 +191,7 @@ def _run(client: Any, folder: Path, cells: list[Path], show: Callable[[str], obj
         number += 1
         title = plain(f"[{number}] {first_line(source).removesuffix(':')}", TITLE)
         code = next((each for each in lines_of(source) if not each.startswith("#")), "")
-        digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
-        path = folder / f"{number:03d}-{digest}{SUFFIX}"
+        path = folder / f"{number:03d}-{digest_of(source)}{SUFFIX}"
         has_own = code.startswith("%%memwatch")
         errors.clear()
         try:

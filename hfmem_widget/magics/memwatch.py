@@ -48,7 +48,15 @@ from hfmem_widget.magics.usage import (
     words_of,
 )
 from hfmem_widget.options import OPTIONS, WatchOptions
-from hfmem_widget.text import first_line, format_bytes, format_counted, lines_of, parse_bytes, plain
+from hfmem_widget.text import (
+    digest_of,
+    first_line,
+    format_bytes,
+    format_counted,
+    lines_of,
+    parse_bytes,
+    plain,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -358,11 +366,9 @@ class MemwatchMagics(Magics):
         execution = self._executions.current()
         if execution is None:
             return None
-        return Cell(
-            execution.number,
-            getattr(execution.info, "cell_id", None) or "",
-            plain(first_line(execution.info.raw_cell or ""), MOST_OF_TITLE),
-        )
+        source = execution.info.raw_cell or ""
+        own = getattr(execution.info, "cell_id", None) or digest_of(source)
+        return Cell(execution.number, own, plain(first_line(source), MOST_OF_TITLE))
 
     def _cell_number(self) -> int | None:
         execution = self._executions.current()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.history import HISTORY
-from hfmem_widget.analysis.record import UNLABELLED, Record, names_of
+from hfmem_widget.analysis.record import Record, names_of
 from hfmem_widget.features.leaks.who_added import KINDS, NEARLY_ALL, search
 from hfmem_widget.session import Device, Finding, Session, Span
 from hfmem_widget.sources.heap.model import Holders
@@ -33,11 +33,7 @@ def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
     """Add findings about all runs of a cell to the session, with the names that may hold the memory."""
     if cell is None or span.kind != "cell":
         return
-    identity = names_of(span, "", cell)[2]
-    # Without a label, only the front end's id tells which cell it is.
-    if identity.startswith(UNLABELLED) and not cell.id:
-        return
-    findings = reruns(session, span, HISTORY.runs_of(identity))
+    findings = reruns(session, span, HISTORY.runs_of(names_of(span, "", cell)[2]))
     if findings:
         held = search()
         session.findings += (with_names(one, held) for one in findings)

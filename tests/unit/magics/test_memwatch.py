@@ -16,6 +16,7 @@ import torch.utils._python_dispatch as dispatch
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
+import hfmem_widget
 from hfmem_widget.features.budget.companion import Budget
 from hfmem_widget.features.oom.companion import OutOfMemory
 from hfmem_widget.guard import CHANGED
@@ -176,6 +177,15 @@ def test_a_cell_that_is_not_stored_does_not_move_the_numbers(shell: InteractiveS
     shell.run_cell("x = 2", store_history=True)
     session: Session = shell.user_ns["session"]
     assert [span.label for span in session.spans] == ["[2] x = 1", "[2] x = 2"]
+
+
+def test_without_ids_cells_of_one_text_are_one_cell(shell: InteractiveShell) -> None:
+    """A terminal names no cell; cells that only begin alike are different ones."""
+    for code in ("x = 1\ny = 1", "x = 1\ny = 1", "x = 1\ny = 2"):
+        shell.run_cell(f"%%memwatch --quiet\n{code}", store_history=True)
+
+    first, again, other = [run.identity for run in hfmem_widget.history().runs][-3:]
+    assert first == again != other
 
 
 TYPED = "def typed(x: int): pass\ntyped.__annotations__['x']"
