@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from dataclasses import replace
@@ -137,6 +138,13 @@ def test_liger_is_among_the_changes_of_a_training_with_labels(stand_in: ModuleTy
 def test_a_forecast_with_liger_needs_liger() -> None:
     """Where it is not installed, one sentence says so."""
     with pytest.raises(OptionError, match="Liger's kernels need liger-kernel, CUDA in use"):
+        forecast(llama(), liger=True)
+
+
+def test_a_liger_that_cannot_be_imported_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without a working triton: the forecast is refused, and nothing else fails."""
+    monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
+    with pytest.raises(OptionError, match="Liger's kernels need liger-kernel"):
         forecast(llama(), liger=True)
 
 

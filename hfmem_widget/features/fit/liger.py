@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from types import FrameType
 from typing import Any, Final
@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from hfmem_widget.errors import OptionError
+from hfmem_widget.features.fit.setting import errors_as
 from hfmem_widget.text import plain
 
 _PACKAGE: Final = "liger_kernel"
@@ -92,9 +93,12 @@ def can_have_liger(model: Any) -> bool:
     is_new = _PACKAGE not in sys.modules
     if is_new and (find_spec(_PACKAGE) is None or not torch.cuda.is_initialized()):
         return False
-    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+    kind = getattr(getattr(model, "config", None), "model_type", "")
+    with suppress(Exception):  # such as that of a triton that cannot be imported
+        from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
-    return getattr(getattr(model, "config", None), "model_type", "") in MODEL_TYPE_TO_APPLY_LIGER_FN
+        return kind in MODEL_TYPE_TO_APPLY_LIGER_FN
+    return False
 
 
 def give_liger(model: Any) -> None:
@@ -105,12 +109,10 @@ def give_liger(model: Any) -> None:
     if has_liger(model):
         return
     base = getattr(model, "get_base_model", lambda: model)()
+    name = plain(type(base).__name__)
     if not can_have_liger(base):
-        name = plain(type(base).__name__)
         needs = "liger-kernel, CUDA in use, and a version of theirs for"
         raise OptionError(f"Liger's kernels need {needs} {name}")
-    from liger_kernel.transformers import _apply_liger_kernel_to_instance
-
     names = {type(module).__module__ for module in base.modules()}
     modules = {sys.modules[name] for name in names if name.startswith("transformers.")}
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
@@ -118,7 +120,10 @@ def give_liger(model: Any) -> None:
     before = [(one, name, value) for one in modules for name, value in vars(one).items()]
     before += [(one, "forward", vars(one)["forward"]) for one in classes if "forward" in vars(one)]
     try:
-        _apply_liger_kernel_to_instance(model=base)
+        with errors_as(f"Liger's kernels cannot be given to {name}"):
+            from liger_kernel.transformers import _apply_liger_kernel_to_instance
+
+            _apply_liger_kernel_to_instance(model=base)
     finally:
         for owner, name, value in before:
             if vars(owner).get(name) is not value:
