@@ -236,5 +236,6 @@ def test_every_cell_of_a_notebook_is_compared_with_its_own_runs(with_torch: Kern
     text = ""
     for _ in range(5):
         text = shown(run_as(with_torch, "one", "grows.append(torch.ones(2**23))"))
+    with_torch.run("%memwatch off")
 
     assert "has run 5 times" in text
