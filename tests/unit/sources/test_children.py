@@ -238,6 +238,17 @@ def test_the_number_of_counted_children_is_bounded() -> None:
     assert len(source.notes) == 1
 
 
+class OnlyThat(LinuxProcesses):
+    """One child of this process; other tests may have left some that end by and by."""
+
+    def __init__(self, child: int) -> None:
+        super().__init__()
+        self.child = child
+
+    def pids(self) -> list[int]:
+        return [self.child]
+
+
 @linux
 def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
     """These pages are in this process' memory already; what the child has written itself counts."""
@@ -250,8 +261,8 @@ def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
             os.read(0, 0)
     try:
         os.read(ready, 1)
-        processes = LinuxProcesses()
-        held = math.fsum(processes.held(pid).bytes for pid in processes.pids())
+        processes = OnlyThat(child)
+        held = processes.held(child).bytes
         assert 20 * MB < by_metric(ChildSource(processes))["children"] < held - 40 * MB
     finally:
         os.kill(child, 9)
