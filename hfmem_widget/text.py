@@ -43,7 +43,7 @@ def lines_of(code: str) -> list[str]:
 
 
 def digest_of(code: str) -> str:
-    """Return twelve digits that differ from code to code."""
+    """Return twelve hexadecimal digits that are the same for the same code."""
     return hashlib.blake2b(code.encode(errors="replace"), digest_size=6).hexdigest()
 
 

@@ -102,7 +102,7 @@ def can_have_liger(model: Any) -> bool:
 
 
 def give_liger(model: Any) -> None:
-    """Replace the kernels of a model by Liger's, as a Trainer does; raise OptionError if there are none.
+    """Replace the kernels of a model by Liger's, as a Trainer does; raise OptionError if that is impossible.
 
     Liger also replaces names in the modules of transformers; these are restored.
     """
@@ -111,8 +111,8 @@ def give_liger(model: Any) -> None:
     base = getattr(model, "get_base_model", lambda: model)()
     name = plain(type(base).__name__)
     if not can_have_liger(base):
-        needs = "liger-kernel, CUDA in use, and a version of theirs for"
-        raise OptionError(f"Liger's kernels need {needs} {name}")
+        needs = f"liger-kernel, CUDA in use, and Liger's support for {name}"
+        raise OptionError(f"Liger's kernels need {needs}")
     names = {type(module).__module__ for module in base.modules()}
     modules = {sys.modules[name] for name in names if name.startswith("transformers.")}
     classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
