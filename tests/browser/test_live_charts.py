@@ -76,9 +76,7 @@ texts = model.generate(ids, max_new_tokens=900, do_sample=False, stopping_criter
 
 
 @pytest.mark.slow
-def test_a_cache_of_keys_and_values_grows_in_the_chart_while_it_is_generated(
-    lab: Lab, training: str
-) -> None:
+def test_a_kv_cache_grows_in_the_chart_while_it_is_generated(lab: Lab, training: str) -> None:
     """A layer of its own, live; the card tells its bytes a token, and the phases of `generate`."""
     lab.open(LOAD, GENERATE, kernel=training)
     lab.run_all(wait=False)

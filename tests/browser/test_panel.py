@@ -208,9 +208,7 @@ def width_of_notebook(lab: Lab) -> int:
     ],
     ids=["900", "900 folded", "1280", "1280 folded", "1920"],
 )
-def test_it_opens_by_itself_only_where_the_notebook_keeps_its_room(
-    lab: Lab, width: int, folded: bool, opens: bool
-) -> None:
+def test_it_opens_where_there_is_room(lab: Lab, width: int, folded: bool, opens: bool) -> None:
     """With the left side bar open or folded; elsewhere the status bar has the figures, and opens it."""
     lab.resize(width, 800)
     lab.open(LOAD, busy("--label fine-tune"))

@@ -102,9 +102,7 @@ def test_paper_has_the_still_chart_on_white(opened: Opened) -> None:
     assert ground == "rgb(255, 255, 255)"
 
 
-def test_without_scripts_the_still_chart_the_figures_and_the_tables_stay(
-    browser: BrowserContext, path: Path
-) -> None:
+def test_without_scripts_chart_figures_and_tables_stay(browser: BrowserContext, path: Path) -> None:
     """Nothing invites to click on what does not answer."""
     assert browser.browser is not None
     context = browser.browser.new_context(java_script_enabled=False)
@@ -150,9 +148,7 @@ def faults(page: Page, part: Locator, selector: str, shot: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [1280, 900, 320])
-def test_a_report_shows_allocated_memory_at_a_moment(
-    opened: Opened, shots: Path, width: int
-) -> None:
+def test_a_report_shows_memory_at_a_moment(opened: Opened, shots: Path, width: int) -> None:
     """A click on a band marks its row in both tables; the arrow keys go on; in every theme it can be read."""
     page, part = opened.page, opened.page.locator("#lines")
     page.set_viewport_size({"width": width, "height": 900})

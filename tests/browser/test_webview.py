@@ -125,9 +125,7 @@ def test_it_is_live_while_the_kernel_answers_nothing(
     assert errors == []
 
 
-def test_a_host_that_is_not_known_gets_the_chart_when_its_cell_has_ended(
-    kernel: Kernel, page: Page, shots: Path
-) -> None:
+def test_an_unknown_host_gets_the_chart_at_the_end(kernel: Kernel, page: Page, shots: Path) -> None:
     """It gets the loader, which finds no folder and asks the kernel; meanwhile a sentence stands there."""
     page.clock.install()
     view = Webview(page, kernel)

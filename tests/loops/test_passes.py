@@ -177,9 +177,7 @@ def test_the_model_is_a_part_and_a_pass_has_temporaries() -> None:
     assert session.index("cpu/unattributed") is not None
 
 
-def test_a_model_that_was_evaluated_before_is_known_by_its_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_model_evaluated_before_is_known_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model from an earlier cell is found by its variable."""
     import __main__
 

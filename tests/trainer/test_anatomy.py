@@ -37,9 +37,7 @@ def states_of(trainer: Any) -> float:
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_every_part_at_an_optimizer_step_has_the_bytes_of_its_storages(
-    tmp_path: Path, accumulated: int
-) -> None:
+def test_parts_at_a_step_have_the_bytes_of_their_storages(tmp_path: Path, accumulated: int) -> None:
     """Weights, gradients and states are exact to the byte before and after it."""
     trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulated, max_steps=3)
     session = session_of(trainer)
@@ -206,9 +204,7 @@ def test_a_step_that_agrees_changes_nothing(recipe: Mapping[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("times", [0.5, 1.5, 3.0])
-def test_memory_that_a_step_makes_is_scaled(
-    recipe: Mapping[str, Any], tmp_path: Path, times: float
-) -> None:
+def test_a_steps_memory_is_scaled(recipe: Mapping[str, Any], tmp_path: Path, times: float) -> None:
     """A change makes as many times as much, and its interval is wider than before."""
     first, stays = unmeasured(recipe, tmp_path)
     certain = map(first.forecast.bytes, ("libraries", "gradients"))
@@ -235,9 +231,7 @@ def test_a_part_is_scaled_by_its_own(recipe: Mapping[str, Any], tmp_path: Path) 
     assert risen["Adafactor"] == pytest.approx(0, abs=0.01 * stays["optimizer"])
 
 
-def test_parts_that_were_not_measured_scale_nothing(
-    recipe: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_unmeasured_parts_scale_nothing(recipe: Mapping[str, Any], tmp_path: Path) -> None:
     """Then the card says that the two differ, and no more."""
     first, stays = unmeasured(recipe, tmp_path)
     fit = fitted(recipe, tmp_path, 1.5 * first.forecast.total, {"weights": stays["weights"]})
@@ -342,9 +336,7 @@ APART = {
 
 
 @pytest.mark.parametrize("acts", APART.values(), ids=APART)
-def test_a_model_that_ran_before_or_after_the_training_does_not_count(
-    tmp_path: Path, acts: Any
-) -> None:
+def test_a_model_that_ran_before_or_afterwards_does_not_count(tmp_path: Path, acts: Any) -> None:
     """Only models that ran while this one trained make its forecast a lower bound."""
     trainer, other = make_trainer(tmp_path), teacher()
     with hfmem_widget.watch(quiet=True) as session:

@@ -46,9 +46,7 @@ def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_training_with_callbacks_of_the_users_is_followed_once(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_training_with_own_callbacks_is_followed_once(tmp_path: Path, number: int) -> None:
     """The user's stands in for ours; a second one of them does nothing."""
     session = session_of(
         make_trainer(tmp_path, callbacks=[MemoryCallback() for _ in range(number)])
@@ -85,9 +83,7 @@ def test_detaching_puts_the_original_methods_back() -> None:
     assert loads.__self__ is transformers.LlamaForCausalLM
 
 
-def test_a_wrapper_of_another_library_survives(
-    monkeypatch: pytest.MonkeyPatch, trainer: Any
-) -> None:
+def test_another_librarys_wrapper_survives(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
     """It stays when we leave, ours beneath it does nothing then, and follows once when a watch is back."""
     ours = Trainer.train
 
@@ -127,9 +123,7 @@ def test_a_training_without_a_watch_has_nothing_of_ours(
     assert begun == []
 
 
-def test_a_watched_trainer_watches_all_its_trainings_with_its_options(
-    trainer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_trainings_have_its_options(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Here each training ends above its budget, and shows nothing."""
     hfmem_widget.watch(trainer, budget="1MiB", stop=True, quiet=True)
     steps = [trainer.train().global_step for _ in range(2)]
@@ -138,9 +132,7 @@ def test_a_watched_trainer_watches_all_its_trainings_with_its_options(
     assert "memwatch" not in capsys.readouterr().out
 
 
-def test_a_callback_watches_with_the_newest_options_of_its_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_newest_options_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also without any; a callback of the user's keeps its label unless there is another."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")])
     cases: list[tuple[dict[str, Any] | None, str]] = [
@@ -160,9 +152,7 @@ def test_a_callback_watches_with_the_newest_options_of_its_trainer(
     assert callbacks_of(trainer).count("MemoryCallback") == 1
 
 
-def test_a_watch_of_a_trainer_without_a_label_is_called_a_training(
-    trainer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_watch_is_called_a_training(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A watch that is entered as a block has the name of the Trainer's class."""
     with hfmem_widget.watch(trainer, quiet=True) as session:
         pass
@@ -304,9 +294,7 @@ def test_a_callback_of_the_users_stays_followed_beyond_a_watch(tmp_path: Path) -
     assert trainer.train().global_step == 2
 
 
-def test_a_training_is_followed_though_a_library_has_undone_its_patch_in_a_watch(
-    tmp_path: Path,
-) -> None:
+def test_a_training_is_followed_though_a_library_undid_its_patch_in_a_watch(tmp_path: Path) -> None:
     """The library puts back the Trainer's own method, from before ours was there."""
     attaching.detach()
     original = Trainer.train

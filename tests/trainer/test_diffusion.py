@@ -106,9 +106,7 @@ NOT_DECODED = PICTURE.removesuffix("\n  decode")
     ],
     ids=["pixels", "latents", "one's own", "in tiles"],
 )
-def test_each_picture_is_one_call_with_its_phases(
-    make: Any, call: Any, options: dict[str, Any], told: str
-) -> None:
+def test_each_picture_is_one_call(make: Any, call: Any, options: dict[str, Any], told: str) -> None:
     """However it is made; a second one has steps of its own, numbered from one."""
     pipeline = make()
     with hfmem_widget.watch(quiet=True) as session:

@@ -72,9 +72,7 @@ def outcomes(session: Session) -> dict[str, str]:
     ("error", "outcome"),
     [(RuntimeError("step 3"), "raised RuntimeError"), (KeyboardInterrupt(), "interrupted")],
 )
-def test_an_error_is_the_outcome_of_every_open_span(
-    error: BaseException, outcome: str, tmp_path: Path
-) -> None:
+def test_an_error_ends_every_open_span(error: BaseException, outcome: str, tmp_path: Path) -> None:
     """Training, epoch and step name it; only the block itself is open after it."""
     trainer = failing(tmp_path)
     trainer.error = error
@@ -343,9 +341,7 @@ def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train
     assert (control.should_save, control.should_training_stop) == (ends, ends)
 
 
-def test_the_card_of_a_training_names_the_step_that_ran_out_of_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_card_names_the_failed_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a script the card is plain text, with the training, the step and the batch."""
     session = watched(running_out(tmp_path).train, quiet=False)
 
@@ -355,9 +351,7 @@ def test_the_card_of_a_training_names_the_step_that_ran_out_of_memory(
     assert [one.kind for one in session.findings if one.severity == "critical"] == ["oom"]
 
 
-def test_a_callback_alone_shows_the_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lone_callback_shows_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is polled afterwards."""
     trainer = running_out(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):

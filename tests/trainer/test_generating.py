@@ -251,9 +251,7 @@ def test_the_cache_of_a_call_has_no_bytes_of_an_earlier_one(*, has_one: bool) ->
     assert cache is None or cache.bytes == cache.token_bytes * cache.length
 
 
-def test_a_cache_that_was_filled_before_the_watch_is_found_in_a_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_cache_filled_before_is_found_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts although no call that filled it was seen."""
     with torch.no_grad():
         output = made(llama)(IDS, use_cache=True)

@@ -144,9 +144,7 @@ def test_the_first_of_two_trainings_at_once_is_followed_and_a_note_says_so(tmp_p
     assert session.notes.count(AT_ONCE_NOTE) == 1
 
 
-def test_a_training_that_outlived_its_cell_does_not_stop_another_from_being_followed(
-    tmp_path: Path,
-) -> None:
+def test_a_training_that_outlived_its_cell_lets_another_be_followed(tmp_path: Path) -> None:
     """Following it ended with the cell, so the next Trainer is the only one."""
     first = make_trainer(tmp_path / "a", kind=Meets)
     monitor = shared_monitor()
@@ -252,9 +250,7 @@ EXPERIMENTAL = {"ORPO": "orpo", "CPO": "cpo", "OnlineDPO": "online_dpo"}
         ("PrefixTuningConfig", {"num_virtual_tokens": 4}),
     ],
 )
-def test_a_model_with_adapters_is_followed(
-    kind: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_training_adapters_is_followed(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """All weights are counted, and gradients and states of those alone that are trained."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
     config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)

@@ -60,9 +60,7 @@ def test_a_forecast_with_liger_has_no_logits(stand_in: ModuleType) -> None:
     assert saved > 2 * logits  # with their gradient
 
 
-def test_the_gradient_of_the_head_is_summed_in_place_in_half_precision(
-    stand_in: ModuleType,
-) -> None:
+def test_the_heads_gradient_is_summed_in_place_in_half_precision(stand_in: ModuleType) -> None:
     """A GPU adds each part to it; only other devices make a product as large as the head first."""
     head, logits = WORDS * WIDTH * 2, ROWS * LENGTH * WORDS * 2
 

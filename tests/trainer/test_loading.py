@@ -114,9 +114,7 @@ def test_a_watch_does_not_change_what_is_loaded(sharded: Path, options: dict[str
 
 
 @since_5
-def test_shards_that_are_loaded_without_threads_are_followed_too(
-    sharded: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unthreaded_shards_are_followed(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other, where transformers is told so."""
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
     session, _ = loaded(sharded)
@@ -191,9 +189,7 @@ def transformers_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @since_5  # two loads at a time leave models of transformers 4 on the meta device, with or without us
 @pytest.mark.usefixtures("transformers_as_it_was")
-def test_loads_on_other_threads_do_not_mix(
-    sharded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_loads_on_two_threads_do_not_mix(sharded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two at a time load what they should, nothing is complained of, and no span stays open."""
     bare = LlamaForCausalLM.from_pretrained(sharded)
     loaded: list[Any] = []

@@ -124,9 +124,7 @@ def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("callbacks", [[], [MemoryCallback]])
-def test_logs_have_no_figures_of_ours_unless_asked_for(
-    tmp_path: Path, callbacks: list[Any]
-) -> None:
+def test_logs_have_no_figures_of_ours_unasked(tmp_path: Path, callbacks: list[Any]) -> None:
     """They are the user's own."""
     reads = Reads()
     trainer = make_trainer(
@@ -177,9 +175,7 @@ def test_tensorboard_reads_the_figures(tmp_path: Path) -> None:
     assert len(events.Scalars("train/hfmem/peak_allocated_gib")) == 2
 
 
-def test_the_figures_of_all_ranks_are_logged_by_the_one_that_logs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_rank_logs_the_figures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside its own, read from the run that it is a rank of; an evaluation's log has its own alone."""
     SimulatedRun(Script(world=4)).write(tmp_path / "run", 10.0)
     monkeypatch.setattr("hfmem_widget.drivers.trainer.directory_here", lambda: tmp_path / "run")

@@ -312,9 +312,7 @@ BATCHES: dict[str, tuple[Make, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("make", "sizes"), BATCHES.values(), ids=BATCHES)
-def test_dry_runs_have_batches_like_those_of_the_training(
-    tmp_path: Path, make: Make, sizes: dict[str, Any]
-) -> None:
+def test_dry_runs_have_similar_batches(tmp_path: Path, make: Make, sizes: dict[str, Any]) -> None:
     """The forecast is the peak of a real step of such a batch, within 3 %."""
     model = make()
     trainer = make_trainer(
@@ -365,9 +363,7 @@ def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
     assert fewer.cost == "batch statistics of fewer rows"
 
 
-def test_the_card_of_a_training_that_ran_out_lists_what_would_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has the code to change; the session has the same changes."""
     session = watched(running_out(tmp_path).train, quiet=False)
     said = capsys.readouterr().out
@@ -411,9 +407,7 @@ def test_a_training_that_ended_well_has_a_forecast(tmp_path: Path, trainer: Any)
         ("given", "depends on the Trainer's own loss"),
     ],
 )
-def test_fewer_rows_are_not_said_to_keep_a_loss_of_the_users_own(
-    tmp_path: Path, how: str, cost: str
-) -> None:
+def test_fewer_rows_may_change_a_loss_of_the_users_own(tmp_path: Path, how: str, cost: str) -> None:
     """Such as that of a Trainer's subclass; a Trainer that smooths labels averages by itself."""
 
     class Own(InOrder):

@@ -89,9 +89,7 @@ def peak_above(model: Any, run: Callable[[], object]) -> int:
 
 
 @EACH_MODEL
-def test_an_evaluation_with_fewer_rows_takes_what_was_said(
-    tmp_path: Path, make: Callable[[], Any]
-) -> None:
+def test_evaluating_fewer_rows_takes_what_was_said(tmp_path: Path, make: Callable[[], Any]) -> None:
     """The largest batch that fits is listed, and a real pass of it takes no more than the row says."""
     model = make()
     session = evaluated(tmp_path, model)
@@ -149,9 +147,7 @@ def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
 
 
 @pytest.mark.parametrize("preprocess", [None, lambda logits, _: logits.argmax(-1)])
-def test_rows_whose_predictions_are_kept_are_counted_unless_a_function_chooses(
-    tmp_path: Path, preprocess: Any
-) -> None:
+def test_kept_rows_are_counted_unless_a_function_chooses(tmp_path: Path, preprocess: Any) -> None:
     """A function of the user's may keep less of each row, so none are counted then."""
     trainer = evaluating(tmp_path, gpt2(), lambda _: {})
     trainer.eval_dataset = {"one": rows(), "two": rows(3)}

@@ -308,9 +308,7 @@ def with_reference(model: Any, inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize(("how", "tokens"), [(twice, 72), (with_reference, 36)])
-def test_several_forward_passes_of_a_step_are_one_phase(
-    tmp_path: Path, how: Callable[..., Any], tokens: int
-) -> None:
+def test_forward_passes_are_one_phase(tmp_path: Path, how: Callable[..., Any], tokens: int) -> None:
     """All are counted, but for one without gradients, which is part of what surrounds it."""
     kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(how)})
     session = session_of(make_trainer(tmp_path, kind=kind, max_steps=1))

@@ -138,9 +138,7 @@ def test_where_a_recording_cannot_begin_the_training_is_watched_without(
     assert path.read_text(encoding="utf-8") == "mine"
 
 
-def test_a_device_that_is_missing_is_reported_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_device_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The training goes on unwatched, after one line on stderr."""
     callback = hfmem_widget.MemoryCallback(quiet=True, devices=["cuda:7"])
 
@@ -232,9 +230,7 @@ def training(folder: Path, model: Any, **options: Any) -> Any:
         pytest.param(resnet, {}, id="images of any size", marks=pytest.mark.full),
     ],
 )
-def test_a_recording_has_the_forecast_of_the_live_model(
-    tmp_path: Path, make: Make, options: Any
-) -> None:
+def test_a_recording_has_the_live_models_forecast(tmp_path: Path, make: Make, options: Any) -> None:
     """Every part of it, and every move with its peak."""
     trainer = training(tmp_path, make(), **options)
     session = session_of(trainer)
@@ -278,9 +274,7 @@ def test_a_recording_of_a_training_that_ran_out_has_its_changes(tmp_path: Path) 
     ]
 
 
-def test_a_command_prints_the_forecast_of_a_recording(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_prints_its_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As text, and as JSON; there is no cell to write into."""
     path = session_of(make_trainer(tmp_path)).save(tmp_path / "run.hfmem.jsonl.gz")
     capsys.readouterr()

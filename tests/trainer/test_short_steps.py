@@ -138,9 +138,7 @@ class Calls(TrainerCallback):  # type: ignore[misc]  # transformers is not check
 
 
 @pytest.mark.usefixtures("nothing_is_affordable")
-def test_a_step_within_a_group_enters_few_functions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_grouped_steps_enter_few_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the cold caches that a step leaves behind, each takes microseconds."""
     # However slow the machine is, no more steps are measured by themselves.
     monkeypatch.setattr(grouping, "SHARE", 1e-9)

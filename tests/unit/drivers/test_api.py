@@ -117,9 +117,7 @@ def test_a_label_may_be_given_either_way(model: torch.nn.Module) -> None:
         ("", {"budget": "20GB"}, r"budget must be a size .* not '20GB'; did you mean 20GiB\?"),
     ],
 )
-def test_anything_else_is_an_error_that_says_what_is_allowed(
-    subject: Any, options: dict[str, Any], message: str
-) -> None:
+def test_an_error_says_what_is_allowed(subject: Any, options: dict[str, Any], message: str) -> None:
     """An error says what is allowed, or what was probably meant, before anything is watched."""
     with pytest.raises(OptionError, match=message):
         hfmem_widget.watch(subject, **options)
@@ -212,9 +210,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_watch_for_which_there_is_no_thread_reads_at_its_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_watch_without_a_thread_reads_at_its_edges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a thread, as in a full container, a watch reads at its edges, and its card says so."""
     monkeypatch.setattr(
         Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))

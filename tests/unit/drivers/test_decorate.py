@@ -108,9 +108,7 @@ def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> Non
 
 
 @pytest.mark.parametrize(("thrown", "ending"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
-def test_what_is_thrown_into_a_generator_reaches_it(
-    scope: Scope, thrown: type[BaseException], ending: str
-) -> None:
+def test_what_is_thrown_arrives(scope: Scope, thrown: type[BaseException], ending: str) -> None:
     """An error that is thrown in reaches the generator and ends the scope; closing is no failure."""
 
     @scope
@@ -206,9 +204,7 @@ def by_generator() -> Generator[Any, Any, int]:
 @pytest.mark.parametrize(
     "function", [coroutine, functools.partial(coroutine), Later(), marked, by_generator]
 )
-def test_whatever_is_awaited_is_followed(
-    scope: Scope, function: Callable[[], Awaitable[int]]
-) -> None:
+def test_what_is_awaited_is_followed(scope: Scope, function: Callable[[], Awaitable[int]]) -> None:
     """A coroutine function is followed, however it was made."""
     if function is marked and hasattr(inspect, "markcoroutinefunction"):
         function = inspect.markcoroutinefunction(function)

@@ -99,9 +99,7 @@ def test_a_child_of_a_rank_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "run").exists()
 
 
-def test_a_forked_child_leaves_the_rank_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fork_leaves_the_rank_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child does not end its parent's rank."""
     follow(tmp_path / "run")
     pid = os.getpid()
@@ -112,9 +110,7 @@ def test_a_forked_child_leaves_the_rank_alone(
     assert directory_here() == tmp_path / "run"
 
 
-def test_the_notebook_that_lends_is_no_rank(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_that_lends_is_no_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of one in the kernel itself is no rank of the run."""
     in_group(monkeypatch, 0, 1)
     lent = Lent(tmp_path / "run")
@@ -126,9 +122,7 @@ def test_the_notebook_that_lends_is_no_rank(
     assert not (tmp_path / "run").exists()
 
 
-def test_without_a_run_the_line_in_a_script_does_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_run_a_line_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`follow()` does nothing in a script that is started by hand."""
     monkeypatch.chdir(tmp_path)
     follow()
@@ -182,9 +176,7 @@ def test_a_followed_function_travels_as_the_function_does(function: Any) -> None
     assert directory_here() is None
 
 
-def test_a_function_that_was_wrapped_in_a_watched_cell_knows_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrapped_function_knows_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrapped function has the run with it, for workers on other machines."""
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     followed = follow(of_a_module)
@@ -201,9 +193,7 @@ def test_an_invalid_argument_is_an_error(subject: Any, run: Any) -> None:
         follow(subject, run=run)
 
 
-def test_the_options_of_the_cell_are_the_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cells_options_are_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank has the options of the cell, such as `ledger=False`."""
     monkeypatch.setenv(OPTIONS, '{"interval":0.5,"ledger":false}')
     follow(tmp_path / "run")
@@ -267,9 +257,7 @@ def test_a_rank_has_a_watch_within_a_watch_as_a_block(tmp_path: Path) -> None:
     assert [span.label for span in rank.spans] == ["rank 0", "inner", "step"]
 
 
-def test_a_script_without_a_launcher_is_followed_as_the_only_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_alone_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process with torch is followed alone, until it joins a group; its children are not."""
     monkeypatch.setenv(RUN, str(tmp_path / "run"))
     monkeypatch.setenv(SOLO, "1")
@@ -291,9 +279,7 @@ def test_a_script_without_a_launcher_is_followed_as_the_only_one(
     assert len(list((tmp_path / "run").glob("launcher-*"))) == 1
 
 
-def test_a_script_that_joins_a_group_later_knows_better_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_may_join_a_group_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that joins a group is no longer the only rank."""
     follow(tmp_path / "run")
     in_group(monkeypatch, 3, 4)
@@ -368,9 +354,7 @@ def test_how_a_process_ends_is_how_its_rank_ends(
     assert outcome == ("done" if how == "ended" else "raised Caught")
 
 
-def test_an_unusable_directory_costs_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_directory_costs_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A process that cannot be followed goes on, and prints one line."""
     (tmp_path / "file").touch()
     follow(tmp_path / "file")

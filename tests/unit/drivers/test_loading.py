@@ -152,9 +152,7 @@ def test_what_is_read_on_several_threads_has_no_shards(files: list[str]) -> None
     ("error", "outcome"),
     [(OSError("the disk"), "raised OSError"), (KeyboardInterrupt(), "interrupted")],
 )
-def test_an_error_ends_the_spans_and_stays_as_it_is(
-    files: list[str], error: BaseException, outcome: str
-) -> None:
+def test_errors_end_spans_and_stay(files: list[str], error: BaseException, outcome: str) -> None:
     """The caller gets the very same error, and the spans have it as their outcome."""
 
     def load(file: str) -> None:
@@ -202,9 +200,7 @@ def test_unwatched_nothing_is_followed(files: list[str], monkeypatch: pytest.Mon
     assert followed_model().from_pretrained(files) is not None
 
 
-def test_a_watch_that_ends_meanwhile_is_left_alone(
-    files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_watch_may_end_meanwhile(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """The model is loaded, and nothing is said."""
     watch = hfmem_widget.watch(quiet=True)
     model = followed_model(

@@ -62,9 +62,7 @@ def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert session.value(last.after, "cpu/optimizer") == states
 
 
-def test_gradients_are_there_as_an_optimizer_begins_its_first_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gradients_count_in_an_optimizers_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients count in the first step of an optimizer from before the watch, too."""
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -196,9 +194,7 @@ def test_a_timeout_of_the_users_ends_a_loop_at_any_instant(*, watched: bool) -> 
     assert ended == [True] * 30
 
 
-def test_what_a_fault_has_left_on_torch_the_end_of_that_watch_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_end_of_a_watch_takes_what_a_fault_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in ending loops leaves no hook on torch, and no method surrounded."""
     monkeypatch.setattr("hfmem_widget.drivers.optimizers.end_loops", Mock(side_effect=OSError))
     with pytest.raises(OSError, match=r"^$"):

@@ -23,9 +23,7 @@ ALWAYS = {"OutOfMemory", "Shortage", "Leaks", "Fits", "FollowedRanks", "Historia
         ({"on_finding": print}, {"Alerts"}),
     ],
 )
-def test_a_feature_goes_along_where_it_is_asked_for(
-    options: dict[str, Any], more: set[str]
-) -> None:
+def test_a_feature_goes_along_where_asked_for(options: dict[str, Any], more: set[str]) -> None:
     """Some need no option; a live map has no place in a quiet watch."""
     found = [type(each).__name__ for each in companions_for(WatchOptions(**options))]
 

@@ -186,9 +186,7 @@ def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
     assert attribution.subjects.by_thread()[0] == [optimizer, here[0]], "that thread is gone"
 
 
-def test_optimizers_that_are_new_at_every_step_do_not_count_everything_at_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_optimizers_new_at_every_step_do_not_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """New optimizers at every step have all tensors counted a few times only."""
     now, times = [0.0], [0]
 

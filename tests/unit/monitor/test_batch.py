@@ -53,9 +53,7 @@ IMAGES = {"samples": 32.0}
         ((), {"input_ids": FakeTensor(object(), object())}, {}),
     ],
 )
-def test_a_batch_is_counted_however_it_is_handed_over(
-    args: Any, kwargs: Any, expected: dict[str, float]
-) -> None:
+def test_a_batch_is_counted_in_any_form(args: Any, kwargs: Any, expected: dict[str, float]) -> None:
     """Sequences have samples, a length and tokens; images have samples alone; all else has nothing."""
     assert shape_of(args, kwargs) == expected
 

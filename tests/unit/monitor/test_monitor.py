@@ -137,9 +137,7 @@ def test_an_unknown_device_is_refused_before_anything_runs(bench: Bench) -> None
         bench.monitor.begin(WatchOptions(devices=("cuda:5",)))
 
 
-def test_a_device_is_not_refused_where_the_driver_has_not_answered(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unanswered_device_is_not_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first answer may take seconds; the cell runs, and the device is watched once it is known."""
     monkeypatch.setattr(HandTicker, "tick_now", lambda *_: False)
     session, _ = bench.watch(devices=("cuda:0",))
@@ -149,9 +147,7 @@ def test_a_device_is_not_refused_where_the_driver_has_not_answered(
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
-def test_at_a_limit_of_the_machine_no_report_of_a_fault_is_requested(
-    error: type[Exception], bench: Bench
-) -> None:
+def test_a_limit_of_the_machine_needs_no_report(error: type[Exception], bench: Bench) -> None:
     """A watch that a MemoryError or RecursionError breaks off does not ask for a report."""
     session = bench.monitor.begin(WatchOptions())
     bench.monitor.break_off(session, error())
@@ -299,9 +295,7 @@ def test_a_late_tick_of_a_stopped_poller_changes_nothing(bench: Bench) -> None:
     assert session.timeline.samples == samples
 
 
-def test_in_a_forked_child_a_monitor_is_inert(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_monitor_is_inert_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child can leave its parent's watch without touching a source or a counter."""
     session, span = bench.watch()
     monkeypatch.setattr(os, "getpid", lambda: -1)
@@ -376,9 +370,7 @@ def test_a_row_older_than_the_newest_series_is_appended() -> None:
     assert appended[1][-1] == 3.0
 
 
-def test_a_sample_that_comes_while_series_are_added_is_no_wider_than_the_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_amid_new_series_is_as_wide_as_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sample of another thread has as many values as the session has series at that time."""
     recorder = Recorder()
     watched = Watched(recorder, WatchOptions(), 0.0)

@@ -108,9 +108,7 @@ def test_an_awaited_module_is_imported_by_the_user(tmp_path: Path) -> None:
     assert warned[0].filename == __file__
 
 
-def test_a_finder_of_the_old_kind_is_passed_over(
-    seen: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_finder_is_passed_over(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Old copies of six put one there, and import itself leaves it out."""
     first, *others = sys.meta_path
     monkeypatch.setattr(sys, "meta_path", [first, object(), *others])
@@ -129,9 +127,7 @@ def test_several_may_wait_for_one_module(seen: list[int]) -> None:
     assert first_or_second == [1]
 
 
-def test_other_names_are_passed_over_without_the_guard(
-    seen: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_names_need_no_guard(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In every step, accelerate asks twice for a module that is not there; the guard takes 13 µs."""
     held: list[str] = []
     monkeypatch.setattr("hfmem_widget.guard.interrupts_deferred.__enter__", held.append)

@@ -124,9 +124,7 @@ def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
 
 
 @pytest.mark.parametrize("labels", [("generate", "cell"), ("cell", "generate")])
-def test_a_label_of_the_users_does_not_hide_a_generation(
-    card: Card, labels: tuple[str, str]
-) -> None:
+def test_a_users_label_does_not_hide_a_generation(card: Card, labels: tuple[str, str]) -> None:
     """A watch or a span that is called `generate` is no generation."""
     card.allocator.alloc(3 * MIB)
     card.counted.knows_model = False

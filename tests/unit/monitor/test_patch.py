@@ -111,9 +111,7 @@ def test_a_missing_method_is_left_out(owner: type[Owner]) -> None:
     assert not hasattr(owner, "play")
 
 
-def test_a_fault_of_ours_leaves_the_call_as_it_is(
-    owner: type[Owner], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_our_fault_leaves_the_call(owner: type[Owner], capsys: pytest.CaptureFixture[str]) -> None:
     """It is reported in one line, and the method runs."""
     surround(owner, "work", Mock(side_effect=RuntimeError("broken")))
     assert owner().work(3) == 6

@@ -41,9 +41,7 @@ def gpu() -> Gpu:
     [lambda gpu: gpu.ledger.close(gpu.ledger.open()), lambda gpu: gpu.user_reset(0)],
     ids=["an edge", "a reset by the user"],
 )
-def test_an_allocation_between_reading_and_reset_makes_a_bound(
-    gpu: Gpu, reset: Callable[[Gpu], object]
-) -> None:
+def test_an_allocation_before_reset_makes_a_bound(gpu: Gpu, reset: Callable[[Gpu], object]) -> None:
     """If another thread allocated in between, the windows open across it say `at least`."""
     gpu.alloc(MIB)
     window = gpu.ledger.open()
@@ -107,9 +105,7 @@ def test_a_reset_by_the_user_that_was_not_seen_whole_makes_a_bound(gpu: Gpu) -> 
     assert gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 0
 
 
-def test_a_reset_that_the_allocator_refuses_raises_its_own_error(
-    gpu: Gpu, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_reset_raises_its_own_error(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:
     """A pluggable allocator raises; the ledger writes nothing."""
     gpu.ledger.open()
     refuse = Mock(side_effect=RuntimeError("CUDAPluggableAllocator does not yet support it"))
@@ -202,9 +198,7 @@ class _Truth:
 
 @settings(max_examples=300)
 @given(actions=ACTIONS, device=st.sampled_from([0, 2]), data=st.data())
-def test_any_interleaving_of_windows_is_exact(
-    actions: list[str], device: int, data: st.DataObject
-) -> None:
+def test_any_interleaving_is_exact(actions: list[str], device: int, data: st.DataObject) -> None:
     """No peak is a byte off, the user's included, whether or not another device is used meanwhile."""
     allocator = FakeAllocator(devices=3)
     ledger = PeakLedger(allocator)
@@ -266,9 +260,7 @@ def test_the_user_reads_what_they_would_read_without_us(actions: list[str], data
         assert watched.user_stats(0) == alone.user_stats(0)
 
 
-def test_a_device_without_statistics_leaves_the_others_theirs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_without_statistics_leaves_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pluggable allocator raises instead, also for the user, and what was read before is not lost."""
     allocator = FakeAllocator(2)
     read = allocator.stats

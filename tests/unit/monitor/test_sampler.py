@@ -61,9 +61,7 @@ def test_known_values_are_not_read_again(sampler: Sampler, torch: FakeSource) ->
     assert torch.reads == reads
 
 
-def test_a_device_that_its_source_has_not_seen_comes_in_by_reading(
-    torch: FakeSource, host: FakeSource, clock: FakeClock
-) -> None:
+def test_reading_brings_a_new_device(torch: FakeSource, host: FakeSource, clock: FakeClock) -> None:
     """CUDA may come up between two readings: the source then reads, and the known values stand."""
     sampler, torch.known = Sampler([torch, host], clock=clock), [10.0, 20.0]
 
@@ -71,9 +69,7 @@ def test_a_device_that_its_source_has_not_seen_comes_in_by_reading(
     assert torch.reads == 1
 
 
-def test_columns_stay_where_they_are_when_an_earlier_source_grows(
-    torch: FakeSource, host: FakeSource
-) -> None:
+def test_columns_stay_when_an_earlier_source_grows(torch: FakeSource, host: FakeSource) -> None:
     """New series stand at the end of the row, whichever source they are from."""
     later, torch.series, torch.values = torch.series, (), []
     sampler = Sampler([torch, host])
@@ -255,9 +251,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=250)
 @given(st.lists(ACTIONS, max_size=50), st.booleans())
-def test_whatever_gpus_are_used_and_when_each_has_its_own_figures(
-    actions: list[tuple[str, ...]], is_up: bool
-) -> None:
+def test_each_gpu_has_its_own_figures(actions: list[tuple[str, ...]], is_up: bool) -> None:
     """Edges and peaks are exact, the user's too; where CUDA comes up meanwhile, a peak may be a bound."""
     run = Run(is_up=is_up)
     for name, *arguments in actions:

@@ -258,9 +258,7 @@ def test_layers_of_the_stack_have_different_colours() -> None:
         (Series("cuda:0", "utilization"), ""),
     ],
 )
-def test_a_series_has_the_label_of_the_table_unless_it_has_its_own(
-    series: Series, label: str
-) -> None:
+def test_a_series_has_the_tables_label_unless_it_has_its_own(series: Series, label: str) -> None:
     """A metric outside of the table has no label by default."""
     assert series.label == label
 

@@ -150,9 +150,7 @@ def of_copies(session: Session) -> None:
 
 
 @pytest.mark.parametrize("look", [of_spans, of_rows, of_highs, of_steps, of_copies])
-def test_reads_are_whole_while_another_thread_writes(
-    recorder: Recorder, look: Callable[[Session], None]
-) -> None:
+def test_reads_are_whole_amid_writes(recorder: Recorder, look: Callable[[Session], None]) -> None:
     """Every read is of one moment, never of half a fold or of a span that is just ending."""
     faults: list[BaseException] = []
     recorder.open_span("cell", "a", read(recorder, 0.0))

@@ -43,9 +43,7 @@ def session(recorder: Recorder) -> Session:
         *("cuda:1/device_used", "cpu/allocated"),
     ],
 )
-def test_while_a_session_runs_a_series_without_data_is_not_available(
-    session: Session, key: str
-) -> None:
+def test_while_it_runs_a_series_without_data_is_not_available(session: Session, key: str) -> None:
     """A GPU before CUDA is initialised, or a device that a slow driver has not named yet."""
     for one in (session, Recorder().session):
         assert math.isnan(one.latest(key))
@@ -68,9 +66,7 @@ def test_while_a_session_runs_a_series_without_data_is_not_available(
         ),
     ],
 )
-def test_an_impossible_series_is_an_error_that_lists_the_present_ones(
-    session: Session, key: str, says: str
-) -> None:
+def test_an_impossible_series_lists_the_present_ones(session: Session, key: str, says: str) -> None:
     """A typo, or a device instead of a series, is an error that lists what there is."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
@@ -100,9 +96,7 @@ def test_time_never_runs_backwards(recorder: Recorder) -> None:
     assert kept.time == 1.0
 
 
-def test_a_series_added_while_running_pads_older_samples(
-    recorder: Recorder, session: Session
-) -> None:
+def test_a_series_added_later_pads_older_samples(recorder: Recorder, session: Session) -> None:
     """A row read before a series existed gets NaN for it."""
     recorder.adopt(session.devices, [*session.series, Series("cpu", "allocated")])
     kept = recorder.append(Sample(0.0, (1.0, 2.0)))
@@ -163,9 +157,7 @@ def test_an_unknown_span_is_an_error_that_names_it() -> None:
 
 
 @pytest.mark.parametrize("of", [recorder_of(1.0).session, Stacks((), StackRecording("allocator"))])
-def test_without_pandas_a_frame_says_what_is_missing(
-    of: Session | Stacks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_needs_pandas(of: Session | Stacks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pandas, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):

@@ -55,9 +55,7 @@ NOTHING = Stacks((), StackRecording("allocator"))
         (stacks(), {"by": "colour"}, "'line', 'module' or 'operator'"),
     ],
 )
-def test_an_unknown_device_or_grouping_is_an_error_that_lists_the_known(
-    of: Stacks, asked: dict[str, Any], message: str
-) -> None:
+def test_an_unknown_name_lists_the_known(of: Stacks, asked: dict[str, Any], message: str) -> None:
     """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
     with pytest.raises(OptionError, match=message):
         of.rows(**asked)

@@ -205,9 +205,7 @@ def test_a_step_of_no_span_has_no_parent() -> None:
 
 
 @pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
-def test_a_step_has_figures_of_the_devices_it_used(
-    heights: tuple[float, ...], *, there: bool
-) -> None:
+def test_a_step_has_figures_of_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
     """A device without allocations has none; a single byte is enough."""
     assert (GPU in stepped({}, *heights).devices) is there
 

@@ -108,9 +108,7 @@ def test_a_child_that_ends_while_it_is_read_is_none(tmp_path: Path, broken: str)
     assert not source.notes
 
 
-def test_without_children_nothing_is_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_children_none_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without children no process is read: the kernel says in one call that there are none."""
     monkeypatch.setattr(os, "waitid", Mock(side_effect=ChildProcessError))
     processes = LinuxProcesses(tmp_path / "missing")

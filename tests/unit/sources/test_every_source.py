@@ -85,9 +85,7 @@ def children_that_come_and_go() -> tuple[Source, list[Step]]:
         children_that_come_and_go,
     ],
 )
-def test_the_contract_holds_through_everything(
-    scene: Callable[[], tuple[Source, list[Step]]],
-) -> None:
+def test_the_contract_holds_throughout(scene: Callable[[], tuple[Source, list[Step]]]) -> None:
     """Values are floats aligned with the series, which only grow; nothing raises; notes are said once."""
     source, steps = scene()
     seen: tuple[Series, ...] = ()

@@ -40,9 +40,7 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
         ("8192, 4096", "is_multi_device_module", []),
     ],
 )
-def test_a_reducer_tells_how_large_its_buckets_are(
-    sizes: str, field: str, expected: list[int]
-) -> None:
+def test_a_reducer_tells_its_buckets_sizes(sizes: str, field: str, expected: list[int]) -> None:
     """Buckets are on the model's device; of several devices, or of another type, none are told."""
     ddp = FakeDdp(sizes)
     if field:

@@ -265,9 +265,7 @@ def test_a_gpu_lost_between_two_calls_ends_at_once(proc: Path) -> None:
     ("fault", "uuids"),
     [(pynvml.NVML_ERROR_GPU_IS_LOST, ["", "GPU-b"]), (pynvml.NVML_ERROR_NO_PERMISSION, ["GPU-b"])],
 )
-def test_a_card_lost_from_the_start_keeps_its_number(
-    proc: Path, fault: int, uuids: list[str]
-) -> None:
+def test_a_card_lost_at_first_keeps_its_number(proc: Path, fault: int, uuids: list[str]) -> None:
     """A lost card keeps its number; one that this process may not open has none, as with CUDA."""
     cards = [FakeGpu(faults={"HandleByIndex": fault}), FakeGpu(uuid="GPU-b")]
     watched = Watched(cards, proc)
@@ -421,9 +419,7 @@ SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
 @pytest.mark.parametrize(
     ("value", "expected"), [(value, shown) for shown, values in SHOWN.items() for value in values]
 )
-def test_cuda_visible_devices_is_read_as_cuda_reads_it(
-    value: str | None, expected: tuple[int, ...]
-) -> None:
+def test_visible_devices_are_read_as_by_cuda(value: str | None, expected: tuple[int, ...]) -> None:
     """By ordinal as of strtoul or by unique prefix, up to an invalid one; of MIG instances the first."""
     known = INSTANCES if (value or "").startswith("MIG-") else GPUS
     assert visible(value, known) == expected

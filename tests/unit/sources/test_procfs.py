@@ -53,9 +53,7 @@ def test_children_of_children_count(proc: Path, name: str) -> None:
     assert Descendants(proc).among([rank], ids_are_ours=True) == {rank}
 
 
-def test_the_first_process_of_a_container_has_children(
-    proc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_containers_process_1_has_children(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose id is 1, as in a container, has the children that it started."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     worker = add(proc, 70, 1)
@@ -87,9 +85,7 @@ def test_a_circle_of_parents_and_a_missing_process_end_the_search(proc: Path) ->
     assert Descendants(proc).among([10, 12, 13], ids_are_ours=True) == set()
 
 
-def test_a_child_that_ends_while_it_is_looked_at_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_just_ends_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that ends meanwhile is not counted, and the device is still read."""
     proc = make_proc(tmp_path, CONTAINER)
     child = add(proc, 70, os.getpid(), "/dev/nvidia-uvm")
@@ -142,9 +138,7 @@ def test_without_a_process_list_nothing_is_known_of_children(proc: Path) -> None
 
 
 @pytest.mark.parametrize(("foreign", "expected"), [(False, 9 * GIB), (True, math.nan)])
-def test_children_without_listed_sizes_have_all_if_nobody_else_is_there(
-    proc: Path, *, foreign: bool, expected: float
-) -> None:
+def test_children_without_sizes_may_have_all(proc: Path, *, foreign: bool, expected: float) -> None:
     """Children without listed sizes, as on MIG, have all that is in use if nobody else is there, else NaN."""
     child = add(proc, 70, os.getpid())
     listed: list[tuple[int, float | None]] = [(child, None), *([(999, None)] if foreign else [])]

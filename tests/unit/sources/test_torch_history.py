@@ -131,9 +131,7 @@ def test_nothing_waits_for_cuda_once_it_has_ended() -> None:
     assert torch.calls == []
 
 
-def test_a_fault_of_ours_does_not_reach_cudas_initialisation(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_our_fault_does_not_reach_cudas_initialisation(capsys: pytest.CaptureFixture[str]) -> None:
     """A fault is one line on stderr: torch would raise "CUDA call failed lazily" in the user's code."""
     torch = FakeTorch(initialized=False)
     begun(torch)

@@ -140,9 +140,7 @@ def test_only_a_capable_terminal_has_a_live_line(
     assert terminal_of(io.StringIO()) is None
 
 
-def test_a_kernel_and_a_script_have_no_live_line(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_line_needs_a_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """IPython in a terminal has one, unless live views are turned off."""
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(os.dup(terminal.number), "w") as stream:

@@ -125,9 +125,7 @@ def test_the_sentence_names_no_parts_where_no_model_was_found(name: str) -> None
         ("failed", ("● raised OutOfMemoryError",)),
     ],
 )  # fmt: skip
-def test_a_card_says_whose_memory_how_it_is_known_and_how_the_cell_ended(
-    name: str, words: tuple[str, ...]
-) -> None:
+def test_a_card_names_devices_certainty_and_outcome(name: str, words: tuple[str, ...]) -> None:
     """Private memory and machine on the CPU; exact, at least or sampled; done, or what it raised."""
     assert [one for one in words if one not in seen(card(name))] == []
 
@@ -278,9 +276,7 @@ def test_an_unknown_peak_has_no_certainty() -> None:
     ],
     ids=["all", "a part", "more than is there"],
 )
-def test_the_memory_that_a_name_keeps_is_a_part_of_the_unattributed(
-    grown: float, labels: list[str]
-) -> None:
+def test_what_a_name_keeps_is_a_part_of_the_unattributed(grown: float, labels: list[str]) -> None:
     """As a search found at the end, when as much was not attributed as at the peak: 1.95 and 1.90 GiB."""
     session = scripted_run("leak")
     (at,) = (at for at, one in enumerate(session.findings) if one.kind == "leak")
@@ -298,9 +294,7 @@ def test_the_memory_that_a_name_keeps_is_a_part_of_the_unattributed(
 
 
 @pytest.mark.parametrize(("peak", "is_named"), [(2.1 * GIB, True), (3 * GIB, False)])
-def test_the_holder_at_the_end_is_named_at_a_peak_with_as_much_unattributed(
-    peak: float, *, is_named: bool
-) -> None:
+def test_a_holder_is_named_at_a_peak_of_as_much(peak: float, *, is_named: bool) -> None:
     """At the end 1.5 of 2 GiB have a name; of the 3 GiB at another peak nobody knows whose they were."""
     stage = Stage("kept", gpus=1, interval=0.5)
     with stage.span("cell", "cell") as span:

@@ -74,9 +74,7 @@ def test_a_request_shows_what_its_front_end_can_do(
 
 
 @pytest.mark.parametrize(("place", "host"), (VARIABLES | MODULES).items())
-def test_a_host_is_known_by_its_environment_or_its_module(
-    monkeypatch: pytest.MonkeyPatch, place: str, host: str
-) -> None:
+def test_a_host_is_recognised(monkeypatch: pytest.MonkeyPatch, place: str, host: str) -> None:
     """Its page is its own: no server brings it the wheel's files, and its request is none of a terminal."""
     if place in MODULES:
         monkeypatch.setitem(sys.modules, place, ModuleType(place))

@@ -347,9 +347,7 @@ def test_a_note_stands_on_one_card_of_a_notebook() -> None:
     assert "It is fast now." in third
 
 
-def test_outputs_that_will_be_replaced_carry_marks_for_a_reloaded_page(
-    widgets: list[Widget],
-) -> None:
+def test_outputs_to_be_replaced_carry_marks_for_a_reloaded_page(widgets: list[Widget]) -> None:
     """Card and chart carry their ids, and what stands there if nothing comes, until they are still."""
     stage = Stage()
     stage.appear("<b>a</b>")

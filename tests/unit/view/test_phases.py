@@ -95,9 +95,7 @@ def test_the_worst_step_is_named_with_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("measured", "steps", "note"), [(26, 100, "on 26 of 100 steps"), (5, 5, ""), (4, 5, "")]
 )
-def test_phases_say_on_how_many_steps_they_were_measured(
-    measured: int, steps: int, note: str
-) -> None:
+def test_phases_say_how_many_steps_were_measured(measured: int, steps: int, note: str) -> None:
     """Their time is not that of all steps; where only the last lacks them, it may have failed."""
     cell = Cell()
     for number in range(steps):
@@ -138,9 +136,7 @@ def test_a_peak_that_is_a_lower_bound_says_so() -> None:
 
 
 @pytest.mark.parametrize("backward", [(6.0, 5.0), (5.0, 6.0)])
-def test_of_several_devices_the_one_that_rose_highest_is_named(
-    backward: tuple[float, float],
-) -> None:
+def test_of_several_devices_the_highest_is_named(backward: tuple[float, float]) -> None:
     """A row tells on which GPU its peak was, and the table names one that is the same in all rows nowhere."""
     cell = Cell(gpus=2)
     cell.phase("forward", exact(2.0), exact(3.0))

@@ -94,9 +94,7 @@ def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
     ],
     ids=["two", "one", "nobody"],
 )
-def test_the_figures_of_one_or_two_ranks_have_no_median(
-    known: Ranks, phrases: list[str], figures: list[str]
-) -> None:
+def test_two_ranks_have_no_median(known: Ranks, phrases: list[str], figures: list[str]) -> None:
     """Two have no median, one is not the worst, and ranks that sent nothing are only counted."""
     assert rank_phrases(known) == phrases
     assert [label for label, _, _ in rank_figures(known)] == figures

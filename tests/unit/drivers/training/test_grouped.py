@@ -318,9 +318,7 @@ def test_what_a_group_held_is_counted_afterwards() -> None:
 
 
 @pytest.mark.parametrize("ends", [TrainingRun.ended, resume_steps])
-def test_torchs_events_are_left_out_of_a_trainers_groups(
-    ends: Callable[[TrainingRun], None],
-) -> None:
+def test_torchs_events_are_not_in_a_trainers_groups(ends: Callable[[TrainingRun], None]) -> None:
     """Its callbacks tell of its steps; after the group or its watch, loops need the events again."""
     loop, training = Training(), Training()
     loop.short_steps()
@@ -333,9 +331,7 @@ def test_torchs_events_are_left_out_of_a_trainers_groups(
     assert not in_group()
 
 
-def test_without_a_counter_a_group_is_read_where_a_backward_pass_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_counter_a_group_is_read_before_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a counter a group's peak is a sample at a backward pass, where activations are highest."""
     training = Training()
     monkeypatch.setattr(training.bench.allocator, "devices", lambda: range(0))

@@ -227,9 +227,7 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
     assert outlined(session, steps[1].id) == "forward backward optimizer"
 
 
-def test_the_optimizers_of_a_step_are_one_step_in_a_group_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_steps_optimizers_are_one_step_in_a_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first step alone had a span, which ended with the first of them."""
     session = grouped(monkeypatch, 1e9, 1e9, optimizers=2)
 

@@ -118,9 +118,7 @@ def test_a_training_that_outlives_its_cell_is_followed_no_more(
 
 
 @pytest.mark.parametrize("trains", [True, False])
-def test_a_run_that_has_ended_leaves_nothing_in_its_session(
-    bench: Bench, session: Session, *, trains: bool
-) -> None:
+def test_an_ended_run_leaves_nothing(bench: Bench, session: Session, *, trains: bool) -> None:
     """A training or an evaluation that has ended is not kept by its session."""
     run = TrainingRun(bench.monitor, session)
     if trains:
@@ -136,9 +134,7 @@ def test_a_run_that_has_ended_leaves_nothing_in_its_session(
     assert left() is None
 
 
-def test_figures_for_a_log_leave_out_the_steps_of_a_training_within(
-    run: TrainingRun, bench: Bench, session: Session
-) -> None:
+def test_a_log_leaves_out_inner_trainings(run: TrainingRun, bench: Bench, session: Session) -> None:
     """A training within a step does not add its tokens to the outer log."""
     run.train_begins("train", {})
     run.step_begins(1)

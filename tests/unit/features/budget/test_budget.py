@@ -160,9 +160,7 @@ def test_a_cell_that_begins_above_its_budget_says_so() -> None:
         (2, {"devices": ("cuda:1",)}, []),
     ],
 )
-def test_the_host_has_a_budget_without_a_gpu_or_on_request(
-    gpus: int, options: dict[str, Any], told: list[str]
-) -> None:
+def test_a_host_may_have_the_budget(gpus: int, options: dict[str, Any], told: list[str]) -> None:
     """Beside a GPU the heap may exceed it."""
     watched = Watched(gpus, budget=0.1 * GIB, **options)
     watched.tick()

@@ -67,9 +67,7 @@ def test_several_sessions_are_runs_of_one() -> None:
         ((object(),), "not object"),
     ],
 )
-def test_a_subject_that_cannot_be_compared_is_an_error(
-    subjects: tuple[Subject, ...], said: str
-) -> None:
+def test_an_incomparable_subject_is_an_error(subjects: tuple[Subject, ...], said: str) -> None:
     """The error names what `compare` accepts, and what to do."""
     with pytest.raises(OptionError, match=said):
         compare(*subjects)

@@ -214,9 +214,7 @@ def largest(comparison: Comparison) -> list[str]:
 
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
-def test_the_line_that_holds_more_is_among_the_first_three(
-    pair: Pair, base: Session, tmp_path: Path
-) -> None:
+def test_a_growing_line_is_among_the_first_three(pair: Pair, base: Session, tmp_path: Path) -> None:
     """Whatever was changed, and the rows add up to the difference of the peaks, to the byte."""
     script = SCRIPT
     for old, new in pair.edits.items():
@@ -302,9 +300,7 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
         ([row(BEFORE, 4, function="")], [row(BEFORE, 5, function="")], [Change(BEFORE, 4 * MIB, 5 * MIB)]),
     ],
 )  # fmt: skip
-def test_a_line_is_the_same_over_edits(
-    before: list[Row], after: list[Row], rows: list[Change]
-) -> None:
+def test_a_line_outlasts_edits(before: list[Row], after: list[Row], rows: list[Change]) -> None:
     """By file, function and text; else by what alone is left, or almost the same text in its function."""
     assert sorted(changes_of(before, after), key=repr) == sorted(rows, key=repr)
 
@@ -357,9 +353,7 @@ MANY = [site(f"a/x{at}.py:1", 1) for at in range(5)]
         (MANY, MANY, "head: within 1 MiB of base, alive at the peak."),
     ],
 )
-def test_a_sentence_names_a_line_where_one_makes_half(
-    before: list[Site], after: list[Site], said: str
-) -> None:
+def test_a_line_that_makes_half_is_named(before: list[Site], after: list[Site], said: str) -> None:
     """Of all that has come, or has gone; where it is spread, or no line is known, none is named."""
     two = with_stacks("base", *before), with_stacks("head", *after)
     comparison = hfmem_widget.compare(*two, by="line")

@@ -107,9 +107,7 @@ def test_parts_are_those_of_the_run_that_has_the_median() -> None:
         (("at least", "sampled"), "sampled"),
     ],
 )
-def test_a_peak_is_as_certain_as_the_least_certain_run(
-    known: tuple[Certainty, ...], weakest: Certainty
-) -> None:
+def test_the_least_certain_run_counts(known: tuple[Certainty, ...], weakest: Certainty) -> None:
     """One sampled run among exact ones makes the median a sampled one."""
     runs = [record("a", device(8.0, certainty=one)) for one in known]
     assert of_runs({"a": runs}).cells[0].certainty == weakest

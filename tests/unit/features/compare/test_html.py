@@ -169,9 +169,7 @@ def test_a_note_is_shown_to_its_end() -> None:
         (NAN, 1.0, ""),
     ],
 )
-def test_a_difference_has_its_sign_and_a_percentage_where_that_means_something(
-    value: float, baseline: float, text: str
-) -> None:
+def test_a_difference_has_a_sign_and_a_percentage(value: float, baseline: float, text: str) -> None:
     """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
     assert change_text(difference(value, baseline, NEXT_TO_NOTHING), format_bytes) == text
 

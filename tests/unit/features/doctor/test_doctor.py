@@ -83,9 +83,7 @@ def test_a_fault_leaves_all_other_lines(monkeypatch: pytest.MonkeyPatch) -> None
     assert [said for said in found.values() if "could not" in said] == [found["memory"]]
 
 
-def test_a_torch_that_cannot_be_imported_is_described(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_broken_torch_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its build is read from its files; it is not imported."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.13')")
@@ -147,9 +145,7 @@ def test_an_allocator_is_described(kind: str, said: str, monkeypatch: pytest.Mon
     assert hfmem_widget.doctor()["exact peaks"] == f"counters of {kind} found; initialised: {said}"
 
 
-def test_a_version_that_pip_has_replaced_since_stands_beside_the_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_replaced_version_stands_beside_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a notebook that was not restarted."""
     versions(monkeypatch, ipywidgets="8.1.9")
     imported = ModuleType("ipywidgets")
@@ -182,9 +178,7 @@ def test_the_obstacle_to_a_live_chart_is_named(
     assert hfmem_widget.doctor()["live chart"] == said
 
 
-def test_the_files_that_pages_load_are_looked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_files_of_pages_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the folders of Jupyter's data; VS Code and Notebook 6 have a place of their own."""
     file = tmp_path / "nbextensions/anywidget/index.js"
     file.parent.mkdir(parents=True)

@@ -81,9 +81,7 @@ def test_images_are_as_large_as_their_rows() -> None:
         pytest.param({}, {"setting": replace(SETTING, device="cpu")}, id="without a GPU"),
     ],
 )
-def test_an_incomparable_forecast_is_not_shown(
-    run: dict[str, Any], forecast: dict[str, Any]
-) -> None:
+def test_no_incomparable_forecast_is_shown(run: dict[str, Any], forecast: dict[str, Any]) -> None:
     """The text is then empty."""
     assert remark(trained(**run), replace(FORECAST, **forecast)) == ""
 

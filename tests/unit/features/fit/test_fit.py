@@ -127,9 +127,7 @@ def test_a_broken_configuration_is_an_error(tmp_path: Path, content: str, messag
     assert len(str(told.value)) < 600
 
 
-def test_code_that_comes_with_a_model_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_models_own_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no question is asked: the error says what to pass instead."""
     ran, asked = tmp_path / "ran", Mock(return_value="y")
     (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")

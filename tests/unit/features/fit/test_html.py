@@ -138,9 +138,7 @@ def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], told: str)
 @pytest.mark.parametrize(
     ("contexts", "told"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
 )
-def test_the_context_of_cuda_is_noted_if_it_is_not_initialised(
-    contexts: tuple[float, ...], told: str
-) -> None:
+def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], told: str) -> None:
     """The most that any device needs for it."""
     rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
     verdicts = (Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
@@ -178,9 +176,7 @@ def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Fo
         pytest.param([(1000, "exact"), (0, "estimate")], 1000, 1000, id="nothing is estimated"),
     ],
 )
-def test_a_forecast_has_an_interval(
-    parts: list[tuple[int, Bound]], low: float, high: float
-) -> None:
+def test_forecasts_have_intervals(parts: list[tuple[int, Bound]], low: float, high: float) -> None:
     """An upper bound may turn out to be zero; an estimate is off by no more than the measured ones."""
     assert forecast_of(*parts).interval == pytest.approx((low, high))
 

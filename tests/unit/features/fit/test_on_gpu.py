@@ -79,9 +79,7 @@ def test_flash_attention_sums_gradients_of_queries_and_of_shared_keys() -> None:
         ((4096, 1024), [1], 0.0),
     ],
 )
-def test_a_sum_over_rows_keeps_partial_sums(
-    shape: tuple[int, ...], dims: list[int], mib: float
-) -> None:
+def test_row_sums_keep_partial_sums(shape: tuple[int, ...], dims: list[int], mib: float) -> None:
     """Measured on an H100: blocks of threads that share a sum store theirs in memory; a CPU does not."""
     values = torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
@@ -128,9 +126,7 @@ IS_CUDNN = pytest.mark.skipif(not prefers_cudnn(), reason="attention is flash's 
 @pytest.mark.parametrize(
     ("shape", "keys", "mib"), [((64, 16, 197, 64), 16, 50.02), ((8, 16, 2048, 64), 4, 129.0)]
 )
-def test_cudnns_attention_sums_gradients_of_queries(
-    shape: tuple[int, int, int, int], keys: int, mib: float
-) -> None:
+def test_cudnn_sums_gradients(shape: tuple[int, int, int, int], keys: int, mib: float) -> None:
     """Measured on an H100: in float32, together with those of keys that several heads share."""
     query = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     key = query[:, :keys]
@@ -175,9 +171,7 @@ LABELS = torch.zeros(128, dtype=torch.long, device="meta")
     ],
     ids=["enlarged pictures", "norm", "cross entropy"],
 )  # fmt: skip
-def test_autocast_computes_in_float32_and_keeps_as_much_as_a_gpu(
-    work: Any, shape: tuple[int, ...], keeps: int
-) -> None:
+def test_autocast_keeps_as_much_as_a_gpu(work: Any, shape: tuple[int, ...], keeps: int) -> None:
     """The inputs are in half precision."""
     given = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
     kept, made = kept_by(work, given)
@@ -268,9 +262,7 @@ HALF = torch.bfloat16
         ("cpu", {"mask_of": (2,)}, True),
     ],
 )
-def test_only_attention_without_a_kernel_keeps_its_scores(
-    device: str, how: dict[str, Any], *, needs_scores: bool
-) -> None:
+def test_kernels_keep_no_scores(device: str, how: dict[str, Any], *, needs_scores: bool) -> None:
     """One element for each pair of tokens."""
     size = how.get("dtype", torch.float32).itemsize
 
@@ -319,9 +311,7 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
         ([512 * KIB], 2 * MIB, 2 * MIB, 22 * MIB),
     ],
 )
-def test_a_freed_block_is_used_before_a_new_segment(
-    before: list[int], asked: int, got: int, reserved: int
-) -> None:
+def test_freed_blocks_come_first(before: list[int], asked: int, got: int, reserved: int) -> None:
     """Even if it is larger than the request."""
     allocator = CachingAllocator()
     for block in [allocator.allocate(size) for size in before]:

@@ -83,9 +83,7 @@ def suited(name: str, made: list[torch.nn.Parameter]) -> list[torch.nn.Parameter
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_the_rule_equals_the_optimizers_states(
-    name: str, options: dict[str, Any], dtype: torch.dtype
-) -> None:
+def test_the_rule_equals_the_states(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
     """For every optimizer of PyTorch, with options that add states, in both types: to the byte."""
     made = suited(name, parameters(dtype))
     optimizer = getattr(torch.optim, name)(made, **options)
@@ -113,9 +111,7 @@ def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("beta1", [None, 0.9])
-def test_adafactor_of_transformers_is_forecast_to_the_byte(
-    dtype: torch.dtype, beta1: float | None
-) -> None:
+def test_adafactor_is_forecast_to_the_byte(dtype: torch.dtype, beta1: float | None) -> None:
     """Rows and columns of matrices, whole vectors, in float32 for all weights; and its temporaries."""
     made = parameters(dtype)
     optimizer = Adafactor(made, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)

@@ -102,9 +102,7 @@ def test_the_quantisers_own_tenth_is_not_subtracted(proc: Path) -> None:
     assert machine.max_memory(0.0, quantized=True)[0] == int(free)
 
 
-def test_transformers_takes_the_dictionary_as_it_is(
-    proc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transformers_takes_the_dictionary(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own code for device_map="auto" subtracts nothing a second time."""
     theirs = pytest.importorskip("transformers.integrations.accelerate")
     if not hasattr(theirs, "get_balanced_memory"):
@@ -132,9 +130,7 @@ def test_without_a_gpu_there_is_the_host(proc: Path) -> None:
     assert list(machine.max_memory()) == ["cpu"]
 
 
-def test_a_gpu_that_does_not_answer_is_left_out_with_a_note(
-    proc: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_without_an_answer_is_a_note(proc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The reason is one line, and there is no wrong figure."""
     machine = Machine(proc, [FakeGpu(), FakeGpu(uuid="GPU-b", faults={"MemoryInfo": 999})])
 

@@ -98,9 +98,7 @@ def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) ->
         ("js", "js is a module, not a variable, and cannot be freed"),
     ],
 )
-def test_an_unknown_name_is_an_error_and_frees_nothing(
-    main: dict[str, Any], name: str, said: str
-) -> None:
+def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, said: str) -> None:
     """One wrong name among several is enough, and the error has a suggestion."""
     main["js"] = sys
     with pytest.raises(OptionError) as raised:
@@ -196,9 +194,7 @@ class Angry:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_object_that_raises_as_it_goes_does_not_keep_the_others(
-    main: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_keep_no_other_object(main: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Python reports the error on stderr, as it does for ``del``."""
     ignored: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
@@ -303,9 +299,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
         ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
     ],
 )
-def test_freed_memory_is_given_for_devices_in_use(
-    changes: list[tuple[str, float, float]], told: list[str]
-) -> None:
+def test_used_devices_are_listed(changes: list[tuple[str, float, float]], told: list[str]) -> None:
     """Never below zero; for the host if its memory has changed, or if there is no other device."""
     measured = tuple(
         Change(device, "allocated", "allocated", before * GIB, after * GIB)

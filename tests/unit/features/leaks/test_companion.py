@@ -96,9 +96,7 @@ THEN = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern
     ids=["beside what was there", "most was there", "more than before", "one name", "two names",
          "nothing was noted", "a dict"],
 )  # fmt: skip
-def test_a_leak_is_named_with_its_holder(
-    rows: tuple[Holder, ...], before: Before, ends: str
-) -> None:
+def test_a_leak_names_its_holder(rows: tuple[Holder, ...], before: Before, ends: str) -> None:
     """Surely by name, by how much more than before; where that is unknown, as a possible one."""
     finding = told(*rows, before=before)
 

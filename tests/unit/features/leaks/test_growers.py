@@ -238,9 +238,7 @@ def test_an_unknown_kind_of_holder_is_named_too(path: str, dtype: str) -> None:
         ("first", "list", ["first"]),  # numbers may have been added to a list in it
     ],
 )
-def test_a_list_of_the_same_length_may_only_be_a_guess(
-    path: str, dtype: str, found: list[str]
-) -> None:
+def test_a_list_of_equal_length_may_be_a_guess(path: str, dtype: str, found: list[str]) -> None:
     """The memory of its items may have grown."""
     row = Holder(path, "tensors", "cpu", 80 * 2**20, 20, (), dtype)
     before = Before(Holders(()), new={"first"}, idle={"first"})

@@ -413,9 +413,7 @@ def test_trends_are_those_that_are_kept(name: str) -> None:
         ), other
 
 
-def test_a_limit_of_the_shells_is_reached_before_the_machine_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_shells_limit_comes_before_the_machine_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `ulimit -v`, the steps left are those until this process may map no more."""
     stage = Stage("train", gpus=0)
     with stage.span("cell", "train"):

@@ -188,9 +188,7 @@ def test_the_evidence_is_in_bytes() -> None:
         (math.nan, 80 * GIB, False),
     ],
 )
-def test_much_is_64_mib_and_a_hundredth_of_the_device(
-    size: float, total: float, is_much: bool
-) -> None:
+def test_much_is_64_mib_and_1_percent_of_a_device(size: float, total: float, is_much: bool) -> None:
     """Less than 64 MiB, or than one percent of the device, is not looked into."""
     assert LeftBehind(DEVICE, 0.0, size, total, NONE).is_much is is_much
 

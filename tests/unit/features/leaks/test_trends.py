@@ -143,9 +143,7 @@ def test_memory_within_an_evaluation_is_what_was_there_after_it_and_not_before()
     ],
     ids=["once", "again", "from an earlier step", "resumed where it was"],
 )
-def test_a_training_that_does_not_go_on_is_a_row_of_its_own(
-    numbers: list[int], rows: list[int]
-) -> None:
+def test_a_training_that_begins_anew_has_its_own_row(numbers: list[int], rows: list[int]) -> None:
     """Where the numbers of its steps do not follow those before it."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"), stage.span("train", "train"):

@@ -110,9 +110,7 @@ def test_healthy_workers_are_not_found(
         ),
     ],
 )
-def test_the_card_has_the_memory_of_children(
-    workers: int, others: int, shared: float, who: str
-) -> None:
+def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, who: str) -> None:
     """Their number and kind, the way of counting, and the share of shared memory."""
     session, span = loaded(
         lambda _: 2 * GIB, workers=lambda _: workers, others=others, shared=shared

@@ -306,9 +306,7 @@ NAN = math.nan
         ([(5.0, 8.0, 2.5, 0, 0), (5.5, 8.0, 2.2, 0, 0)], 2.2),
     ],
 )
-def test_holes_are_those_of_the_fullest_moment_that_is_known(
-    rows: list[tuple[float, ...]], holes: float
-) -> None:
+def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], holes: float) -> None:
     """A moment of which either figure is missing is passed over."""
     (finding,) = found_in(*rows)
 

@@ -222,9 +222,7 @@ def test_errors_that_were_caught_are_a_note(sizes: tuple[int, ...], words: str) 
         ((), ""),
     ],
 )
-def test_caught_errors_before_the_one_that_ended_the_cell_are_counted(
-    caught: tuple[int, ...], words: str
-) -> None:
+def test_caught_errors_before_the_last_are_counted(caught: tuple[int, ...], words: str) -> None:
     """The card is about the event that the error names, and ends with the number of earlier ones."""
     run = Run()
     with run.cell(out_of_memory(2.0)):

@@ -338,9 +338,7 @@ def test_advice_has_a_reason_and_a_saving(
         (40.0, NAN, ""),
     ],
 )
-def test_a_request_beyond_the_device_is_given_as_a_multiple(
-    asked: float, total: float, words: str
-) -> None:
+def test_a_request_beyond_the_device_is_a_multiple(asked: float, total: float, words: str) -> None:
     """With a decimal up to ten times; a request that might fit should be made in pieces."""
     told = advice_of("in chunks", incident(asked=asked, free=1.0, total=total), "huge")
 
@@ -383,9 +381,7 @@ def test_a_limit_should_be_raised_to_the_need(reserved: float, asked: float, sha
         ),
     ],
 )
-def test_other_processes_are_named_with_their_use(
-    processes: dict[int, int], named: str, saving: str
-) -> None:
+def test_other_processes_are_named(processes: dict[int, int], named: str, saving: str) -> None:
     """At most three; if none is known, the tool that lists them."""
     listed = tuple((number, size * GIB) for number, size in processes.items())
     told = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")

@@ -126,9 +126,7 @@ def test_text_from_outside_is_text() -> None:
         ("a limit on this process", True, "limit of this process: 8.00 GiB"),
     ],
 )
-def test_the_bar_has_the_request_and_ends_where_memory_does(
-    words: str, *, is_drawn: bool, scale: str
-) -> None:
+def test_the_bar_has_request_and_end_of_memory(words: str, *, is_drawn: bool, scale: str) -> None:
     """The request is dashed, after the parts."""
     drawn = bar_html(case(words))
     assert ("stroke-dasharray" in drawn) is is_drawn
@@ -225,9 +223,7 @@ PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "ot
         (40.0, ["weights", "activations", "cache"]),
     ],
 )
-def test_a_limit_counts_the_reserved_memory_of_this_process(
-    allowed: float, names: list[str]
-) -> None:
+def test_a_limit_counts_what_this_process_reserved(allowed: float, names: list[str]) -> None:
     """With the cache, without the context and other processes; free memory is never drawn."""
     one = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
 
@@ -267,9 +263,7 @@ def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
         ((1.0, 2.0), "xpu:3", "xpu:3"),
     ],
 )
-def test_an_error_is_about_the_gpu_that_has_most(
-    used: tuple[float, ...], said: str, key: str
-) -> None:
+def test_an_error_is_about_the_fullest_gpu(used: tuple[float, ...], said: str, key: str) -> None:
     """Unless its text names the GPU."""
     session, _ = session_of(*((size, size + 1, 0.0) for size in used))
 
@@ -340,9 +334,7 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
         (NAN, "", "cublas", False),
     ],
 )
-def test_an_error_belongs_to_an_event_of_the_same_size(
-    asked: float, device: str, origin: Any, *, same: bool
-) -> None:
+def test_errors_match_events_by_size(asked: float, device: str, origin: Any, *, same: bool) -> None:
     """And of the same device; a text has two decimals, and may have no size."""
     event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 

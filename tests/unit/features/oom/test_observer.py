@@ -86,9 +86,7 @@ def test_an_event_has_the_allocators_figures() -> None:
     assert f"{__name__}.observed" in told.calls
 
 
-def test_a_backward_pass_is_named_by_the_thread_that_waits_for_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_backward_pass_is_named_by_its_waiting_thread(capsys: pytest.CaptureFixture[str]) -> None:
     """Autograd's thread has no Python: all figures are there, with the caller of the backward pass."""
     cuda, told = listening()
 

@@ -350,9 +350,7 @@ def test_the_live_chart_is_given_all_ranks() -> None:
     assert told["sizes"][-1] == len(session.ranks.strip.cells)
 
 
-def test_the_path_of_a_report_is_shown_as_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reports_path_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a page of the notebook's folder reaches it; its name is text from outside."""
     folder = tmp_path / "here"
     folder.mkdir()

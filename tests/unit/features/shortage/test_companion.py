@@ -61,9 +61,7 @@ def test_it_warns_while_the_cell_runs(left: int) -> None:
         (float("nan"), 0.05, False),
     ],
 )
-def test_it_needs_tasks_that_wait_and_little_that_is_left(
-    stalled: float, share: float, warns: bool
-) -> None:
+def test_it_needs_waiting_tasks_and_little_left(stalled: float, share: float, warns: bool) -> None:
     """Near each threshold on both sides; one of them alone has other causes. A discrete GPU has its own."""
     assert bool(Cell().tick(share * GB10_TOTAL, stalled)) is warns
     assert not Cell(shared=0.0).tick(share * GB10_TOTAL, stalled)

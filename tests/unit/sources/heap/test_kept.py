@@ -60,9 +60,7 @@ def test_a_fresh_shell_keeps_nothing(shell: SimpleNamespace) -> None:
     assert outputs_kept(None) == []
 
 
-def test_an_error_is_found_wherever_it_is(
-    shell: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_found_anywhere(shell: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """All places in which Python, IPython and its debugger keep an error are found."""
     error = ValueError()
     monkeypatch.setattr(sys, "last_value", error, raising=False)
@@ -160,9 +158,7 @@ NOTHING_BEFORE = Before(Holders(()))
 
 
 @pytest.mark.parametrize(("path", "kind", "graphs", "advice"), CASES)
-def test_the_remedy_is_for_the_kind_of_holder(
-    path: str, kind: str, graphs: bool, advice: str
-) -> None:
+def test_the_remedy_fits_the_holders_kind(path: str, kind: str, graphs: bool, advice: str) -> None:
     """Errors and outputs are freed by a word, the user's graphs by `.detach()`; the card says the same."""
     kept = holder(path, kind, graphs=graphs)
     left = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(

@@ -51,9 +51,7 @@ from tests.scenes.groups import add_group
         (0.2030, "step", ""),
     ],
 )
-def test_a_label_is_written_where_enough_of_it_fits(
-    share: float, kind: SpanKind, told: str
-) -> None:
+def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, told: str) -> None:
     """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
     frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
     _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)

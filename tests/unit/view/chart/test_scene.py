@@ -250,9 +250,7 @@ def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
 @pytest.mark.parametrize(
     ("used", "shown"), [(1.9, True), (DEVICE_USED_UP_TO, True), (2.1, False), (2.9, False)]
 )
-def test_what_the_whole_device_uses_is_drawn_where_it_is_not_far_above(
-    used: float, *, shown: bool
-) -> None:
+def test_what_the_device_uses_is_drawn_if_not_far_above(used: float, *, shown: bool) -> None:
     """Up to twice what this process has; more of it would press the curves down."""
     rows = [(10 * GIB, used * 10 * GIB)] * 5
     built = scene_of(session_of(rows, metrics=("allocated", "device_used")))
@@ -320,9 +318,7 @@ def test_a_budget_is_crossed_where_that_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("cells", [CELLS[:1], ((0.0, 10.0, 4.0), (14.0, 20.0, 9.0))])
-def test_one_cell_and_cells_with_short_pauses_are_drawn_over_seconds(
-    cells: tuple[tuple[float, float, float], ...],
-) -> None:
+def test_short_pauses_are_drawn_over_seconds(cells: tuple[tuple[float, float, float], ...]) -> None:
     """As the chart of a single cell is."""
     drawn = scene_of(notebook(*cells), columns=700)
 

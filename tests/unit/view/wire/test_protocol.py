@@ -74,9 +74,7 @@ def test_a_snapshot_is_bounded(gpus: int, *, parts: bool) -> None:
     ("gpus", "parts", "most"),
     [(1, False, 3_000), (1, True, 3_500), (8, False, 8_000), (8, True, 12_000)],
 )
-def test_an_outline_is_small_and_says_that_it_is_coarse(
-    gpus: int, most: int, *, parts: bool
-) -> None:
+def test_an_outline_is_small_and_called_coarse(gpus: int, most: int, *, parts: bool) -> None:
     """Schema, spans, samples and steps together, however long the run."""
     recorder = make_recorder(gpus, samples=5_000, parts=parts)
     session = recorder.session
@@ -259,9 +257,7 @@ def timeline_of(samples: int, *, capacity: int = 4096) -> Timeline:
     ("samples", "capacity", "most", "rows"),
     [(40, 4096, 40, 40), (41, 4096, 40, 28), (100, 64, 40, 34), (100, 64, 100, 100)],
 )
-def test_a_timeline_is_folded_no_further_than_it_must_be(
-    samples: int, capacity: int, most: int, rows: int
-) -> None:
+def test_timelines_fold_only_as_needed(samples: int, capacity: int, most: int, rows: int) -> None:
     """One that fits is sent as it is; a stretch that stands for several samples takes two rows."""
     time, values = protocol.decimate(timeline_of(samples, capacity=capacity), most)
 
