@@ -202,9 +202,9 @@ class Lab:
         self.page.reload()
         self._wait_until_ready(kernel=wait)
 
-    def run_all(self, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
+    def run_all(self, *, wait: bool = True) -> None:
         """Run all cells, and wait until the kernel is idle."""
-        self._run("notebook:run-all-cells", wait=wait, timeout=timeout)
+        self._run("notebook:run-all-cells", wait=wait, timeout=TIMEOUT)
 
     def run_cell(self, index: int, *, wait: bool = True, timeout: float = TIMEOUT) -> None:
         """Run one cell, and wait until the kernel is idle."""
@@ -236,10 +236,10 @@ class Lab:
             "() => window.running !== true && kernel()?.status === 'idle'", timeout=timeout
         )
 
-    def wait_for_text(self, index: int, text: str, timeout: float = TIMEOUT) -> None:
+    def wait_for_text(self, index: int, text: str) -> None:
         """Wait until a cell's outputs show a text."""
         shown = self.cell(index).locator(".jp-Cell-outputArea").filter(has_text=text)
-        shown.wait_for(timeout=timeout * 1000)
+        shown.wait_for(timeout=TIMEOUT * 1000)
 
     def unfold(self, index: int) -> None:
         """Open what is folded in a cell's outputs."""

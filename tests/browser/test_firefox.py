@@ -61,9 +61,7 @@ def test_a_report_from_disk_has_the_live_chart(page: Firefox, tmp_path: Path, sh
     assert page.errors == []
 
 
-def test_a_cell_is_drawn_in_the_panel_and_below_it_while_it_runs(
-    page: Firefox, jupyter_server: JupyterLab, shots: Path
-) -> None:
+def test_a_cell_is_drawn_as_it_runs(page: Firefox, jupyter_server: JupyterLab, shots: Path) -> None:
     """Live in both while the kernel is busy; the card is there once it is idle."""
     path = jupyter_server.write_notebook("firefox", "%load_ext hfmem_widget", BUSY.lstrip())
     page.open(f"{jupyter_server.url}lab/workspaces/firefox/tree/{path}")

@@ -24,9 +24,7 @@ POLICY = (
 BELOW = "/user/x/"
 
 
-def test_a_hub_serves_it_below_a_path_and_with_a_policy(
-    browser: BrowserContext, tmp_path: Path, shots: Path
-) -> None:
+def test_a_hub_has_path_and_policy(browser: BrowserContext, tmp_path: Path, shots: Path) -> None:
     """With all parts of JupyterLab: live in cell and panel, and nothing is fetched from elsewhere."""
     headers = {"headers": {"Content-Security-Policy": POLICY}}
     options = (f"--ServerApp.base_url={BELOW}", f"--ServerApp.tornado_settings={headers!r}")

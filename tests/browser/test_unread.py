@@ -112,9 +112,7 @@ def arrived(came: list[dict[str, Any]]) -> bool:
 @pytest.mark.parametrize(
     ("gpus", "is_closed"), [(8, True), (1, False)], ids=["a closed tab", "a tab that never reads"]
 )
-def test_a_page_that_reads_nothing_for_an_hour_costs_little_and_gets_the_newest(
-    tmp_path: Path, gpus: int, *, is_closed: bool
-) -> None:
+def test_a_page_unread_for_an_hour_is_cheap(tmp_path: Path, gpus: int, *, is_closed: bool) -> None:
     """A closed tab, or a laptop asleep with its socket open, costs the server less than 5 MB."""
 
     def cost(server: JupyterLab, mark: Path) -> int:

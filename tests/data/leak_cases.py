@@ -8,7 +8,6 @@ import gc
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +47,10 @@ Rows = int | Callable[[int], int]
 class Loop:
     """A small model, its optimizer and its batches."""
 
-    def __init__(self, mirror: Mirror | None = None, *, seed: int = 0, spans: bool = True) -> None:
-        torch.manual_seed(seed)
+    def __init__(self, mirror: Mirror | None = None) -> None:
+        torch.manual_seed(0)
         self._mirror = mirror
-        self._spans = spans
-        self.chance = random.Random(seed)
+        self.chance = random.Random(0)
         self.model = nn.Sequential(
             nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, WIDTH), nn.Tanh()
         )
@@ -62,7 +60,7 @@ class Loop:
         """Yield a batch for each step, within its span."""
         for step in range(count):
             size = rows if isinstance(rows, int) else rows(step)
-            with span("step", tokens=size) if self._spans else nullcontext():
+            with span("step", tokens=size):
                 yield torch.randn(size, WIDTH)
 
     def workspace(self) -> None:

@@ -84,9 +84,7 @@ OF_ONE_PROCESS = 741_326_848, 1_278_197_760
 """NVML's `usedGpuMemory` of a process on a GB10, before and after 512 MiB more: vllm-project/vllm#55828."""
 
 
-def make_machine(
-    proc: Path, posted: Posted, *, resident: int = 2 * GIB, stalled: float = 0.0, swap: int = 0
-) -> Path:
+def make_machine(proc: Path, posted: Posted, *, stalled: float = 0.0, swap: int = 0) -> Path:
     """Write the files of ``/proc`` that describe such a machine and this process."""
     (proc / "self").mkdir(parents=True, exist_ok=True)
     (proc / "pressure").mkdir(exist_ok=True)
@@ -94,7 +92,7 @@ def make_machine(
     sizes |= {"Shmem": 0, "SwapTotal": 16 * GIB, "SwapFree": 16 * GIB - swap}
     text = "".join(f"{name}: {size // KIB} kB\n" for name, size in sizes.items())
     (proc / "meminfo").write_text(text)
-    (proc / "self" / "statm").write_text(f"0 {resident // 4096} 0 0 0 0 0\n")
+    (proc / "self" / "statm").write_text(f"0 {2 * GIB // 4096} 0 0 0 0 0\n")
     (proc / "self" / "status").write_text("VmHWM: 1 kB\n")
     psi = f"avg10={stalled:.2f} avg60=0.00 avg300=0.00 total=0\n"
     (proc / "pressure" / "memory").write_text(f"some {psi}full {psi}")

@@ -191,14 +191,10 @@ class Kernel:
         reply = self._client.complete(code, reply=True, timeout=CELL_TIMEOUT)
         return list(reply["content"]["matches"])
 
-    def send_comm(
-        self, comm_id: str, data: Mapping[str, Any], buffers: Sequence[bytes] = ()
-    ) -> str:
+    def send_comm(self, comm_id: str, data: Mapping[str, Any]) -> str:
         """Send a comm message as a widget's front end does, on the main shell; return its id."""
         message = self._client.session.msg("comm_msg", {"comm_id": comm_id, "data": dict(data)})
-        self._client.session.send(
-            self._client.shell_channel.socket, message, buffers=list(buffers) or None
-        )
+        self._client.shell_channel.send(message)
         return str(message["header"]["msg_id"])
 
     def interrupt(self) -> None:

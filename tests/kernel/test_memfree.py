@@ -149,9 +149,9 @@ _l.LEAST_SHARE = 0.0
 """A hundredth of this machine's memory would be much to allocate in a test."""
 
 
-def card(kernel: Kernel, cell: str, options: str = "", *, status: str = "ok") -> dict[str, Any]:
+def card(kernel: Kernel, cell: str, *, status: str = "ok") -> dict[str, Any]:
     """Run a watched cell and return its card."""
-    result = kernel.run(f"%%memwatch --no-chart --no-panel {options}\n{cell}")
+    result = kernel.run(f"%%memwatch --no-chart --no-panel\n{cell}")
     assert result.status == status, printed(result)
     shown = [one.content["data"] for one in result.of("update_display_data")]
     (bundle,) = [data for data in shown if "memwatch" in data.get("text/plain", "")]

@@ -113,7 +113,6 @@ def test_a_figure_can_be_made(loaded: Kernel, watched: Result) -> None:
     assert all(int(count) > 1 for count in result.text().split())
 
 
-WIDGET = "application/vnd.jupyter.widget-view+json"
 SCRIPT = "https://colab.example/manager.js"
 COLAB = f"""
 import sys, time, types

@@ -160,9 +160,9 @@ def newest(run: Path) -> float:
     return max(path.stat().st_mtime for path in run.glob("r*.jsonl"))
 
 
-def waited_for(what: Callable[[], bool], seconds: float = 240.0) -> bool:
+def waited_for(what: Callable[[], bool]) -> bool:
     """Wait for a condition, and return whether it became true in time."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 240.0
     while not what() and time.monotonic() < deadline:
         time.sleep(0.1)
     return what()

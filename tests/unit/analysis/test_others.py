@@ -18,15 +18,12 @@ from tests.scenes.stage import Stage
 RISE = 15.5 * GIB
 
 
-def launched(
-    devices: int, rise: float = RISE, *, own: float = 0.0, more: float = 0.0
-) -> tuple[Session, Span]:
-    """Return a cell whose children fill devices, of which the last rises by `more` besides."""
+def launched(devices: int, rise: float = RISE, *, own: float = 0.0) -> tuple[Session, Span]:
+    """Return a cell whose children fill devices."""
     stage = Stage("launch", gpus=devices)
     with stage.span("cell", "launch") as cell:
         stage.hold({"cpu": 0.3 * GIB}, 0.5)
         target = {f"cuda:{at}": rise + 0.03 * GIB for at in range(devices)}
-        target[f"cuda:{devices - 1}"] += more
         stage.hold_elsewhere(target, 1.0)
         if own:
             stage.hold({"cuda:0": own}, 0.5)

@@ -23,10 +23,10 @@ Pause = Callable[[float], None]
 class Growing:
     """A recording that gets more lines whenever its watcher pauses."""
 
-    def __init__(self, whole: Path, capsys: pytest.CaptureFixture[str], parts: int = 3) -> None:
+    def __init__(self, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
         lines = whole.read_bytes().splitlines(keepends=True)
-        size = -(-len(lines) // parts)
+        size = -(-len(lines) // 3)
         self.path = whole.with_name("growing.hfmem.jsonl")
         self.pauses: list[float] = []
         self._parts = [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]

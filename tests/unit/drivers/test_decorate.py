@@ -152,9 +152,7 @@ def test_it_is_open_while_an_asynchronous_generator_runs(scope: Scope) -> None:
 
 
 @pytest.mark.parametrize(("thrown", "ending"), [(ValueError, "ValueError"), (GeneratorExit, "out")])
-def test_an_asynchronous_generator_that_ends_early_cleans_up_first(
-    scope: Scope, thrown: type[BaseException], ending: str
-) -> None:
+def test_generators_clean_up_first(scope: Scope, thrown: type[BaseException], ending: str) -> None:
     """The generator's cleaning up is within the scope; an error passes, and closing is no failure."""
 
     @scope

@@ -84,9 +84,7 @@ def test_capacity_is_even_and_positive(capacity: int) -> None:
         (0, 2, [0, 1, 2], 1),
     ],
 )
-def test_a_part_has_the_rows_of_its_time_and_the_gaps_that_touch_it(
-    start: float, stop: float, times: list[int], gaps: int
-) -> None:
+def test_a_part_has_rows_and_gaps(start: float, stop: float, times: list[int], gaps: int) -> None:
     """A part has the rows of its time and the gaps that touch it, and leaves the whole as it was."""
     timeline = Timeline(2, capacity=64)
     for at in range(10):

@@ -250,9 +250,7 @@ def test_the_card_has_the_cost_of_a_token() -> None:
         pytest.param(lambda tokens: 8 * GIB - tokens * 1024 * KIB, LENGTHS, id="falling"),
     ],
 )
-def test_without_a_line_over_the_tokens_there_is_no_cost(
-    peak: Callable[[int], float], lengths: tuple[int, ...]
-) -> None:
+def test_a_tokens_cost_needs_a_line(peak: Callable[[int], float], lengths: tuple[int, ...]) -> None:
     """Something else counts as well, or too little was seen; nothing is drawn either."""
     session = trained(peak, lengths)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]

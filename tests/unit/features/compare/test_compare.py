@@ -195,9 +195,7 @@ SMALL = in_mib(300, weights=30, activations=10)
         *("a part that began with more", "a part that one lacks", "a part that was being made"),
     ],
 )
-def test_a_sentence_says_what_a_cell_needs_and_which_part_makes_most_of_it(
-    base: DeviceRecord, other: DeviceRecord, verdict: str
-) -> None:
+def test_a_cells_need_is_a_sentence(base: DeviceRecord, other: DeviceRecord, verdict: str) -> None:
     """What was there when the cell began is left out, as is what may have been among the activations."""
     comparison = of_runs({"a": [record("a", base)], "b": [record("b", other)]})
     assert verdicts(comparison) == [f"b needs {verdict}"]

@@ -177,8 +177,8 @@ def x(count: int = 60) -> Floats:
     return np.arange(float(count))
 
 
-def noise(count: int = 60, seed: int = 1) -> Floats:
-    return np.random.default_rng(seed).normal(0, 1, count)
+def noise(seed: int = 1) -> Floats:
+    return np.random.default_rng(seed).normal(0, 1, 60)
 
 
 def test_a_line_is_found_to_the_last_digit() -> None:

@@ -207,9 +207,7 @@ def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool)
         (81.0, {"weights": 40.0}, "more than cuda:0 has in total"),
     ],
 )
-def test_a_huge_request_is_compared_with_what_the_model_leaves(
-    asked: float, parts: dict[str, float], how: str
-) -> None:
+def test_a_huge_request_has_a_comparison(asked: float, parts: dict[str, float], how: str) -> None:
     """Or with all memory, if the model itself holds nothing."""
     found = huge(incident(asked=asked, free=1.0, parts=parts))
 
@@ -243,10 +241,12 @@ def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, wor
 FULL: dict[str, Any] = {"asked": 10.0, "free": 1.0}
 
 
-def in_step(kind: Any = "forward", *, counts: Any = None, **more: Any) -> Incident:
+def in_step(*, counts: Any = None, **more: Any) -> Incident:
     """Return an error within a step, on a device of 80 GiB."""
     parts = {"weights": 20.0, "activations": 40.0, "cache": 1.0} | more.pop("parts", {})
-    return incident(**FULL, parts=parts, path=spans("train", "step", kind, **counts or {}), **more)
+    return incident(
+        **FULL, parts=parts, path=spans("train", "step", "forward", **counts or {}), **more
+    )
 
 
 def advice_of(words: str, known: Incident, cause: Cause = "unknown") -> Advice | None:

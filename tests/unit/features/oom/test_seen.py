@@ -224,9 +224,7 @@ def test_a_model_in_use_is_not_another_model(notebook: Make, cell: str) -> None:
         (type("Unheard", (torch.optim.AdamW,), {}), 0),
     ],
 )
-def test_gradients_and_states_to_come_are_known_before_they_are_made(
-    notebook: Make, make: Callable[[Any], Any], states: int
-) -> None:
+def test_states_to_come_are_known(notebook: Make, make: Callable[[Any], Any], states: int) -> None:
     """By the weights without gradients, and the kind of optimizer; nothing is said of an unknown kind."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     model[0].requires_grad_(False)

@@ -47,14 +47,14 @@ def trace(figure: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 @cache
-def many_steps(count: int) -> Session:
+def many_steps() -> Session:
     recorder = recorder_of(GIB)
     cell = recorder.open_span("cell", "long", recorder.session.last_sample)
-    for step in range(count):
+    for step in range(3000):
         span = recorder.open_span("step", f"step {step + 1}", read(recorder, step + 0.0, GIB))
-        peak = (9 if step == count // 3 else 2 + step % 3) * GIB
+        peak = (9 if step == 1000 else 2 + step % 3) * GIB
         recorder.close_span(span.id, read(recorder, step + 0.9, GIB), {KEY: Peak(peak, "exact")})
-    recorder.close_span(cell.id, read(recorder, float(count), GIB), {KEY: Peak(9 * GIB, "exact")})
+    recorder.close_span(cell.id, read(recorder, 3000.0, GIB), {KEY: Peak(9 * GIB, "exact")})
     return recorder.session
 
 
@@ -72,7 +72,7 @@ def test_plotly_accepts_every_property(name: str) -> None:
     assert isinstance(figure(session, session.spans[0]), go.Figure)
 
 
-SAVED = [*map(shared_run, SCRIPTED_RUNS), many_steps(3000), training(6), training(300)]
+SAVED = [*map(shared_run, SCRIPTED_RUNS), many_steps(), training(6), training(300)]
 
 
 @pytest.mark.parametrize("session", SAVED, ids=repr)
@@ -122,7 +122,7 @@ def test_a_chart_of_a_later_span_begins_at_zero() -> None:
 
 def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
     """However many steps there are, the bars are bounded and the worst has one of its own."""
-    bars = lay_lanes(many_steps(3000), "cuda:0", 0.0, 3000.0)
+    bars = lay_lanes(many_steps(), "cuda:0", 0.0, 3000.0)
     worst = [bar for bar in bars if bar.worst]
     assert len(bars) <= MOST_BARS + 1
     assert len(worst) == 1

@@ -101,22 +101,19 @@ def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
 GPU = "cuda:0"
 
 
-def steps_of(
-    peaks: Sequence[float], *, parents: Sequence[int] | None = None, tokens: float = 8.0
-) -> Session:
+def steps_of(peaks: Sequence[float], *, tokens: float = 8.0) -> Session:
     """Return a session of steps of a second each; a peak of NaN is one that the device has no part in."""
     session = Session("run")
-    for at, peak in enumerate(peaks):
-        number = at + 1 if parents is None else 1 + sum(one == parents[at] for one in parents[:at])
+    for number, peak in enumerate(peaks, 1):
         memory = DeviceSteps(peak * MIB, "exact", peak * MIB, number, tokens, 0.0, {"forward": MIB})
         add_group(
             session.steps,
             StepGroup(
-                parent=1 if parents is None else parents[at],
+                parent=1,
                 first=number,
                 last=number,
-                start=float(at),
-                stop=at + 1.0,
+                start=number - 1.0,
+                stop=float(number),
                 samples=2.0,
                 longest=4.0,
                 tokens=tokens,
@@ -130,10 +127,6 @@ def steps_of(
 def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
     bars, _ = lay_steps(session, GPU, view, lambda parent: parent, most)
     return bars
-
-
-def worst(session: Session, most: int = 100) -> list[Bar]:
-    return lay_steps(session, GPU, (0.0, 1e9), lambda parent: parent, most)[1]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +152,7 @@ def test_bars_are_cut_to_what_is_shown(
 
 def test_the_worst_step_is_a_bar_of_its_own() -> None:
     """It says that it is, first of all."""
-    (bar,) = worst(steps_of([1.0, 2.0, 1.0]))
+    _, (bar,) = lay_steps(steps_of([1.0, 2.0, 1.0]), GPU, (0.0, 1e9), lambda parent: parent, 100)
 
     assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
 

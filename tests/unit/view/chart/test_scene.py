@@ -173,9 +173,7 @@ def test_the_capacity_is_named_where_no_budgets_word_is_near(
         (80.0, 85.0, False),
     ],
 )
-def test_a_budgets_word_stands_below_its_line_only_under_the_capacity(
-    capacity: float | None, height: float, *, below: bool
-) -> None:
+def test_a_budgets_word_may_be_below(capacity: float | None, height: float, *, below: bool) -> None:
     """Just above it, at it or far below it, or where none is drawn, it stands on its line."""
     built = replace(EMPTY, capacity=capacity, guides=(budget_at(height),))
     words = [word_svg(one, built.frame, 100) for one in built.words]
