@@ -11,6 +11,7 @@ import pytest
 from hfmem_widget.guard import forget_faults
 from hfmem_widget.monitor import process
 from hfmem_widget.monitor.shared import release_monitor
+from hfmem_widget.sources.torch_history import TorchHistory
 
 # jsonschema, and so nbformat, compiles grammars of internationalized addresses for seconds where it can
 # import this package; nobody here asks for them.
@@ -42,5 +43,6 @@ def own_process() -> Iterator[None]:
     before = process.replace(process.this.child())
     yield
     release_monitor()
+    TorchHistory.active = None
     # What still is in other libraries is known to the next test.
     before.parts |= process.replace(before).child().parts

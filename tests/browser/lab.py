@@ -237,7 +237,6 @@ class Lab:
         )
 
     def wait_for_text(self, index: int, text: str) -> None:
-        """Wait until a cell's outputs show a text."""
         shown = self.cell(index).locator(".jp-Cell-outputArea").filter(has_text=text)
         shown.wait_for(timeout=TIMEOUT * 1000)
 
@@ -301,7 +300,6 @@ class Lab:
         self.page.evaluate("() => notebook().dispose()")
 
     def command(self, name: str, args: dict[str, Any] | None = None) -> None:
-        """Execute one of JupyterLab's commands, and wait until it is done."""
         script = "([name, args]) => jupyterapp.commands.execute(name, args).then(() => null)"
         self.page.evaluate(script, [name, args or {}])
 

@@ -136,9 +136,7 @@ def wait_for_draws(page: Page, count: int = 3, within: str = "") -> None:
 
 
 def pause(page: Page) -> None:
-    """Press pause, and wait until that has acted."""
-    button = page.locator(f"{DRAWN} .hfmem-pause")
-    button.click()
+    page.locator(f"{DRAWN} .hfmem-pause").click()
     page.locator(f"{DRAWN} .hfmem-pause[aria-pressed='true']").wait_for()
 
 

@@ -183,8 +183,7 @@ def test_a_warning_moves_nothing_and_is_read_in_the_panel_too(lab: Lab) -> None:
     found.filter(has_text=OVER).wait_for()
 
     lab.run_cell(3)
-    card = lab.cell(3).locator(".jp-OutputArea-output").last
-    assert OVER in card.inner_text()
+    assert OVER in lab.cell(3).locator(".jp-OutputArea-output").last.inner_text()
     lab.page.set_viewport_size({"width": 1400, "height": 1300})
     lab.screenshot("judged-warned")
 
@@ -198,8 +197,7 @@ def test_where_memory_ran_out_there_is_a_mark_and_nothing_moves(lab: Lab) -> Non
         plot = chart.locator(".hfmem-plot")
         plot.locator(".annotation", has_text="out of memory: asked 2.00 GiB").wait_for()
         crosses = plot.locator(".scatterlayer .trace").filter(has=lab.page.locator("path.point"))
-        counts = [one.locator("path.point").count() for one in crosses.all()]
-        assert counts.count(2) >= 1
+        assert [one.locator("path.point").count() for one in crosses.all()].count(2) >= 1
     assert [judged_boxes(chart) for chart in charts] == before
     lab.screenshot("judged-ran-out")
 

@@ -31,8 +31,7 @@ def test_the_panel_opens_and_draws_while_a_cell_is_busy(lab: Lab) -> None:
     lab.run_cell(1, wait=False)
     panel = wait_for_panel(lab)
     panel.wait_for_cell("fine-tune")
-    first = panel.rows
-    panel.wait_for_rows(first + 10)
+    panel.wait_for_rows(panel.rows + 10)
 
     assert panel.path.startswith("fine-tune")
     lab.screenshot("panel-live")
@@ -88,8 +87,7 @@ def test_the_panel_follows_the_notebook_in_front(lab: Lab) -> None:
     lab.let_end()
     panel.wait_for_cell("first")
     first = lab.path
-    second = lab.server.write_notebook("second", "1 + 1")
-    lab.command("docmanager:open", {"path": second})
+    lab.command("docmanager:open", {"path": lab.server.write_notebook("second", "1 + 1")})
     hint = panel.element.get_by_text("at the top of a cell")
     hint.wait_for()
 
@@ -299,8 +297,7 @@ def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
         "() => [...document.querySelectorAll('#hfmem-panel [data-hfmem-draws]')]"
         ".some(it => Number(it.dataset.hfmemRows) > 3)"
     )
-    rows = panel.rows
-    panel.wait_for_rows(rows + 4)
+    panel.wait_for_rows(panel.rows + 4)
     lab.let_end()
     for cell in (2, 3):
         lab.run_cell(cell, wait=False)

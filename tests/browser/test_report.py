@@ -220,8 +220,7 @@ def test_the_sliders_of_a_card(lab: Lab) -> None:
     """JupyterLab runs the script of a card that the kernel has just sent."""
     lab.open(SLIDERS_CARD)
     lab.run_cell(0)
-    slider = lab.cell(0).get_by_label("rows in a batch")
-    slider.focus()
+    lab.cell(0).get_by_label("rows in a batch").focus()
     lab.page.keyboard.press("ArrowRight")
     lab.wait_for_text(0, "Batch 9 \N{MULTIPLICATION SIGN} 128: peak 598.0 MiB")
     lab.screenshot("what-if-card", lab.cell(0))

@@ -73,7 +73,6 @@ def kept(came: list[dict[str, Any]]) -> int:
 
 
 def wait_for(path: Path) -> None:
-    """Wait until the kernel has made a file."""
     deadline = time.monotonic() + 120
     while not path.exists():
         assert time.monotonic() < deadline

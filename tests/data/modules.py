@@ -13,5 +13,4 @@ def run_alone(code: str, *flags: str, check: bool = True) -> subprocess.Complete
 
 
 def loaded_by(code: str) -> set[str]:
-    """Return the modules that a new interpreter has loaded after some code."""
     return set(run_alone(f"{code}\nimport sys; print(*sys.modules)").stdout.split())

@@ -19,8 +19,7 @@ _STATES = {"+": "active_allocated", "-": "inactive", "~": "active_pending_free"}
 def recorded(name: str) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Return the counters' current values by name, and the segments as torch lists them."""
     read = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    segments = [{**one, "blocks": _blocks(one)} for one in read["segments"]]
-    return read["stats"], segments
+    return read["stats"], [{**one, "blocks": _blocks(one)} for one in read["segments"]]
 
 
 def recorded_map(name: str) -> MemoryMap:

@@ -60,8 +60,7 @@ def lce_forward(model: Any, input_ids: Any, labels: Any = None, **given: Any) ->
 
 
 def _apply_liger_kernel_to_instance(model: Any) -> None:
-    module = sys.modules[type(model).__module__]
-    vars(module)["apply_rotary_pos_emb"] = None
+    vars(sys.modules[type(model).__module__])["apply_rotary_pos_emb"] = None
     type(model.model).forward = lce_forward
     model.forward = MethodType(lce_forward, model)
 

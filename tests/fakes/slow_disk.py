@@ -83,5 +83,4 @@ class Followed:
 
     @property
     def said(self) -> list[str]:
-        """The findings."""
         return [finding.title for finding in self.collector.session.findings]

@@ -182,7 +182,6 @@ class FakeAllocator(Allocator):
 
     @property
     def allocated(self) -> int:
-        """Bytes allocated on the first device."""
         current: int = self.pools[0].stats["allocated_bytes"]["all"]["current"]
         return current
 
@@ -200,7 +199,6 @@ class FakeAllocator(Allocator):
         return block
 
     def free(self, block: int) -> None:
-        """Free a block."""
         self._owner.pop(block).free(block)
 
     def user_stats(self, device: int) -> Stats:

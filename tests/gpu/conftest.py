@@ -35,7 +35,6 @@ class Run:
     before: str = ""
 
     def after(self, before: str) -> Run:
-        """Return a runner that runs other code before."""
         return Run(before)
 
     def __call__(self, code: str) -> Any:
@@ -93,6 +92,5 @@ def run_python() -> Run:
 
 @pytest.fixture
 def two_gpus(run_python: Run) -> None:
-    """Skip the test if there is only one GPU."""
     if run_python("import torch\nreport(torch.cuda.device_count())") < 2:
         pytest.skip("needs two GPUs")

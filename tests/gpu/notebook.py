@@ -18,7 +18,6 @@ def execute(*cells: str) -> Any:
 
 
 def plain(cell: Any) -> str:
-    """Return the displays of a cell as plain text."""
     return "\n".join(one.data.get("text/plain", "") for one in cell.outputs if "data" in one)
 
 

@@ -70,8 +70,7 @@ def test_the_culprit_is_the_first_row(fresh: Kernel, case: Case) -> None:
     assert without_numbers(rows[0]["path"]) == case.path
     assert rows[0]["kind"] == case.kind
     assert rows[0]["bytes"] == round(case.blocks * BLOCK)
-    explained = sum(row["bytes"] for row in rows)
-    assert explained + remainder["bytes"] == allocated
+    assert sum(row["bytes"] for row in rows) + remainder["bytes"] == allocated
     assert not remainder["is_host"]
 
 

@@ -17,7 +17,6 @@ WIDTH = 1024
 
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each step followed by itself."""
     monkeypatch.setattr(grouping, "ALLOWANCE", 1e9)
 
 

@@ -94,9 +94,3 @@ def test_the_predicted_bytes_are_freed(fresh: Kernel) -> None:
 
     assert planned == 16 * (4 * MIB + 4) + 32 * MIB
     assert freed == 16 * (4 * MIB + 512) + 32 * MIB
-
-
-def test_holders_of_the_rest_are_shown(fresh: Kernel) -> None:
-    """After a release, the GPU's remaining bytes are listed with the model that holds them."""
-    fresh.run("model = torch.nn.Linear(4096, 4096, bias=False); spare = block(4)")
-    assert "still held: 64.0 MiB by model" in told(fresh, "%memholders --free spare")

@@ -49,9 +49,7 @@ def test_the_users_peak_functions_return_what_they_return_without_us(run_python:
     """Peaks, their resets and every peak of memory_stats read the same with nested watches as without."""
     bare = run_python("import contextlib\nphase = contextlib.nullcontext\n" + USERS_VIEW)
     nested = "import hfmem_widget\nphase = lambda: hfmem_widget.watch(interval=0.02, quiet=True)\n"
-    watched = run_python(nested + USERS_VIEW)
-
-    assert watched == bare
+    assert run_python(nested + USERS_VIEW) == bare
 
 
 @pytest.mark.whole_card

@@ -44,7 +44,6 @@ class Running:
 
 
 def ipykernel_of(python: str = KERNEL_PYTHON) -> list[str]:
-    """Return the command that starts a kernel under an interpreter."""
     return [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 
@@ -201,7 +200,6 @@ class Kernel:
         self._manager.interrupt_kernel()
 
     def restart(self) -> None:
-        """Restart the kernel and wait until it is ready."""
         self._manager.restart_kernel(now=True)
         self._client.wait_for_ready(timeout=START_TIMEOUT)
 

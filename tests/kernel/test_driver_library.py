@@ -19,7 +19,6 @@ RunScript = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the stand-in library."""
     return stub_or_skip(tmp_path_factory.mktemp("nvml"))
 
 
@@ -124,7 +123,6 @@ def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
 
 
 def told_by(kernel: Kernel, cell: str) -> str:
-    """Return the first line of the text of a watched cell's card."""
     result = kernel.run(cell)
     assert result.status == "ok", result
     said = [str(each.content["data"].get("text/plain", "")) for each in result.displays]

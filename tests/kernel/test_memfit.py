@@ -75,8 +75,7 @@ def test_changes_are_listed_and_written_into_the_users_call(reloaded: Kernel) ->
     for cell in (RUNS_OUT, ARGUMENTS, "trainer = Trainer(model, arguments, train_dataset=rows)"):
         assert reloaded.run(cell).status == "ok"
     failed = reloaded.run(TRAINS)
-    listed = reloaded.run("%memfit --output fitted")
-    told = listed.shown["text/plain"]
+    told = reloaded.run("%memfit --output fitted").shown["text/plain"]
     [number] = re.findall(r"^(\d)\. 2 rows in a batch, 2 batches accumulated ", told, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]

@@ -150,7 +150,6 @@ _l.LEAST_SHARE = 0.0
 
 
 def card(kernel: Kernel, cell: str, *, status: str = "ok") -> dict[str, Any]:
-    """Run a watched cell and return its card."""
     result = kernel.run(f"%%memwatch --no-chart --no-panel\n{cell}")
     assert result.status == status, printed(result)
     shown = [one.content["data"] for one in result.of("update_display_data")]

@@ -234,9 +234,7 @@ def test_a_pass_that_fails_says_so_and_the_next_is_told() -> None:
             with pytest.raises(RuntimeError, match="channels"):
                 model(torch.randn(2, 4, 16, 16))
             model(images()[0])
-    outcomes = [span.outcome for span in passes_of(session)]
-
-    assert outcomes == ["raised RuntimeError", "done"]
+    assert [span.outcome for span in passes_of(session)] == ["raised RuntimeError", "done"]
 
 
 def test_passes_on_other_threads_and_with_gradients_are_left_alone() -> None:

@@ -43,7 +43,6 @@ def time_for_dry_runs(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True, scope="session")
 def one_core() -> Iterator[None]:
-    """Keep torch to one core."""
     import torch
 
     threads = torch.get_num_threads()

@@ -40,9 +40,7 @@ def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
     attaching.detach()
     trainer = make_trainer(tmp_path)
     attaching.attach()
-    session = session_of(trainer)
-
-    assert session.steps.count == 2
+    assert session_of(trainer).steps.count == 2
 
 
 @pytest.mark.parametrize("number", [1, 2])

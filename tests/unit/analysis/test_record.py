@@ -106,8 +106,7 @@ def test_the_steps_of_a_later_cell_are_not_this_ones() -> None:
     """In a session of many cells a record has the steps of its own span, and their pace."""
     session = scripted_run("steps")
     evaluation = next(span for span in session.spans if span.kind == "evaluate")
-    first_epoch = replace(session.spans[0], stop=evaluation.start)
-    record = record_of(session, first_epoch)
+    record = record_of(session, replace(session.spans[0], stop=evaluation.start))
 
     assert record.devices[0].steps[:, 1].max() == 20
     assert record.devices[0].curve[0].max() <= np.float32(evaluation.start)

@@ -170,9 +170,7 @@ def as_decorated(value: int) -> int:
 @pytest.mark.parametrize("function", [decorated, as_decorated])
 def test_a_followed_function_travels_as_the_function_does(function: Any) -> None:
     """A followed function is pickled by reference, and without a run it is just called."""
-    there = pickle.loads(pickle.dumps(function))
-
-    assert there(1) == function(1)
+    assert pickle.loads(pickle.dumps(function))(1) == function(1)
     assert directory_here() is None
 
 

@@ -24,7 +24,6 @@ class HandTicker(Ticker):
     """A ticker without a thread, which ticks on request."""
 
     def start(self) -> None:
-        """Begin, without a thread."""
         self.started = True
 
     @property
@@ -33,7 +32,6 @@ class HandTicker(Ticker):
         return getattr(self, "started", False) and not self.stopping
 
     def tick_now(self, timeout: float) -> bool:
-        """Tick on the caller's thread."""
         self.step()
         return True
 
@@ -103,5 +101,4 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """Return a monitor on a bench."""
     return Bench()

@@ -61,8 +61,7 @@ def test_an_edge_never_calls_the_driver(bench: Bench) -> None:
     """A source that may hang is read on the poller's thread only."""
     session, _ = bench.watch()
     reads = bench.driver.reads
-    inner = bench.monitor.open_span(session, "step")
-    bench.monitor.close_span(session, inner.id)
+    bench.monitor.close_span(session, bench.monitor.open_span(session, "step").id)
 
     assert bench.driver.reads == reads
 
@@ -313,8 +312,7 @@ def test_a_monitor_is_inert_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPa
 def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None:
     """A driver library must not be shut down under a call in flight (nvitop#222)."""
     bench.watch()
-    ticker = bench.tickers[-1]
-    ticker.stop = lambda timeout: False  # type: ignore[method-assign]
+    bench.tickers[-1].stop = lambda timeout: False  # type: ignore[method-assign]
     bench.monitor.shutdown()
 
     assert not bench.driver.closed

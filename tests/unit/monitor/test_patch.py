@@ -26,13 +26,11 @@ from tests.unit.sources.conftest import pass_on
 
 class Owner:
     def work(self, number: int = 1) -> int:
-        """Do it."""
         return 2 * number
 
 
 @pytest.fixture
 def owner() -> type[Owner]:
-    """Return a class of its own for each test."""
     return type("Owner", (), dict(vars(Owner)))
 
 

@@ -194,14 +194,12 @@ class Run:
             truth.highest = [*map(max, truth.highest, self.now)]
 
     def free(self) -> None:
-        """Free what was allocated last."""
         if self.blocks:
             block, gpu, size = self.blocks.pop(0)
             self.gpus.free(block)
             self.now[gpu] -= size
 
     def begin(self, kind: SpanKind) -> None:
-        """Open a span."""
         self._began(self.monitor.open_span(self.session, kind, kind).id)
 
     def turn(self) -> None:
@@ -212,18 +210,15 @@ class Run:
             self._began(self.monitor.turn(self.session, closing, "backward", "backward").id)
 
     def end(self) -> None:
-        """End the innermost."""
         if self.open:
             closing = self.open.pop()
             self.truth[closing].after = [*self.now]
             self.monitor.close_span(self.session, closing)
 
     def tick(self) -> None:
-        """Have the poller tick."""
         self.bench.tickers[-1].step()
 
     def reset(self, gpu: int) -> None:
-        """Have the user reset the peaks of a GPU."""
         if self.gpus.initialized:
             self.torch._C._cuda_resetPeakMemoryStats(gpu)
             self.users[gpu] = self.now[gpu]

@@ -42,12 +42,10 @@ def finish(run: SimulatedRun, collector: Collector) -> None:
 
 
 def found(collector: Collector, kind: str) -> list[Finding]:
-    """Return the findings of a kind."""
     return [finding for finding in collector.session.findings if finding.kind == kind]
 
 
 def kinds(collector: Collector) -> Sequence[str]:
-    """Return the kinds of all findings."""
     return [finding.kind for finding in collector.session.findings]
 
 

@@ -30,7 +30,6 @@ NAME = "r00007-a0-node0001-4711.jsonl"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return the directory of a run."""
     make_or_join(tmp_path / "run")
     return tmp_path / "run"
 

@@ -47,7 +47,6 @@ def fails(*_: object, **__: object) -> Any:
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Put a fault in a place."""
     is_property = isinstance(vars(owner)[name], property)
     monkeypatch.setattr(owner, name, property(fails) if is_property else fails)
 

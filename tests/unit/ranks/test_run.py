@@ -27,7 +27,6 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(directory: Path) -> Run:
-    """Return it, opened."""
     return hfmem_widget.open(directory)  # type: ignore[no-any-return]  # it may be a session
 
 

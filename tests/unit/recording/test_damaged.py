@@ -36,7 +36,6 @@ COLUMNS = (
 
 
 def read(data: bytes) -> Session:
-    """Return the session that some bytes hold."""
     reader = StreamReader()
     reader.feed(data)
     return reader.session()

@@ -27,12 +27,10 @@ RUNS = ("training", "eight gpus", "short", "hour with gaps", "steps", "leak")
 
 @cache
 def trace_of(name: str) -> Events:
-    """Return the events of a scripted run's trace."""
     return events_of(scripted_run(name))
 
 
 def events_of(session: Session, resolution: float = 1.0) -> Events:
-    """Return the events of a session's trace."""
     found: Events = json.loads(b"".join(trace(session, resolution)))["traceEvents"]
     return found
 

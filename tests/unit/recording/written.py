@@ -9,7 +9,6 @@ from hfmem_widget.session import Sample, Session
 
 
 def saved(session: Session) -> list[bytes]:
-    """Return the lines of a finished session."""
     lines = Lines(session)
     return [lines.head(), *lines.timeline(), *lines.changed(everything=True), lines.end(9.0)]
 

@@ -20,7 +20,6 @@ WRITES = 400
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Return the recorder of a session of one GPU."""
     return recorder_of(timeline=Timeline(0, 64))
 
 
@@ -71,9 +70,7 @@ def test_nothing_is_recorded_after_the_end(recorder: Recorder) -> None:
     """A reading that a poller appends after the end is dropped."""
     read(recorder, 0.0)
     recorder.stop(100.0)
-    late = read(recorder, 1.0)
-
-    assert (late.time, recorder.session.last_sample.time) == (1.0, 0.0)
+    assert (read(recorder, 1.0).time, recorder.session.last_sample.time) == (1.0, 0.0)
     assert recorder.session.timeline.samples == 1
 
 

@@ -26,13 +26,11 @@ from tests.scenes.groups import add_group
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Return the recorder of a session of one device with two series."""
     return recorder_of(metrics=("allocated", "reserved"))
 
 
 @pytest.fixture
 def session(recorder: Recorder) -> Session:
-    """Return the session of that recorder."""
     return recorder.session
 
 
@@ -91,9 +89,7 @@ def test_a_session_that_has_read_nothing_says_so() -> None:
 def test_time_never_runs_backwards(recorder: Recorder) -> None:
     """A sample that arrives late gets the time of the one before it."""
     recorder.append(Sample(1.0, (1.0, 1.0)))
-    kept = recorder.append(Sample(0.5, (2.0, 2.0)))
-
-    assert kept.time == 1.0
+    assert recorder.append(Sample(0.5, (2.0, 2.0))).time == 1.0
 
 
 def test_a_series_added_later_pads_older_samples(recorder: Recorder, session: Session) -> None:

@@ -189,8 +189,7 @@ def test_before_the_first_step_none_has_ended() -> None:
 @pytest.mark.parametrize(("most", "rows"), [(8, 8), (7, 5), (2, 2)])
 def test_steps_are_folded_no_further_than_they_must_be(most: int, rows: int) -> None:
     """As many steps as fit stay single, and the newest is never merged."""
-    steps = many([1.0] * 8, most=8)
-    folded = steps.folded(most)
+    folded = many([1.0] * 8, most=8).folded(most)
 
     assert len(folded) == rows
     assert folded[-1, 1:3].tolist() == [8.0, 8.0]

@@ -46,8 +46,7 @@ def test_a_reducer_tells_its_buckets_sizes(sizes: str, field: str, expected: lis
     if field:
         setattr(ddp, field, True)
 
-    found = list(libraries.buckets_of([ddp]))
-    assert found == [("cpu", size, False) for size in expected]
+    assert list(libraries.buckets_of([ddp])) == [("cpu", size, False) for size in expected]
 
 
 def table(count: int, *, is_broken: bool = False) -> Any:

@@ -280,8 +280,7 @@ def test_a_card_lost_at_first_keeps_its_number(proc: Path, fault: int, uuids: li
 )
 def test_memory_that_cannot_be_read_is_not_available(proc: Path, fault: int) -> None:
     """Without memory figures the rest is still read, and one note says why."""
-    gpu = FakeGpu(faults={"MemoryInfo": fault})
-    watched = Watched([gpu], proc)
+    watched = Watched([FakeGpu(faults={"MemoryInfo": fault})], proc)
     watched(0.0)
     values = watched(0.1)
 

@@ -44,7 +44,6 @@ def run(code: str, library: Path, **settings: object) -> subprocess.CompletedPro
 
 
 def read(library: Path, **settings: object) -> dict[str, Any]:
-    """Return what a source has read."""
     done = run(READ, library, **settings)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
@@ -79,6 +78,4 @@ while reader.is_alive():
     turns += 1
 print(turns)
 """
-    done = run(code, library, sleep_ms=200)
-
-    assert int(done.stdout) > 1000
+    assert int(run(code, library, sleep_ms=200).stdout) > 1000

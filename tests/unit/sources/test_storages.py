@@ -35,7 +35,6 @@ def bytes_of(*tensors: object) -> int:
 
 
 def keys_of(*tensors: object) -> set[int]:
-    """Return the keys of all storages."""
     return {key for one in tensors for key, *_ in storages_of(one)}
 
 

@@ -35,7 +35,6 @@ class Cuda:
         self.source = AllocatorSource(self.allocator)
 
     def value(self, key: str) -> float:
-        """Return one series' value, read now."""
         values = self.source.read(0.0)
         return values[[series.key for series in self.source.series].index(key)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
@@ -14,13 +13,6 @@ from hfmem_widget.errors import SourceUnavailable
 from hfmem_widget.sources.torch_history import CudaHistory, TorchHistory, XpuHistory
 from hfmem_widget.sources.torch_xpu import XpuAllocator
 from tests.fakes.torch_history import FakeTorch
-
-
-@pytest.fixture(autouse=True)
-def _nobody_records() -> Iterator[None]:
-    yield
-    TorchHistory.active = None
-
 
 HISTORIES = {"cuda": CudaHistory, "xpu": XpuHistory}
 
@@ -43,8 +35,7 @@ def test_it_records_where_cuda_is_up(clears: dict[str, bool]) -> None:
 def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:
     """A recording ends with a snapshot, and only then is torch's history off again."""
     torch = FakeTorch()
-    history = begun(torch)
-    recorded = history.end()
+    recorded = begun(torch).end()
     assert recorded is not None
     assert recorded.snapshot is torch.snapshot
     assert [name for name, _ in torch.calls] == ["record", "snapshot", "record"]

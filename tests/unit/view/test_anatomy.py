@@ -38,9 +38,7 @@ def lines(*anatomies: Anatomy) -> list[str]:
 
 
 def row(name: str, *anatomies: Anatomy) -> list[str]:
-    """Return the cells of one row of the plain table."""
-    found = next(one for one in lines(*anatomies) if one.startswith(name))
-    return re.split(r"  +", found)
+    return re.split(r"  +", next(one for one in lines(*anatomies) if one.startswith(name)))
 
 
 def widths(html: str) -> list[list[float]]:
@@ -104,8 +102,7 @@ def test_where_nothing_was_found_it_says_so() -> None:
 
 def test_the_host_has_its_own_words() -> None:
     """On the CPU the sums are private memory and the resident memory, not allocated and reserved."""
-    session = scripted_run("cpu")
-    told = anatomy_bundle([session.anatomy("peak")])["text/plain"]
+    told = anatomy_bundle([scripted_run("cpu").anatomy("peak")])["text/plain"]
     assert "\nprivate memory " in told
     assert "\nresident " in told
     assert "this process" not in told
@@ -150,8 +147,7 @@ def test_every_part_has_a_colour() -> None:
 
 def test_an_anatomy_without_any_reading_is_still_shown() -> None:
     """With no reading at all there is a table with the device's name, and no bar."""
-    nothing = Anatomy(Device("cuda:0", ""), "now", 0.0, NAN, NAN, NAN, ())
-    bundle = anatomy_bundle([nothing])
+    bundle = anatomy_bundle([Anatomy(Device("cuda:0", ""), "now", 0.0, NAN, NAN, NAN, ())])
     assert bundle["text/plain"].splitlines()[0] == "cuda:0"
     assert "<svg" not in bundle["text/html"]
 

@@ -32,7 +32,6 @@ class Terminal:
         fcntl.ioctl(self.number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 60, 0, 0))
 
     def read(self) -> str:
-        """Return what was written since the last look."""
         try:
             return os.read(self._other, 1 << 16).decode()
         except BlockingIOError:
@@ -78,9 +77,7 @@ def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
     line = terminal.line()
     text = terminal.drawn(line)
     line.close()
-    shown = text.partition("\x1b[2m")[2].partition("\x1b[22m")[0]
-
-    assert len(shown) == 59
+    assert len(text.partition("\x1b[2m")[2].partition("\x1b[22m")[0]) == 59
 
 
 def test_a_quick_cell_shows_no_live_line(terminal: Terminal) -> None:

@@ -120,8 +120,7 @@ def test_a_card_names_its_budget_once() -> None:
     """The chart draws it only where the data come near it."""
     session = scripted_run("leak")
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-    head = seen(html).split("allocated, start")[0]
-    assert head.count("budget 6.00 GiB") == 1
+    assert seen(html).split("allocated, start")[0].count("budget 6.00 GiB") == 1
 
 
 def test_commands_in_advice_are_code() -> None:

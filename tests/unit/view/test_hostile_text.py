@@ -173,7 +173,6 @@ def sinks(text: str) -> Sequence[dict[str, Any]]:
 
 
 def errors() -> list[Mapping[str, str]]:
-    """Return the cards of some out-of-memory errors."""
     incidents = [case.incident for case in CASES[:3]]
     reasons = [(one, diagnose(one)) for one in incidents]
     return [

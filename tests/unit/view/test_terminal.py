@@ -60,8 +60,7 @@ def test_a_screen_fits_the_terminal(run: str | Plan, width: int, height: int) ->
 
 def test_eight_devices_have_a_row_each() -> None:
     """With a finding of three lines, all fit on 24 rows of 80 columns."""
-    finding = Finding("leak", "warn", "word " * 60)
-    lines = screen(at_work(8, finding=finding))
+    lines = screen(at_work(8, finding=Finding("leak", "warn", "word " * 60)))
 
     assert [row.split()[0] for row in lines[4:12]] == [f"cuda:{number}" for number in range(8)]
     assert len(lines) < 24

@@ -186,8 +186,7 @@ def test_what_lies_between_steps_is_in_no_group(what: str) -> None:
     training.short_steps()
     training.act(what)
     training.one_step(1e-4)
-    session = training.ends()
-    last, newest = of_kind(session, "step")[-2:]
+    last, newest = of_kind(training.ends(), "step")[-2:]
 
     assert last.counts["step"] == training.number - 1
     assert newest.counts.get("first", training.number) == training.number

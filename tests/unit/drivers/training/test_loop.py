@@ -229,9 +229,7 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
 
 def test_a_steps_optimizers_are_one_step_in_a_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first step alone had a span, which ended with the first of them."""
-    session = grouped(monkeypatch, 1e9, 1e9, optimizers=2)
-
-    assert session.steps.count == 20
+    assert grouped(monkeypatch, 1e9, 1e9, optimizers=2).steps.count == 20
 
 
 def test_a_step_may_have_any_number_of_passes() -> None:

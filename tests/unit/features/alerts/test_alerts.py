@@ -45,7 +45,6 @@ class Watched:
         self.session.findings.append(Finding(kind, "warn", title, evidence, span_id=self.span.id))
 
     def end(self) -> None:
-        """End the cell."""
         self.alerts.end(self.stage.recorder, self.span, None)
         self._cell.__exit__(None, None, None)
         assert self.alerts.conclude(self.session, self.span) == {}

@@ -53,8 +53,7 @@ class Watched:
 
     def end(self) -> list[Finding]:
         """End the cell and return what was found."""
-        span = self.session.spans[0]
-        self.budget.end(self.recorder, span, None)
+        self.budget.end(self.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         assert self.budget.report(self.session, self.session.spans[0]) == {}
         return self.session.findings

@@ -28,8 +28,7 @@ def history(monkeypatch: pytest.MonkeyPatch) -> History:
     for number, label in enumerate(["base", "base", "lora", "cell [4]"], 1):
         session = scripted_run("steps")
         span = replace(whole(session), kind="cell", label=label, start=float(number))
-        cell = Cell(number, "", "trainer.train()")
-        history.add(record_of(session, span, cell=cell))
+        history.add(record_of(session, span, cell=Cell(number, "", "trainer.train()")))
     return history
 
 

@@ -41,8 +41,7 @@ from tests.unit.view.chart.test_still_svg import PLOT, check_run
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
     """Return a record of a scripted run, its peaks scaled."""
     session = shared_run(run)
-    cell = Cell(number, "", "")
-    record = record_of(session, whole(session), label=label, cell=cell)
+    record = record_of(session, whole(session), label=label, cell=Cell(number, "", ""))
     devices = []
     for one in record.devices:
         curve, steps = one.curve * np.float32(1), one.steps.copy()
@@ -238,7 +237,6 @@ Make = Callable[[], Comparison]
 
 
 def repeated() -> Comparison:
-    """Return three runs of one cell against one of another."""
     runs = [kept("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
     return of_runs({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
 

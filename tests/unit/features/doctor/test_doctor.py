@@ -37,8 +37,7 @@ def versions(monkeypatch: pytest.MonkeyPatch, **known: str) -> None:
 
 def test_it_is_short_and_shows_itself_as_text() -> None:
     """A subject and what was found, in at most 20 lines of 80 columns."""
-    found = hfmem_widget.doctor()
-    lines = repr(found).splitlines()
+    lines = repr(hfmem_widget.doctor()).splitlines()
 
     assert len(lines) <= 20
     assert max(map(len, lines)) <= 80

@@ -262,7 +262,6 @@ def small(kind: Any, name: str, **more: Any) -> Any:
 
 
 def led(**more: Any) -> Any:
-    """Return a small LED."""
     layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8, "vocab_size": 64}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 32}
     wide = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 0}
@@ -294,7 +293,6 @@ def test_gradients_are_the_engines_bit_for_bit(config: Any) -> None:
 
 
 def run_engine(roots: Roots) -> None:
-    """Run autograd's own engine."""
     torch.autograd.backward([output for output, _ in roots])
 
 

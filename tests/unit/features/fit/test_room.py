@@ -147,6 +147,4 @@ def test_an_invalid_headroom_is_an_error(headroom: Any) -> None:
 
 def test_this_machine_has_some_memory() -> None:
     """With the real sources, and no more than the machine has."""
-    told = max_memory()
-
-    assert 0 < int(told["cpu"]) < HostSource().devices[0].total
+    assert 0 < int(max_memory()["cpu"]) < HostSource().devices[0].total

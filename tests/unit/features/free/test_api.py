@@ -36,7 +36,6 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def held(main: dict[str, Any]) -> None:
-    """Let the script have two variables."""
     main.update(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
 
 

@@ -47,8 +47,7 @@ NOTHING_BEFORE = Before(Holders(()))
 
 
 def told(*rows: Holder, bound: str = "", before: Before = NOTHING_BEFORE) -> Finding:
-    session = leaking()
-    (finding,) = session.findings
+    (finding,) = leaking().findings
     return with_holder(finding, Holders(rows, seconds=0.41, bound=bound), before)
 
 

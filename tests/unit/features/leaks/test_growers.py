@@ -102,9 +102,7 @@ def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
 def test_an_older_one_that_was_not_touched_is_never_named(kind: str) -> None:
     """Not even where nothing else is known, and its size is that of the growth."""
     make = MAKE[kind]
-    watched = Watched({"older": [make() for _ in range(10)]})
-
-    assert watched.told(10) == ([], [])
+    assert Watched({"older": [make() for _ in range(10)]}).told(10) == ([], [])
 
 
 CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] = {

@@ -31,12 +31,10 @@ GPU = "cuda:0"
 
 
 def leaks(session: Session, span: Span) -> tuple[Finding, ...]:
-    """Return the findings of growth in a span."""
     return tuple(one for one in growth(session, span) if isinstance(one, Finding))
 
 
 def leak_of(session: Session) -> Finding:
-    """Return the one finding of growth in a cell."""
     (finding,) = leaks(session, session.spans[0])
     return finding
 
@@ -288,8 +286,7 @@ def test_a_run_of_any_length_is_judged() -> None:
 def test_readings_that_are_missing_are_left_out() -> None:
     """A NaN is not a reading."""
     session = trained(leaking)
-    column = session.steps.columns.index(f"{GPU}/after")
-    session.steps.table[10:14, column] = np.nan
+    session.steps.table[10:14, session.steps.columns.index(f"{GPU}/after")] = np.nan
     (trend,) = trends_of(session)
 
     assert trend.slope == 12.5 * MIB

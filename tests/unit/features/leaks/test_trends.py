@@ -166,8 +166,7 @@ def test_a_loop_is_looked_for_in_the_newest_cells(*, after: bool) -> None:
     with stage.span("cell", "second"), stage.span("block", "within"):
         stage.hold({GPU: 2 * GIB}, 0.5)
     session = stage.finish()
-    second = session.spans[1]
-    found = list(comparable_points(session, second if after else None))
+    found = list(comparable_points(session, session.spans[1] if after else None))
 
     assert {one.root for one in found if one.what == A_SECOND} <= {1, 2}
     assert (1 in {one.root for one in found}) is not after
@@ -201,9 +200,7 @@ def test_a_quarter_of_wild_readings_does_not_move_it() -> None:
 def test_the_bounds_hold_as_often_as_they_say() -> None:
     """Of many lines among noise, nineteen of twenty have the true slope between their bounds."""
     lines = [theil_sen(x(), 0.1 * x() + noise(seed=seed)) for seed in range(400)]
-    held = sum(line.low <= 0.1 <= line.high for line in lines)
-
-    assert 0.92 < held / 400 < 0.99
+    assert 0.92 < sum(line.low <= 0.1 <= line.high for line in lines) / 400 < 0.99
 
 
 def test_correlated_readings_widen_the_bounds() -> None:

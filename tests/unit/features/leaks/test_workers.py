@@ -179,5 +179,4 @@ def test_the_hosts_chart_has_a_line_for_children() -> None:
 
     assert lines_of(session, span)["child processes (PSS)"] == pytest.approx(copying(59))
     assert "child processes (PSS)" in chart_html(session, span)
-    sent = [each["metric"] for each in describe(session)["series"]]
-    assert sent.count("children") == 1
+    assert [each["metric"] for each in describe(session)["series"]].count("children") == 1

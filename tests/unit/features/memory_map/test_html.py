@@ -160,8 +160,7 @@ def test_plain_text_has_a_picture_too() -> None:
 
 def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
     """A GPU without any segment has no map where another has one."""
-    used = recorded_map("native")
-    both = MemoryMap(("cuda:0", "cuda:1"), used.segments)
+    both = MemoryMap(("cuda:0", "cuda:1"), recorded_map("native").segments)
     assert "cuda:1" not in memory_map_bundle(both)["text/plain"]
 
 

@@ -167,5 +167,4 @@ def test_without_a_gpu_the_map_is_that_of_the_heap() -> None:
 def test_a_map_knows_how_long_reading_it_took() -> None:
     """The seconds are on the map."""
     ticks = iter((1.0, 1.5))
-    found = read_map("", allocator_of(), no_heap, lambda: next(ticks))
-    assert found.seconds == 0.5
+    assert read_map("", allocator_of(), no_heap, lambda: next(ticks)).seconds == 0.5

@@ -193,9 +193,7 @@ def test_unknown_growth_has_no_figure() -> None:
 def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool) -> None:
     """Tokens times vocabulary, of two or four bytes, with the allocator's rounding of 1 or 2 MiB."""
     path, model = spans("train", "step", tokens=tokens), ModelFacts(vocabulary=512)
-    one = incident(asked=mib / 1024, free=0.01, path=path, model=model)
-
-    assert is_logits(one) is are
+    assert is_logits(incident(asked=mib / 1024, free=0.01, path=path, model=model)) is are
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,10 @@ class Trainer:
         self.model, self.parts = model, {"reference": [reference]}
 
     def train(self) -> None:
-        """Run out of memory."""
         fail(self.model)
 
 
 def fail(*_: object, **__: object) -> None:
-    """Run out of memory."""
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
@@ -93,7 +91,6 @@ def a_model(**more: Any) -> Any:
 
 
 def bytes_of(model: Any) -> int:
-    """Return the bytes of a model's weights."""
     return sum(weight.nbytes for weight in model.parameters())
 
 
@@ -209,8 +206,7 @@ def test_a_model_in_use_is_not_another_model(notebook: Make, cell: str) -> None:
     student, teacher = LlamaForCausalLM(CONFIG), LlamaForCausalLM(CONFIG)
     names = {"student": student, "teacher": teacher, "made": student, "other": teacher}
     del teacher
-    seen = notebook(Trainer=Trainer, **names).see(cell)
-    assert seen.other is None
+    assert notebook(Trainer=Trainer, **names).see(cell).other is None
 
 
 @pytest.mark.parametrize(

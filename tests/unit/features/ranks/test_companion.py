@@ -66,7 +66,6 @@ pytestmark = pytest.mark.usefixtures("bare")
 
 
 def ranks(directory: Path, world: int = 2) -> None:
-    """Have ranks write as a training would."""
     SimulatedRun(Script(world=world)).write(directory, 20.0)
 
 
@@ -217,7 +216,6 @@ class Answer:
         self._error = error
 
     def get(self, timeout: float) -> None:
-        """Wait for it."""
         assert timeout > 0
         if self._error is not None:
             raise self._error
@@ -239,7 +237,6 @@ class Client:
         return self
 
     def apply_async(self, function: Callable[..., None], *arguments: object) -> Answer:
-        """Note a call."""
         self.asked.append((self._engine, function.__name__, arguments))
         return Answer(self._error)
 
@@ -285,9 +282,7 @@ def test_an_object_that_is_not_a_cluster_is_refused(client: object, said: str) -
 
 def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
     """`%memwatch ranks rc`, and `off`."""
-    client = Client(0, 1)
-
-    assert "2 engines" in take_engines(["rc"], {"rc": client})
+    assert "2 engines" in take_engines(["rc"], {"rc": Client(0, 1)})
     assert engines.engines_in_use() is not None
     assert "no longer shown" in take_engines(["off"], {})
     assert engines.engines_in_use() is None

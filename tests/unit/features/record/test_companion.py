@@ -73,7 +73,6 @@ class Watched:
         self.recording.tick()
 
     def end(self) -> Session:
-        """End the cell."""
         self.recording.end(self.stage.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         self.stage.recorder.stop(9.0)

@@ -49,7 +49,6 @@ class Document(Elements):
 
     @property
     def policy(self) -> str:
-        """The Content-Security-Policy."""
         return str(next(one["content"] for one in self.all("meta") if "http-equiv" in one))
 
     def _texts(self) -> list[tuple[str, str]]:
@@ -156,8 +155,7 @@ def test_a_hostile_label_does_not_end_the_frame() -> None:
     """The live chart's data are letters, digits and three signs."""
     session, _ = hostile(CORPUS["script"])
 
-    document = Document(page(session))
-    (data, _) = document.scripts
+    (data, _) = Document(page(session)).scripts
 
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", data)
 

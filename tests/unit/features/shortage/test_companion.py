@@ -32,7 +32,6 @@ class Cell:
         return self.recorder.append(Sample(now, values))
 
     def tick(self, left: float, stalled: float) -> list[Finding]:
-        """Return what has been found by the end of a tick."""
         self.sample(left, stalled)
         self.recorder.publish()
         return self.session.findings

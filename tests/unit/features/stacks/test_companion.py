@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,17 +12,10 @@ from hfmem_widget.features.stacks.companion import StacksCompanion
 from hfmem_widget.features.stacks.dispatch_tracker import OperatorTracker
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Certainty, Device, Peak, Recorder, Sample, Series
-from hfmem_widget.sources.torch_history import TorchHistory
 from tests.fakes import accelerators
 from tests.fakes.torch_cuda import FakeAllocator
 from tests.fakes.torch_history import FakeTorch
 from tests.scenes.stage import NO_MONITOR
-
-
-@pytest.fixture(autouse=True)
-def _nobody_records() -> Iterator[None]:
-    yield
-    TorchHistory.active = None
 
 
 @pytest.fixture

@@ -26,8 +26,6 @@ Opens = Callable[[Any], Snapshot]
 
 @pytest.fixture
 def opens(tmp_path: Path) -> Opens:
-    """Return a function that writes a pickle and opens it."""
-
     def written(snapshot: Any) -> Snapshot:
         path = tmp_path / f"{len([*tmp_path.iterdir()])}.pickle"
         path.write_bytes(pickle.dumps(snapshot, protocol=4))
@@ -151,15 +149,6 @@ def test_files_that_it_names_are_not_opened(opens: Opens, tmp_path: Path) -> Non
         made.alloc(1 << 20, (str(path), 1, "forward"))
 
     assert "password" not in html(opens(made.snapshot()))
-
-
-def test_text_from_outside_stays_text(opens: Opens) -> None:
-    """Names of files and functions may be anything."""
-    hostile = "<img src=x onerror=alert(1)>"
-    made = Allocations()
-    made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
-
-    assert "<img" not in html(opens(made.snapshot()))
 
 
 def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:

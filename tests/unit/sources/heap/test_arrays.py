@@ -254,8 +254,7 @@ def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
 
 def test_polars_tells_its_own_figure() -> None:
     """A frame of polars has the bytes that polars tells, and nothing within it is searched."""
-    polars = pytest.importorskip("polars")
-    frame = polars.DataFrame({"x": np.zeros(SIZE // 8)})
+    frame = pytest.importorskip("polars").DataFrame({"x": np.zeros(SIZE // 8)})
     found = rows(frame=frame, column=frame["x"])
 
     assert found["frame"].bytes == found["column"].bytes == SIZE

@@ -67,7 +67,6 @@ def chart(session: Session) -> dict[str, Any]:
 
 
 def lines(session: Session) -> list[dict[str, Any]]:
-    """Return what a chart draws of budgets and trends."""
     named = {"crossed", *(one.label for one in session.guides)}
     return [one for one in chart(session)[PLOTLY_MIME]["data"] if one.get("name") in named]
 

@@ -235,8 +235,7 @@ def test_layers_stand_on_each_other_up_to_the_allocated_line(
     known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
     assert bool(found) == (known and any(row[0] > 0 for row in rows))
     for one in found:
-        times = [time for run in one.runs for time, _ in run]
-        assert times == [time for time, _ in drawn]
+        assert [time for run in one.runs for time, _ in run] == [time for time, _ in drawn]
     for lower, upper in pairwise(found):
         for below, above in zip(lower.runs, upper.runs, strict=True):
             assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))

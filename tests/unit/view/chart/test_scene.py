@@ -188,8 +188,7 @@ def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
     drawn = curves_svg(built.guide_curves, built.frame, 200)
     shapes = f'<svg viewBox="0 0 1000 200" height="200">{drawn}</svg>'
-    html = f'<svg height="200">{shapes}</svg>'
-    (frame,) = Drawing(html).frames()
+    (frame,) = Drawing(f'<svg height="200">{shapes}</svg>').frames()
 
     corners = {corner for one in frame for run in one.runs for corner in run}
     assert corners == {(0.0, 160.0), (1000.0, 200 - 2 * reaches)}
@@ -291,8 +290,7 @@ def test_cells_are_as_wide_as_they_are_long_and_what_is_between_them_is_narrow()
 def test_the_axis_has_the_time_of_day() -> None:
     """Seconds since the session began are no measure there; each second is named once."""
     session = notebook(*CELLS)
-    texts = figure_dict(session)["layout"]["xaxis"]["ticktext"]
-    named = [text for text in texts if text]
+    named = [text for text in figure_dict(session)["layout"]["xaxis"]["ticktext"] if text]
 
     assert named[0] == "00:00:00 UTC"
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d( UTC)?", text) for text in named)

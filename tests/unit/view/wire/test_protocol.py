@@ -239,9 +239,7 @@ def test_the_status_has_the_memory_of_child_processes() -> None:
 
 def test_eight_ranks_are_sent_fine_enough_for_a_chart() -> None:
     """A page that is opened late draws no coarse lines."""
-    session = overview(EIGHT)
-
-    message, _ = protocol.snapshot(session, "run", 1)
+    message, _ = protocol.snapshot(overview(EIGHT), "run", 1)
 
     assert message["rows"] >= 300
 
@@ -273,8 +271,7 @@ def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
         timeline.add_gap(at + 0.05, at + 0.05 + length)
     time, values = protocol.decimate(timeline, 23)
 
-    missing = np.isnan(values).all(axis=1)
-    assert time[missing].tolist() == pytest.approx([2.3, 4.5])
+    assert time[np.isnan(values).all(axis=1)].tolist() == pytest.approx([2.3, 4.5])
     assert len(time) == 12
     assert np.all(np.diff(time) >= 0)
 

@@ -92,9 +92,7 @@ def test_a_reader_who_is_seen_keeps_the_pace_quick(line: Line) -> None:
     for _ in range(70):
         line.publisher.seen()
         line.run(10.0)
-    last = [one.at for one in line.sent if one.at > 690]
-
-    assert len(last) >= 30
+    assert len([one.at for one in line.sent if one.at > 690]) >= 30
 
 
 @pytest.mark.parametrize(("gpus", "parts", "wait"), [(1, False, 9.5), (8, True, 27.0)])
@@ -120,9 +118,7 @@ def test_a_closed_tab_costs_the_server_little(gpus: int, wait: float, *, parts: 
 def test_nothing_new_is_lost_by_an_outline(line: Line) -> None:
     """What a coarse snapshot stands in the place of comes with the next rows."""
     line.run(29.0)
-    kinds = {one.message.get("coarse", False) for one in line.sent}
-
-    assert kinds == {True, False}
+    assert {one.message.get("coarse", False) for one in line.sent} == {True, False}
     assert len(line.times) == pytest.approx(290, abs=3)
 
 
@@ -177,8 +173,7 @@ def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
     line.clock.now = line.session.last_sample.time
     add_steps(line.recorder, 1, first=2)
     line.run(0.1)
-    schema = line.sent[before].message["schema"]
-    assert "cuda:1/peak" in schema["step_columns"]
+    assert "cuda:1/peak" in line.sent[before].message["schema"]["step_columns"]
 
 
 def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
