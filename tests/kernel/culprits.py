@@ -42,8 +42,12 @@ class Case(NamedTuple):
 
     cells: tuple[str, ...]
     path: str
-    blocks: float = 1
-    kind: str = "tensors"
+    blocks: float
+    kind: str
+
+
+def case(path: str, *cells: str, blocks: float = 1, kind: str = "tensors") -> Case:
+    return Case(cells, path, blocks, kind)
 
 
 IN_A_FUNCTION = """
@@ -53,195 +57,162 @@ def train():
 train()
 """
 CASES = {
-    "a list of losses with their graphs": Case(
-        (
-            "weight = torch.nn.Parameter(torch.ones(2**20))\nlosses = []",
-            "for _ in range(5): losses.append(weight.exp().sum())",
-        ),
+    "a list of losses with their graphs": case(
         "losses[0..4]",
-        5 + 5 * 4 / BLOCK,
+        "weight = torch.nn.Parameter(torch.ones(2**20))\nlosses = []",
+        "for _ in range(5): losses.append(weight.exp().sum())", blocks=5 + 5 * 4 / BLOCK,
     ),
-    "a graph that a hook packed": Case(
-        (
-            ("weight = torch.nn.Parameter(torch.ones(8))\n"
-            "pack = lambda one: ('packed', block().to(one.device))"),
-            ("with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: 1 / 0):\n"
-            "    loss = weight.exp().sum()"),
-        ),
+    "a graph that a hook packed": case(
         "loss",
-        1 + 4 / BLOCK,
+        ("weight = torch.nn.Parameter(torch.ones(8))\n"
+         "pack = lambda one: ('packed', block().to(one.device))"),
+        ("with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: 1 / 0):\n"
+         "    loss = weight.exp().sum()"),
+        blocks=1 + 4 / BLOCK,
     ),
-    "what a function of the user's own saved": Case(
-        (
-            ("class Own(torch.autograd.Function):\n"
-            "    @staticmethod\n"
-            "    def forward(ctx, x): ctx.kept = block(); return x * 1\n"
-            "    @staticmethod\n"
-            "    def backward(ctx, g): return g\n"
-            "made = Own.apply(torch.ones(1, requires_grad=True))"),
-        ),
+    "what a function of the user's own saved": case(
         "made",
-        1 + 8 / BLOCK,
+        ("class Own(torch.autograd.Function):\n"
+         "    @staticmethod\n"
+         "    def forward(ctx, x): ctx.kept = block(); return x * 1\n"
+         "    @staticmethod\n"
+         "    def backward(ctx, g): return g\n"
+         "made = Own.apply(torch.ones(1, requires_grad=True))"),
+        blocks=1 + 8 / BLOCK,
     ),
-    "a checkpointed block's inputs": Case(
-        (
-            ("from torch.utils.checkpoint import checkpoint\n"
-            "def forward(x, given): return (x * given).sum()\n"
-            "loss = checkpoint(forward, torch.ones(1, requires_grad=True), block(), use_reentrant=False,\n"
-            "    preserve_rng_state=False)"),
-        ),
+    "a checkpointed block's inputs": case(
         "loss",
-        1 + 8 / BLOCK,
+        ("from torch.utils.checkpoint import checkpoint\n"
+         "def forward(x, given): return (x * given).sum()\n"
+         "loss = checkpoint(forward, torch.ones(1, requires_grad=True), block(), use_reentrant=False,\n"
+         "    preserve_rng_state=False)"),
+        blocks=1 + 8 / BLOCK,
     ),
-    "a cache that grows": Case(
-        ("cache = {}\nfor step in range(20): cache[f'step {step}'] = block()",),
+    "a cache that grows": case(
         "cache['step 0', … 20 keys]",
-        20,
+        "cache = {}\nfor step in range(20): cache[f'step {step}'] = block()", blocks=20,
     ),
-    "an output": Case(("block()", "1"), "Out[N]"),
-    "the last output alone": Case(("block()", FORGET_NUMBERED), "_"),
-    "the last error": Case((IN_A_FUNCTION,), "the error of cell [N] → train() → activations"),
-    "an error in a variable": Case(
-        (
-            "def train():\n    activations = block()\n    raise ValueError",
-            "try: train()\nexcept ValueError as caught: error = caught",
-        ),
+    "an output": case("Out[N]", "block()", "1"),
+    "the last output alone": case("_", "block()", FORGET_NUMBERED),
+    "the last error": case("the error of cell [N] → train() → activations", IN_A_FUNCTION),
+    "an error in a variable": case(
         "error → train() → activations",
+        "def train():\n    activations = block()\n    raise ValueError",
+        "try: train()\nexcept ValueError as caught: error = caught",
     ),
-    "the error before an error": Case(
-        (
-            "def first():\n    inner = block()\n    raise ValueError",
-            "def second():\n    try: first()\n    except ValueError: raise TypeError",
-            "try: second()\nexcept TypeError as caught: error = caught",
-        ),
+    "the error before an error": case(
         "error.__context__ → second() → first() → inner",
+        "def first():\n    inner = block()\n    raise ValueError",
+        "def second():\n    try: first()\n    except ValueError: raise TypeError",
+        "try: second()\nexcept TypeError as caught: error = caught",
     ),
-    "the caller of what caught an error": Case(
-        (
-            "def inner():\n    try: 1 / 0\n    except ZeroDivisionError as caught: return caught",
-            "def outer():\n    big = block()\n    return inner()",
-            "error = outer()",
-        ),
+    "the caller of what caught an error": case(
         "error → outer() → big",
+        "def inner():\n    try: 1 / 0\n    except ZeroDivisionError as caught: return caught",
+        "def outer():\n    big = block()\n    return inner()",
+        "error = outer()",
     ),
-    "a closure": Case(
-        ("def make():\n    kept = block()\n    return lambda: kept", "step = make()"), "step → kept"
+    "a closure": case(
+        "step → kept",
+        "def make():\n    kept = block()\n    return lambda: kept",
+        "step = make()",
     ),
-    "a function's default": Case(("def step(memo=block()): pass",), "step(memo=…)"),
-    "a method and a partial": Case(
-        ("step = functools.partial([block()].append, 1)",), "step.func.__self__[0]"
+    "a function's default": case("step(memo=…)", "def step(memo=block()): pass"),
+    "a method and a partial": case("step.func.__self__[0]", "step = functools.partial([block()].append, 1)"),
+    "a function's cache": case(
+        "made",
+        "@functools.lru_cache\ndef made(n): return block()",
+        "made(1); made(2);", blocks=2,
     ),
-    "a function's cache": Case(
-        ("@functools.lru_cache\ndef made(n): return block()", "made(1); made(2);"), "made", 2
-    ),
-    "a module of the user's": Case(
-        (
-            "with open('helpers.py', 'w') as file: file.write('CACHE = {}')",
-            "sys.path.insert(0, '.'); import helpers; helpers.CACHE['a'] = block()",
-        ),
+    "a module of the user's": case(
         "helpers.CACHE['a']",
+        "with open('helpers.py', 'w') as file: file.write('CACHE = {}')",
+        "sys.path.insert(0, '.'); import helpers; helpers.CACHE['a'] = block()",
     ),
-    "a loader's iterator": Case(
-        (
-            "from torch.utils.data import DataLoader, TensorDataset",
-            "batches = iter(DataLoader(TensorDataset(block(8)), batch_size=2)); next(batches);",
-        ),
+    "a loader's iterator": case(
         "batches._dataset.tensors[0]",
-        8,
+        "from torch.utils.data import DataLoader, TensorDataset",
+        "batches = iter(DataLoader(TensorDataset(block(8)), batch_size=2)); next(batches);", blocks=8,
     ),
-    "a generator's frame": Case(
-        ("def batches():\n    batch = block()\n    yield 1\n    yield 2", "it = batches(); next(it);"),
+    "a generator's frame": case(
         "it → batch",
+        "def batches():\n    batch = block()\n    yield 1\n    yield 2",
+        "it = batches(); next(it);",
     ),
-    "an iterator in C": Case(("it = map(str, [block()])",), "it[0]"),
-    "nested dicts": Case(
-        ("state = {'run': {'best': {'logits': block()}}}",), "state['run']['best']['logits']"
+    "an iterator in C": case("it[0]", "it = map(str, [block()])"),
+    "nested dicts": case("state['run']['best']['logits']", "state = {'run': {'best': {'logits': block()}}}"),
+    "an object's attribute": case(
+        "run.cache[0]",
+        "class Run:\n    def __init__(self): self.cache = [block()]",
+        "run = Run()",
     ),
-    "an object's attribute": Case(
-        ("class Run:\n    def __init__(self): self.cache = [block()]", "run = Run()"), "run.cache[0]"
+    "a slot": case(
+        "run.cache",
+        "class Run:\n    __slots__ = ('cache',)",
+        "run = Run(); run.cache = block()",
     ),
-    "a slot": Case(
-        ("class Run:\n    __slots__ = ('cache',)", "run = Run(); run.cache = block()"), "run.cache"
-    ),
-    "a class' attribute": Case(("class Run:\n    cache = block()",), "Run.cache"),
-    "a dataclass": Case(
-        ("@dataclasses.dataclass\nclass Batch:\n    pixels: object", "batch = Batch(block())"),
+    "a class' attribute": case("Run.cache", "class Run:\n    cache = block()"),
+    "a dataclass": case(
         "batch.pixels",
+        "@dataclasses.dataclass\nclass Batch:\n    pixels: object",
+        "batch = Batch(block())",
     ),
-    "a named tuple": Case(
-        ("Batch = collections.namedtuple('Batch', 'ids pixels'); batch = Batch(1, block())",),
+    "a named tuple": case(
         "batch.pixels",
+        "Batch = collections.namedtuple('Batch', 'ids pixels'); batch = Batch(1, block())",
     ),
-    "a deque": Case(
-        ("window = collections.deque((block() for _ in range(9)), maxlen=3)",), "window[0..2]", 3
+    "a deque": case(
+        "window[0..2]",
+        "window = collections.deque((block() for _ in range(9)), maxlen=3)", blocks=3,
     ),
-    "a set": Case(("seen = {block()}",), "seen{…}"),
-    "a hook that captures": Case(
-        (
-            ("def watch(model):\n    seen = []\n"
-            "    model.register_forward_hook(lambda m, i, o: seen.append(o))"),
-            "model = torch.nn.Identity(); watch(model); model(block()); Out.clear(); _ = __ = 0",
-            "1", "2", "3",
-        ),
+    "a set": case("seen{…}", "seen = {block()}"),
+    "a hook that captures": case(
         "model._forward_hooks[N] → seen[0]",
+        ("def watch(model):\n    seen = []\n"
+         "    model.register_forward_hook(lambda m, i, o: seen.append(o))"),
+        "model = torch.nn.Identity(); watch(model); model(block()); Out.clear(); _ = __ = 0",
+        "1",
+        "2",
+        "3",
     ),
-    "a static cache of a model": Case(
-        (
-            "model = torch.nn.Sequential(torch.nn.Identity()); model[0].cache = types.SimpleNamespace()",
-            "model[0].cache.keys = [block(), block()]",
-        ),
+    "a static cache of a model": case(
         "model[0].cache.keys[0..1]",
-        2,
+        "model = torch.nn.Sequential(torch.nn.Identity()); model[0].cache = types.SimpleNamespace()",
+        "model[0].cache.keys = [block(), block()]", blocks=2,
     ),
-    "a slice of something big": Case(("head = block(8)[0, :10]",), "head", 8),
-    "an expanded tensor": Case(("wide = torch.zeros(2**20, 1).expand(-1, 1000)",), "wide"),
-    "tied weights": Case(
-        (
-            "model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(2)])",
-            "model[1].weight = model[0].weight",
-        ),
+    "a slice of something big": case("head", "head = block(8)[0, :10]", blocks=8),
+    "an expanded tensor": case("wide", "wide = torch.zeros(2**20, 1).expand(-1, 1000)"),
+    "tied weights": case(
         "model",
-        1,
-        "weights",
+        "model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024, bias=False) for _ in range(2)])",
+        "model[1].weight = model[0].weight", kind="weights",
     ),
-    "gradients": Case(
-        (
-            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
-            "model.weight.grad = torch.zeros(1024, 1024)\nmodel.weight.data = torch.zeros(1)"),
-        ),
+    "gradients": case(
         "model",
-        1,
-        "gradients",
+        ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+         "model.weight.grad = torch.zeros(1024, 1024)\nmodel.weight.data = torch.zeros(1)"),
+        kind="gradients",
     ),
-    "a gradient of a tensor": Case(
-        ("x = torch.ones(2**20, requires_grad=True); (x * 2).sum().backward(); x.data = torch.ones(1)",),
+    "a gradient of a tensor": case(
         "x.grad",
+        "x = torch.ones(2**20, requires_grad=True); (x * 2).sum().backward(); x.data = torch.ones(1)",
     ),
-    "an optimizer's states": Case(
-        (
-            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
-            "optimizer = torch.optim.AdamW(model.parameters())\n"
-            "model(torch.ones(1, 1024)).sum().backward(); optimizer.step()"),
-        ),
+    "an optimizer's states": case(
         "optimizer",
-        2 + 4 / BLOCK,
-        "optimizer states",
+        ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+         "optimizer = torch.optim.AdamW(model.parameters())\n"
+         "model(torch.ones(1, 1024)).sum().backward(); optimizer.step()"),
+        blocks=2 + 4 / BLOCK, kind="optimizer states",
     ),
-    "the parameters of a model that is gone": Case(
-        (
-            ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
-            "optimizer = torch.optim.SGD(model.parameters()); del model"),
-        ),
+    "the parameters of a model that is gone": case(
         "optimizer.param_groups[0]['params'][0]",
+        ("model = torch.nn.Linear(1024, 1024, bias=False)\n"
+         "optimizer = torch.optim.SGD(model.parameters()); del model"),
     ),
-    "a model within an object": Case(
-        (
-            "run = types.SimpleNamespace(model=torch.nn.Linear(1024, 1024, bias=False))",
-            "weights = list(run.model.parameters())",
-        ),
+    "a model within an object": case(
         "run.model",
-        1,
-        "weights",
+        "run = types.SimpleNamespace(model=torch.nn.Linear(1024, 1024, bias=False))",
+        "weights = list(run.model.parameters())", kind="weights",
     ),
 }  # fmt: skip
 
