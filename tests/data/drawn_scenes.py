@@ -239,7 +239,6 @@ def cards(session: Session) -> list[Bundle]:
 
 
 def open_card() -> list[Bundle]:
-    """Return the cards of a running cell."""
     session = training()
     span = Span(
         len(session.spans) + 1, "cell", "open", session.last_sample.time, session.last_sample

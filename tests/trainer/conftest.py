@@ -82,7 +82,6 @@ def attached() -> Iterator[None]:
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Any:
-    """Return a Trainer of two steps."""
     from tests.trainer.tiny import make_trainer
 
     return make_trainer(tmp_path)

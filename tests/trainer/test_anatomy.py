@@ -190,7 +190,6 @@ def unmeasured(recipe: Mapping[str, Any], folder: Path) -> tuple[Fit, dict[str, 
 
 
 def peaks(fit: Fit) -> dict[str, float]:
-    """Return the peak of each change."""
     return {move.name: move.peak for move in fit.moves}
 
 

@@ -38,7 +38,6 @@ def counted_steps(session: Session) -> float:
 
 
 def pictured(pipeline: Any, **options: Any) -> Session:
-    """Return the session of a picture."""
     with hfmem_widget.watch(quiet=True) as session:
         tiny.prompted(pipeline, **options)
     return session

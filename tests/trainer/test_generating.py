@@ -75,7 +75,6 @@ def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look,
 
 
 def session_of(model: Any, ids: Any = IDS, **options: Any) -> Session:
-    """Return the session of a watched generation."""
     with hfmem_widget.watch(quiet=True) as session:
         model.generate(ids, **{"max_new_tokens": NEW, **options})
     return session

@@ -268,7 +268,6 @@ def test_training_adapters_is_followed(kind: str, options: dict[str, Any], tmp_p
 
 
 def tokenizer() -> Any:
-    """Return a tokenizer of single letters."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

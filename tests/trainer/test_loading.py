@@ -43,7 +43,6 @@ def llama() -> Any:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a checkpoint of several shards."""
     folder = tmp_path_factory.mktemp("sharded")
     llama().save_pretrained(folder, max_shard_size="200KB")
     return folder

@@ -221,7 +221,6 @@ def test_a_generation_within_a_training_has_changes_of_its_own(tmp_path: Path) -
 
 
 def began(session: Session) -> float:
-    """Return what was allocated as an evaluation or a generation began."""
     span = next(one for one in session.spans if one.kind in {"prefill", "evaluate"})
     return session.value(span.before, "cpu/allocated")
 

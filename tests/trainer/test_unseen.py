@@ -59,7 +59,6 @@ class DiffusionPipeline:
 
 @pytest.fixture
 def everything() -> Iterator[None]:
-    """Have everything surrounded that ever is."""
     pipelines: Any = types.SimpleNamespace(DiffusionPipeline=DiffusionPipeline)
     model = tiny_model()
     of_weights = [place for place in PLACES if place.module == weights.__name__]

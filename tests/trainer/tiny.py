@@ -21,7 +21,6 @@ Row = dict[str, Any]
 
 
 def made(kind: str, **choices: Any) -> Any:
-    """Return a model of a class of transformers."""
     model = getattr(transformers, kind)
     return model(model.config_class(**choices))
 

@@ -32,12 +32,10 @@ def torch_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(play: Play) -> Any:
-    """Return what the file has."""
     return json.loads((play.pytester.path / "memory.json").read_text("utf-8"))
 
 
 def given(play: Play, peaks: Mapping[str, Mapping[str, int]]) -> None:
-    """Write a file."""
     content = json.dumps({"hfmem_baseline": 1, "peaks": peaks})
     (play.pytester.path / "memory.json").write_text(content, "utf-8")
 

@@ -47,7 +47,6 @@ class Growing:
 def growing(
     recorded: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Growing:
-    """Return a recording of a training that is being written."""
     path = recorded("training")
     monkeypatch.setattr(time, "time", lambda: 0.0)
     return Growing(path, capsys)

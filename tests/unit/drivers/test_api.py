@@ -266,7 +266,6 @@ def test_of_two_reports_that_stand_above_both_are_shown(capsys: pytest.CaptureFi
             self._text = text
 
         def report(self, *_: object) -> dict[str, str]:
-            """Return a report."""
             return {"text/html": f"<p>{self._text}</p>", "text/plain": self._text}
 
     watch = Watch(

@@ -175,7 +175,6 @@ def test_generators_clean_up_first(scope: Scope, thrown: type[BaseException], en
 
 
 async def coroutine() -> int:
-    """Return one, later."""
     await asyncio.sleep(0)
     return 1
 
@@ -189,7 +188,6 @@ class Later:
 
 
 def marked() -> Awaitable[int]:
-    """Return a coroutine."""
     return coroutine()
 
 

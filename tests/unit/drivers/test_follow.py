@@ -387,7 +387,6 @@ def test_the_users_exit_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def followed(tmp_path: Path) -> Run:
-    """Return a run that was read here."""
     run = Run(tmp_path / "run")
     run.look()
     return run

@@ -42,7 +42,6 @@ def test_what_cannot_be_put_back_keeps_nothing_else_from_it(
 
 @pytest.fixture
 def shell() -> Iterator[InteractiveShell]:
-    """Return a fresh shell."""
     yield InteractiveShell.instance()
     InteractiveShell.clear_instance()
 

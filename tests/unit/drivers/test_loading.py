@@ -35,7 +35,6 @@ def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
     class PreTrainedModel:
         @classmethod
         def from_pretrained(cls, files: list[str], **others: object) -> object:
-            """Load it."""
             return cls._load_pretrained_model(object(), None, files, "a name")
 
         @classmethod
@@ -69,7 +68,6 @@ def follow(module: ModuleType) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """End what was watched."""
     yield
     assert process_state(loading.Loads).calls == []
 

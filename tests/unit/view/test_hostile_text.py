@@ -18,9 +18,14 @@ import pytest
 
 import hfmem_widget
 from hfmem_widget.analysis.anatomy import anatomy
+from hfmem_widget.features.fit.html import fit_bundle
+from hfmem_widget.features.holders.html import holders_bundle
+from hfmem_widget.features.memory_map.html import moments_bundle
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
 from hfmem_widget.features.oom.html import out_of_memory_bundle
+from hfmem_widget.features.oom.model import Incident
+from hfmem_widget.features.oom.observer import LiveBlocks
 from hfmem_widget.session import (
     Anatomy,
     Contents,
@@ -33,6 +38,8 @@ from hfmem_widget.session import (
     Session,
     Span,
 )
+from hfmem_widget.session.segments import MemoryMap
+from hfmem_widget.sources.heap.model import Holder, Holders
 from hfmem_widget.text import GIB
 from hfmem_widget.view import html as kit
 from hfmem_widget.view.anatomy import anatomy_bundle, contents_text
@@ -159,6 +166,8 @@ def anatomy_of(text: str) -> Anatomy:
 
 @cache
 def sinks(text: str) -> Sequence[dict[str, Any]]:
+    from tests.data.drawn_scenes import FIT  # which has cards that are tested by this
+
     told = anatomy_of(text)
     made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
     found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
@@ -169,15 +178,32 @@ def sinks(text: str) -> Sequence[dict[str, Any]]:
         assert chart is not None
         made += [chart, compact_bundle(session, span)]
         made += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
-    return made
+    row = Holder(
+        f"cache[{text}]", "tensors", text, 3, 2, (1,), text, 0, 0, (text,), parts=((text, 5),)
+    )
+    forecast = replace(FIT.forecast, model=text)
+    rooms = tuple(replace(one, room=replace(one.room, name=text)) for one in FIT.verdicts)
+    fit = replace(FIT, name=text, stored=text, forecast=forecast, verdicts=rooms)
+    incident = next(one.incident for one in CASES if "float32 on a card that has" in one.name)
+    assert incident.blocks is not None
+    ran_out = replace(
+        incident,
+        device=Device("cuda:0", text),
+        path=(*incident.path[:-1], replace(incident.path[-1], label=text)),
+        blocks=replace(incident.blocks, biggest=(LiveBlocks(GIB, 1, text),)),
+    )
+    moments = ((text, MemoryMap(("cuda:0",), (), 0.0, {"cuda:0": text})),)
+    made += [holders_bundle(Holders((row,)), detail=True), fit_bundle(fit), error(ran_out)]
+    return [*made, moments_bundle(moments)]
+
+
+def error(incident: Incident) -> dict[str, str]:
+    reason = diagnose(incident)
+    return out_of_memory_bundle(incident, reason, advise(incident, reason), earlier=0)
 
 
 def errors() -> list[Mapping[str, str]]:
-    incidents = [case.incident for case in CASES[:3]]
-    reasons = [(one, diagnose(one)) for one in incidents]
-    return [
-        out_of_memory_bundle(one, reason, advise(one, reason), earlier=0) for one, reason in reasons
-    ]
+    return [error(case.incident) for case in CASES[:3]]
 
 
 def strings(value: object) -> list[str]:

@@ -140,14 +140,6 @@ def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
     Strict(html_of(recorded_map(name)))
 
 
-def test_text_from_outside_is_text() -> None:
-    """A note may quote an error."""
-    found = MemoryMap(("cuda:0",), (), 0.0, {"cuda:0": "<img src=x onerror=alert(1)>"})
-    bundle = moments_bundle((("<b>", found),))
-    Strict(bundle["text/html"])
-    assert "<img" not in bundle["text/html"]
-
-
 def test_plain_text_has_a_picture_too() -> None:
     """One character for so many bytes, marked as in the legend."""
     lines = text_of(recorded_map("fragmented"))
