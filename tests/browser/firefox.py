@@ -73,7 +73,6 @@ class Firefox:
         self._of_page("browsingContext.setViewport", viewport={"width": width, "height": height})
 
     def open(self, url: str) -> None:
-        """Load a page, and wait until it has loaded."""
         self._of_page("browsingContext.navigate", url=url, wait="complete")
 
     def evaluate(self, expression: str) -> Any:

@@ -141,7 +141,6 @@ def pause(page: Page) -> None:
 
 
 def outputs(server: JupyterLab, path: str) -> str:
-    """Return the HTML of the second cell's outputs as it was saved."""
     saved = server.read_notebook(path).cells[1].outputs
     return "".join(one.get("data", {}).get("text/html", "") for one in saved)
 

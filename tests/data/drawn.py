@@ -100,7 +100,6 @@ def _figure(make: Callable[[], dict[str, Any]]) -> list[str]:
 
 
 def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
-    """Yield the name of each picture with the function that makes its pieces."""
     for name, page in PAGES.items():
         yield f"page: {name}", partial(_page, page)
     for name, figure in FIGURES.items():

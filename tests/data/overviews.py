@@ -77,7 +77,6 @@ MANY = Plan(1024, worst=417, silent=range(640, 648))
 
 
 def overview(plan: Plan, *, until: float | None = None, ended: bool = True) -> Session:
-    """Return the overview of a run after some seconds."""
     return overview_recorder(plan, until=until, ended=ended).session
 
 
@@ -88,7 +87,6 @@ def shared_overview(plan: Plan, *, until: float | None = None, ended: bool = Tru
 
 
 def overview_recorder(plan: Plan, *, until: float | None = None, ended: bool = True) -> Recorder:
-    """Return the recorder of an overview of a run after some seconds."""
     recorder = Recorder(plan.label, started_at=STARTED_AT)
     session, world = recorder.session, plan.world
     stop = int(plan.seconds if until is None else until)

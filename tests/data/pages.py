@@ -30,7 +30,6 @@ class Block:
 
 
 def blocks_of(page: Path, text: str) -> list[Block]:
-    """Return the blocks of a page in their order."""
     return [
         Block(page, text[: found.start("code")].count("\n") + 1, found["code"], found["why"] or "")
         for found in BLOCK.finditer(text)

@@ -48,7 +48,6 @@ class Drawing:
         self.label = self.svg.get("aria-label", "")
 
     def words(self) -> list[Word]:
-        """Return the texts of the drawing, in order."""
         return [
             Word(
                 "".join(one.itertext()),
@@ -106,7 +105,6 @@ class Drawing:
 
 
 def corners(path: str) -> list[list[Point]]:
-    """Return the corners of each subpath."""
     runs: list[list[Point]] = []
     x = y = 0.0
     for command, numbers in re.findall(r"([MLlhvHVz])([^MLlhvHVz]*)", path):

@@ -41,7 +41,6 @@ class Sent:
 
     @property
     def steps(self) -> Floats:
-        """Its rows of steps."""
         return np.frombuffer(self.buffers[2], "<f8").reshape(self.message["steps"], -1)
 
     @property
@@ -74,7 +73,6 @@ class Wire:
         return (1.0,) * len(self.session.series)
 
     def run(self, seconds: float, interval: float = 0.1) -> None:
-        """Sample and tick for some seconds."""
         for _ in range(round(seconds / interval)):
             self.clock.advance(interval)
             self.recorder.append(Sample(self.clock.now, self.values()))

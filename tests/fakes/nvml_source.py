@@ -50,7 +50,6 @@ def make_proc(folder: Path, namespace: str, nspid: str = "") -> Path:
 
 
 def two_cards() -> list[FakeGpu]:
-    """Return two different cards."""
     return [
         FakeGpu(name="NVIDIA T4", uuid="GPU-aaa", used=1 * GIB),
         FakeGpu(name="NVIDIA A100", uuid="GPU-bbb", used=2 * GIB),

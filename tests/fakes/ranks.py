@@ -373,7 +373,6 @@ class SimulatedRank:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append bytes to a file of the user's own."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, data)

@@ -31,7 +31,6 @@ def run(path: Path, command: list[str], smaller: Mapping[str, str] | None = None
 
 
 def said(notebook: Any) -> str:
-    """Return all plain text of all outputs."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     plain = [(one.get("text", ""), one.get("data", {}).get("text/plain", "")) for one in outputs]
     return "\n".join(stream + shown for stream, shown in plain)

@@ -19,7 +19,6 @@ HEAD = "out of memory"
 
 
 def cards(result: Result) -> list[dict[str, Any]]:
-    """Return the bundles of the out-of-memory cards."""
     shown = [dict(one.content["data"]) for one in result.displays]
     return [one for one in shown if one.get("text/plain", "").startswith(HEAD)]
 

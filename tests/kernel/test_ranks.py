@@ -161,7 +161,6 @@ def newest(run: Path) -> float:
 
 
 def waited_for(what: Callable[[], bool]) -> bool:
-    """Wait for a condition, and return whether it became true in time."""
     deadline = time.monotonic() + 240.0
     while not what() and time.monotonic() < deadline:
         time.sleep(0.1)

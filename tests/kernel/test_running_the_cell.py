@@ -20,7 +20,6 @@ print(len(_magics._executions.watches), _p.this.monitor is not None and _p.this.
 
 
 def cards(result: Result) -> list[str]:
-    """Return the plain text of a cell's finished cards."""
     shown = (one.content["data"] for one in result.displays)
     texts = (data.get("text/plain", "") for data in shown if PLOTLY not in data)
     return [text for text in texts if text.startswith("memwatch") and "running" not in text]

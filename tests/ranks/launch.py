@@ -66,5 +66,4 @@ def python(
 
 
 def sessions(run: Path) -> list[Session]:
-    """Return what each rank has recorded, in their order."""
     return [hfmem_widget.open(path) for path in streams(run).paths]

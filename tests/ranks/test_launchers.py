@@ -17,7 +17,6 @@ SITE = "import os; os.environ['SITE_RAN'] = os.environ.get('SITE_RAN', '') + 'x'
 
 
 def said(folder: Path) -> list[dict[str, object]]:
-    """Return what the ranks of a training said of it."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob("said-*.json"))]
 
 

@@ -62,7 +62,6 @@ def made(model: Callable[[], Any]) -> Any:
 
 
 def generate(model: Any, ids: Any = IDS, **options: Any) -> tuple[Session, Look, Any, int]:
-    """Generate in a watched block, and look at every step."""
     gc.collect()
     look = Look()
     with hfmem_widget.watch(quiet=True) as session:

@@ -36,7 +36,6 @@ def logging(folder: Path, **options: Any) -> Any:
 
 
 def of_steps(trainer: Any) -> list[dict[str, Any]]:
-    """Return what a Trainer has logged of its steps."""
     return [entry for entry in trainer.state.log_history if "loss" in entry]
 
 

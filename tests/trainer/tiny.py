@@ -48,7 +48,6 @@ class Plain(torch.nn.Module):  # type: ignore[misc]  # torch is not checked here
 
 
 def rows(lengths: Sequence[int] = LENGTHS) -> list[Row]:
-    """Return sequences of given lengths."""
     generator = torch.Generator().manual_seed(1)
     ids = [torch.randint(1, VOCABULARY, (length,), generator=generator) for length in lengths]
     return [{"input_ids": one, "labels": one} for one in ids]

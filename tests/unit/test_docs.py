@@ -234,7 +234,6 @@ MODULE = re.compile(r"^import (hfmem_widget(?:\.\w+)*)\.(\w+)", re.MULTILINE)
 
 
 def missing(text: str) -> list[str]:
-    """Return what a text imports from the package that is not there."""
     imports = [(module, names.strip("()")) for module, names in IMPORT.findall(text)]
     found = [(module, name) for module, names in imports for name in NAME.findall(names)]
     names = found + MODULE.findall(text)

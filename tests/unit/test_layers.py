@@ -78,7 +78,6 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imported(path: Path) -> tuple[str, ...]:
-    """Return the dotted names a module imports, wherever in it."""
     return tuple(_imported(tree_of(path)))
 
 

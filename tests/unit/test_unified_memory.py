@@ -99,7 +99,6 @@ class Machine:
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Machine]:
-    """Return a machine as it was posted."""
     yield Machine(tmp_path, monkeypatch, request.param)
     room.opened_sources.cache_clear()
 
@@ -110,7 +109,6 @@ def on(posted: Posted) -> pytest.MarkDecorator:
 
 
 def parts_of(session: Session) -> dict[str, float]:
-    """Return the bytes of each part of its memory."""
     return {part.name: part.bytes for part in session.anatomy().parts}
 
 

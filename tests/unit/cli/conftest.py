@@ -29,8 +29,6 @@ Checked = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
-    """Return a function that runs `hfmem`, and returns its exit code and its output."""
-
     def run(*words: object) -> Said:
         code = main(list(map(str, words)))
         out, err = capsys.readouterr()

@@ -53,7 +53,6 @@ class Pull:
             subprocess.run([*git, *words], cwd=self.folder, check=True)
 
     def play(self) -> int:
-        """Run the steps, and return the exit code of the first."""
         action = yaml.safe_load(ACTION.read_text())
         inputs = {name: each.get("default", "") for name, each in action["inputs"].items()}
         inputs |= {"baseline": "baseline", "runs": "runs"} | self.inputs

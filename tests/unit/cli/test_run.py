@@ -122,7 +122,6 @@ MARKDOWN = {"cell_type": "markdown", "source": "# 1", "metadata": {}}
 
 
 def notebook(*cells: object, kernel: str = "python3") -> str:
-    """Return the text of a notebook with some cells."""
     about = {"kernelspec": {"name": kernel, "display_name": kernel}}
     return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": about, "cells": [*cells]})
 

@@ -289,7 +289,6 @@ WAYS = {
 
 
 def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
-    """Return the label of a cell that was watched with this one."""
     line = f"%%memwatch --quiet --output session --label {given}"
     shell.run_cell(WAYS[way].replace("{line}", line))
     session: Session = shell.user_ns["session"]

@@ -27,7 +27,6 @@ class Gpu(FakeAllocator):
         self.ledger = PeakLedger(self)
 
     def use(self, size: int) -> None:
-        """Allocate some bytes, and free them."""
         self.free(self.alloc(size))
 
 

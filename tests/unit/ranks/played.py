@@ -50,7 +50,6 @@ def kinds(collector: Collector) -> Sequence[str]:
 
 
 def ranks_of(collector: Collector) -> Ranks:
-    """Return what the overview has of its ranks."""
     assert collector.session.ranks is not None
     return collector.session.ranks
 

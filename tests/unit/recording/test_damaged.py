@@ -316,7 +316,6 @@ RUN = "0123456789abcdef" * 2
 
 
 def parsed(**changes: Any) -> Head:
-    """Return the head of a rank with some of its fields changed."""
     fields = json.loads(Lines(scripted_run("short"), RANK).head(RUN)) | changes
     head = parse(json.dumps(fields).encode())
     assert isinstance(head, Head)

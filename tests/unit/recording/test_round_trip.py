@@ -48,7 +48,6 @@ def as_recorded(value: object) -> Any:
 
 
 def contents(session: Session) -> dict[str, Any]:
-    """Return all that a session has, by name."""
     timeline, steps = session.timeline, session.steps
     outermost = [span for span in session.spans if span.parent is None]
     known: dict[str, Any] = as_recorded(

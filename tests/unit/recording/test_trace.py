@@ -80,7 +80,6 @@ def overlapping(events: Events) -> Events:
 
 
 def span(number: int, start: float, stop: float | None, label: str = "") -> Span:
-    """Return a span of a block."""
     after = None if stop is None else Sample(stop, ())
     return Span(number, "block", label or f"{number}", start, Sample(start, ()), stop, after)
 

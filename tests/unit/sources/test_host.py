@@ -363,7 +363,6 @@ def test_any_status_is_survived(content: bytes) -> None:
 
 
 def set_pages(proc: Path) -> Path:
-    """Say how many pages the process has."""
     (proc / "self").mkdir()
     (proc / "self" / "statm").write_text("1000 10 5 1 0 9 0\n")
     return proc

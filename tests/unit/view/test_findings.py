@@ -30,7 +30,6 @@ def with_findings(*findings: Finding, name: str = "training") -> tuple[Session, 
 
 
 def in_sight(html: str) -> str:
-    """Return what is seen before anybody clicks."""
     return seen(re.sub(r"<details.*?</details>", "", html))
 
 

@@ -35,7 +35,6 @@ def device(number: int, allocated: float = 10.0, total: float = 80.0) -> DeviceN
 
 
 def at_work(count: int = 1, **changes: Any) -> Glance:
-    """Return a training on some devices."""
     devices = tuple(device(number, 5.0 + number) for number in range(count))
     now = Glance("fine-tune", "running", 61.0, ("train", "epoch 2"), 40, 40, devices, None)
     return replace(now, **changes)

@@ -40,7 +40,6 @@ class Watched:
     def find(
         self, kind: str = "leak", device: str = "cuda:0", title: str = "It grows.", **more: int
     ) -> None:
-        """Enter a finding of the cell."""
         evidence: dict[str, Any] = {"device": device, **more}
         self.session.findings.append(Finding(kind, "warn", title, evidence, span_id=self.span.id))
 

@@ -52,7 +52,6 @@ class Watched:
         self.stage._move({key: size * GIB}, {key: before}, 1.0)
 
     def end(self) -> list[Finding]:
-        """End the cell and return what was found."""
         self.budget.end(self.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         assert self.budget.report(self.session, self.session.spans[0]) == {}

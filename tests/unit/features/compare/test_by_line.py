@@ -199,12 +199,10 @@ def of_cells(cells: tuple[str, ...], first: int, folder: Path) -> Session:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    """Return the recording of the script as it is."""
     return of_script(SCRIPT, tmp_path_factory.mktemp("made") / "base")
 
 
 def largest(comparison: Comparison) -> list[str]:
-    """Return the lines that changed most."""
     before, after = comparison.cells
     assert after.changes is not None
     assert before.live is not None

@@ -39,7 +39,6 @@ from tests.unit.view.chart.test_still_svg import PLOT, check_run
 
 
 def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
-    """Return a record of a scripted run, its peaks scaled."""
     session = shared_run(run)
     record = record_of(session, whole(session), label=label, cell=Cell(number, "", ""))
     devices = []

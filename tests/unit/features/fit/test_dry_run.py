@@ -254,7 +254,6 @@ def test_outputs_are_not_read_by_their_former_names(monkeypatch: pytest.MonkeyPa
 
 
 def small(kind: Any, name: str, **more: Any) -> Any:
-    """Return the configuration of a small model of images."""
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
     config = kind(**sizes, num_hidden_layers=1, **more)
     config.architectures = [name]

@@ -54,7 +54,6 @@ def use_of(key: str, before: float, after: float, peak: float) -> DeviceRecord:
 
 
 def table(kept: History, **how: Any) -> CellHistory:
-    """Return what is shown of a history."""
     return CellHistory(tuple(kept.records), kept.forgotten, **how)
 
 

@@ -29,7 +29,6 @@ def ran(before: float, after: float, device: str = GPU) -> tuple[Session, Span]:
 
 
 def told(edges: Edges, device: str = GPU) -> tuple[Finding, ...]:
-    """Return the finding on the last of some runs."""
     *earlier, last = edges
     records = [record_of(*ran(*one, device)) for one in earlier]
     return reruns(*ran(*last, device), records)

@@ -224,7 +224,6 @@ def test_a_heap_has_parts_and_no_segments() -> None:
 
 
 def rows(html: str) -> list[list[str]]:
-    """Return the cells of the table of segments, row by row."""
     table = html.rpartition("<table")[2]
     found = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [

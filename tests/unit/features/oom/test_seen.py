@@ -42,7 +42,6 @@ class Notebook(dict[str, Any]):
         super().__init__(__name__="__main__", torch=torch, fail=fail, **names)
 
     def see(self, cell: str) -> Seen:
-        """Return the observations on the error of a cell."""
         with Seeing() as looked:
             exec(compile(cell, "<cell>", "exec"), self)
         return looked.seen
@@ -67,7 +66,6 @@ def fail(*_: object, **__: object) -> None:
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that makes the notebook of this process."""
     # However much the tests before have left in it, nothing is left out for want of time.
     monkeypatch.setattr(module, "MOST_SECONDS", 60.0)
 

@@ -175,7 +175,6 @@ def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def place_of(session: Session) -> Path:
-    """Return where a session says that its recording is."""
     return Path(str(session.notes[-1]).removeprefix("The recording is in ").removesuffix("."))
 
 

@@ -52,7 +52,6 @@ class Document(Elements):
         return str(next(one["content"] for one in self.all("meta") if "http-equiv" in one))
 
     def _texts(self) -> list[tuple[str, str]]:
-        """Return each text with the tag around it."""
         around = (elements[-1][0] if elements else "" for elements in self.within)
         return list(zip(self.seen, around, strict=True))
 

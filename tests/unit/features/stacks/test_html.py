@@ -121,7 +121,6 @@ def test_the_note_on_saving_is_shown_only_with_a_snapshot() -> None:
 
 
 def rows_of(table: str) -> list[list[str]]:
-    """Return the texts of a table's rows, cell by cell."""
     cells = [re.findall(r"<t[hd].*?</t[hd]>", row) for row in re.findall(r"<tr.*?</tr>", table)]
     return [[" ".join(re.sub(r"<[^>]+>", " ", one).split()) for one in row] for row in cells]
 
@@ -156,7 +155,6 @@ def held(made: Allocations) -> OverTime:
 
 
 def stacks_of(made: Allocations) -> Stacks:
-    """Return the stacks that a watch records of an allocator."""
     return Stacks((live_peak(replay(made.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
 
 

@@ -265,7 +265,6 @@ def test_what_is_only_called_torch_is_passed_over(
 
 
 def between(namespace: dict[str, Any], change: Any) -> Growth:
-    """Return what grew while something happened."""
     before = scan(namespace)
     change()
     return scan(namespace).since(before)
