@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -35,26 +34,15 @@ A_STEP = {"rows": 4, "batches": 1}
 """What a training says of the size of each of its steps."""
 
 
-def text(block: str) -> str:
-    return dedent(block).strip("\n")
+EPOCH = "train\n  epoch 1 of 1"
+PHASES = "\n      forward\n      backward\n      optimizer"
 
 
 def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
     """They lie side by side in the step, the step in its epoch, the epoch in the training."""
     session = session_of(trainer)
 
-    assert outline(session) == text("""
-        train
-          epoch 1 of 1
-            step 1
-              forward
-              backward
-              optimizer
-            step 2
-              forward
-              backward
-              optimizer
-    """)
+    assert outline(session) == f"{EPOCH}\n    step 1{PHASES}\n    step 2{PHASES}"
     assert {span.outcome for span in session.spans} == {"done"}
 
 
@@ -99,19 +87,9 @@ def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
         tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1
     )
     session = session_of(trainer)
+    batches = [f"batch {number}\n        forward\n        backward" for number in (1, 2)]
 
-    assert outline(session) == text("""
-        train
-          epoch 1 of 1
-            step 1
-              batch 1
-                forward
-                backward
-              batch 2
-                forward
-                backward
-              optimizer
-    """)
+    assert outline(session) == "\n      ".join([f"{EPOCH}\n    step 1", *batches, "optimizer"])
     assert [span.kind for span in session.spans[4:5]] == ["substep"]
 
 
@@ -121,16 +99,9 @@ def test_evaluations_and_saves_lie_between_the_steps(tmp_path: Path) -> None:
         tmp_path, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2
     )
     session = session_of(trainer)
+    within = ("step 1", "evaluate at step 1", "step 2", "evaluate at step 2", "save at step 2")
 
-    assert outline(session, depth=2) == text("""
-        train
-          epoch 1 of 1
-            step 1
-            evaluate at step 1
-            step 2
-            evaluate at step 2
-            save at step 2
-    """)
+    assert outline(session, depth=2) == "\n    ".join([EPOCH, *within])
     assert len(of_kind(session, "forward")) == 2
 
 
@@ -181,17 +152,8 @@ def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None
     """How many there will be is unknown, and left out."""
     session = session_of(make_trainer(tmp_path, data=Endless(), max_steps=5))
 
-    assert outline(session, depth=2) == text("""
-        train
-          epoch 1
-            step 1
-            step 2
-          epoch 2
-            step 3
-            step 4
-          epoch 3
-            step 5
-    """)
+    epochs = ("1\n    step 1\n    step 2", "2\n    step 3\n    step 4", "3\n    step 5")
+    assert outline(session, depth=2) == "\n  epoch ".join(["train", *epochs])
     assert of_kind(session, "train")[0].counts == {"steps": 5, "done_before": 0, **A_STEP}
 
 
@@ -204,12 +166,7 @@ def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
             resume_from_checkpoint=str(tmp_path / "checkpoint-3")
         )
 
-    assert outline(session, depth=2) == text("""
-        train
-          epoch 2 of 2
-            step 4
-            save at step 4
-    """)
+    assert outline(session, depth=2) == "train\n  epoch 2 of 2\n    step 4\n    save at step 4"
     (train,) = of_kind(session, "train")
     assert train.counts == {"steps": 4, "done_before": 3, "epochs": 2, **A_STEP}
     assert [group.first for group in session.steps] == [4]
@@ -246,18 +203,8 @@ def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
     )
     session = session_of(trainer)
 
-    assert outline(session, depth=3) == text("""
-        train
-          epoch 1 of 1
-            step 1
-              forward
-              backward
-              optimizer
-          evaluate at step 1
-            generate
-              prefill
-              decode
-    """)
+    evaluation = "\n  evaluate at step 1\n    generate\n      prefill\n      decode"
+    assert outline(session, depth=3) == f"{EPOCH}\n    step 1{PHASES}{evaluation}"
 
 
 def counts(session: Session) -> list[dict[str, float]]:
