@@ -23,13 +23,7 @@ from tests.data import diffusers_tiny as tiny  # noqa: E402  (it is of use with 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-PICTURE = """diffusion
-  encode
-  denoise
-    step 1
-    step 2
-    step 3
-  decode"""
+PICTURE = "diffusion\n  encode\n  denoise\n    step 1\n    step 2\n    step 3\n  decode"
 
 
 def counted_steps(session: Session) -> float:

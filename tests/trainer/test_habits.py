@@ -21,6 +21,8 @@ from hfmem_widget.drivers.trainer import AT_ONCE_NOTE, TRACKER_NOTE
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.options import WatchOptions
 from tests.trainer.tiny import (
+    EPOCH,
+    PHASES,
     VOCABULARY,
     InOrder,
     Plain,
@@ -32,7 +34,7 @@ from tests.trainer.tiny import (
     tiny_model,
 )
 
-ONE_STEP = "step 1\n  forward\n  backward\n  optimizer".replace("\n", "\n    ")
+ONE_STEP = f"step 1{PHASES}"
 
 
 def first_step(trainer: Any) -> str:
@@ -210,27 +212,8 @@ def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bo
     assert session.steps.count == 2
 
 
-STEPS = """train
-  epoch 1 of 1
-    step 1
-      forward
-      backward
-      optimizer
-    step 2
-      forward
-      backward
-      optimizer"""
-
-
-ROLLOUT = """train
-  epoch 1 of 1
-    step 1
-      generate
-        prefill
-        decode
-      forward
-      backward
-      optimizer"""
+STEPS = f"{EPOCH}\n    step 1{PHASES}\n    step 2{PHASES}"
+ROLLOUT = "\n      generate\n        prefill\n        decode"
 
 
 ON_ATTENTION = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
@@ -316,7 +299,7 @@ def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) ->
     session = session_of(trainer)
     step = of_kind(session, "step")[0]
 
-    assert outline(session) == STEPS.partition("\n    step 2")[0]
+    assert outline(session) == f"{EPOCH}\n    step 1{PHASES}"
     counted = step.counts.get("content_tokens", step.counts["tokens"])
     assert counted == trainer.state.log_history[0]["num_tokens"]
     assert trainer.state.log_history[0]["hfmem/tokens"] == step.counts["tokens"]
@@ -389,14 +372,13 @@ def test_trls_other_trainers_are_followed(
     """Each step has its phases, a rollout with its KV cache among them, optimizer states are counted."""
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     data, options, models = OTHERS[name]
-    generates = data is PROMPTS
+    step = f"{ROLLOUT if data is PROMPTS else ''}{PHASES}"
     trainer = of_trl(name, tmp_path, data, models, max_steps=2, **options)
     session = session_of(trainer)
-    step = (ROLLOUT if generates else STEPS.partition("\n    step 2")[0]).partition("    step 1")[2]
 
-    assert outline(session) == f"train\n  epoch 1 of 1\n    step 1{step}\n    step 2{step}"
+    assert outline(session) == f"{EPOCH}\n    step 1{step}\n    step 2{step}"
     weights = sum(one.nbytes for one in trainer.model.parameters())
     assert session.peak("cpu/optimizer") == pytest.approx(2 * weights, rel=0.01)
     assert session.peak("cpu/weights") >= weights
-    if generates:
+    if data is PROMPTS:
         assert session.peak("cpu/kv_cache") > 0

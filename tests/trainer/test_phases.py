@@ -18,6 +18,8 @@ from transformers import (
 import hfmem_widget
 from hfmem_widget.session import Session
 from tests.trainer.tiny import (
+    EPOCH,
+    PHASES,
     VOCABULARY,
     InOrder,
     arguments,
@@ -32,10 +34,6 @@ from tests.trainer.tiny import (
 
 A_STEP = {"rows": 4, "batches": 1}
 """What a training says of the size of each of its steps."""
-
-
-EPOCH = "train\n  epoch 1 of 1"
-PHASES = "\n      forward\n      backward\n      optimizer"
 
 
 def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:

@@ -109,6 +109,11 @@ def session_of(trainer: Any) -> Session:
     return session
 
 
+EPOCH = "train\n  epoch 1 of 1"
+PHASES = "\n      forward\n      backward\n      optimizer"
+"""In the outline of a training of one epoch: its beginning, and what is in each step."""
+
+
 def outline(session: Session, *, depth: int = 9) -> str:
     """Return the labels of all spans but the outermost, each indented by how deep it lies."""
     level = {0: -2}
