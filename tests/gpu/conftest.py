@@ -94,3 +94,24 @@ def run_python() -> Run:
 def two_gpus(run_python: Run) -> None:
     if run_python("import torch\nreport(torch.cuda.device_count())") < 2:
         pytest.skip("needs two GPUs")
+
+
+@pytest.fixture(scope="module")
+def notebook() -> Iterator[Any]:
+    """Return a kernel for all tests of a file, with CUDA up."""
+    from tests.kernel.drive import Kernel
+
+    with Kernel() as kernel:
+        up = kernel.run("import torch; torch.zeros(1, device='cuda'); torch.cuda.init()")
+        assert up.status == "ok", up.errors
+        yield kernel
+
+
+@pytest.fixture
+def fresh(notebook: Any) -> Any:
+    """Return that kernel with nothing left of the test before; its tensors are made on the GPU."""
+    from tests.kernel.culprits import begin_anew
+
+    begin_anew(notebook, "cuda")
+    notebook.run("gc.collect(); torch.cuda.empty_cache();")
+    return notebook

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.kernel.culprits import (
     CASES,
     IN_C_PLUS_PLUS,
     Case,
-    begin_anew,
     printed,
     without_numbers,
 )
@@ -28,21 +26,6 @@ _told = _h.holders(device="cuda:0")
 print(_j.dumps([[_d.asdict(one) for one in _told.rows], [_d.asdict(one) for one in _told.remainders],
                 _before, torch.cuda.memory_allocated()]))
 """
-
-
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
-    """One kernel for all cases, with CUDA up: each begins where nothing is left of the others."""
-    with Kernel() as kernel:
-        up = kernel.run("import torch; torch.zeros(1, device='cuda'); torch.cuda.init()")
-        assert up.status == "ok", up.errors
-        yield kernel
-
-
-@pytest.fixture
-def fresh(notebook: Kernel) -> Kernel:
-    begin_anew(notebook, "cuda")
-    return notebook
 
 
 def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], dict[str, Any], int]:

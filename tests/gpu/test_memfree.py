@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
 pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 
-from tests.kernel.culprits import begin_anew, printed
+from tests.kernel.culprits import printed
 from tests.kernel.drive import Kernel, Result
 
 MIB = 2**20
@@ -19,21 +18,6 @@ def train():
     return torch.empty(1 << 44, dtype=torch.uint8)
 train()
 """
-
-
-@pytest.fixture(scope="module")
-def notebook() -> Iterator[Kernel]:
-    with Kernel() as kernel:
-        up = kernel.run("import torch; torch.zeros(1, device='cuda'); torch.cuda.init()")
-        assert up.status == "ok", up.errors
-        yield kernel
-
-
-@pytest.fixture
-def fresh(notebook: Kernel) -> Kernel:
-    begin_anew(notebook, "cuda")
-    notebook.run("gc.collect(); torch.cuda.empty_cache();")
-    return notebook
 
 
 def told(kernel: Kernel, line: str) -> str:

@@ -125,9 +125,7 @@ def test_the_sdist_takes_nothing_that_happens_to_lie_there(project: Path, tmp_pa
     assert not {".notes/big.bin", "mine.ipynb"} & names
 
 
-def test_a_bundle_that_is_missing_has_the_front_end_built(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_built(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With npm its packages are installed, without their scripts, and then the build is run."""
     calls = tmp_path / "calls"
     npm = tmp_path / "programs" / "npm"

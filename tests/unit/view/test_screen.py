@@ -28,9 +28,7 @@ LINE = 'memwatch "läuft" · heap 95.2 → 95.3 MiB (±0) · peak ≥ 96 MiB · 
         ("cp1252", 'memwatch "läuft" | heap 95.2 -> 95.3 MiB (+-0) | peak >= 96 MiB | 6 us ...'),
     ],
 )
-def test_a_line_is_printed_in_the_letters_that_there_are(
-    monkeypatch: pytest.MonkeyPatch, encoding: str, shown: str
-) -> None:
+def test_letters_have_stand_ins(monkeypatch: pytest.MonkeyPatch, encoding: str, shown: str) -> None:
     """Symbols that an encoding has not have stand-ins of more than one letter, other text a question mark."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))

@@ -222,9 +222,7 @@ def instant(**values: float) -> dict[str, float]:
 
 
 @given(ROWS, st.integers(1, 40), st.sampled_from([4, 4096]))
-def test_layers_stand_on_each_other_up_to_the_allocated_line(
-    rows: list[tuple[float, ...]], columns: int, capacity: int
-) -> None:
+def test_layers_reach_the_line(rows: list[tuple[float, ...]], columns: int, capacity: int) -> None:
     """Known parts add up to the line at each of its points, folded or not; else nothing is drawn."""
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))

@@ -64,9 +64,7 @@ def budget_at(height: float) -> DrawnGuide:
         (1.4, False, 1.4 / 0.89),
     ],
 )
-def test_the_peaks_label_stands_at_what_is_drawn_where_there_is_room(
-    share: float | None, top: float, *, is_above: bool
-) -> None:
+def test_the_peaks_label_has_its_place(share: float | None, top: float, *, is_above: bool) -> None:
     """Below a line that is far enough away, else above it; the axis reaches no higher than that takes."""
     built = scene(run(*([] if share is None else [budget(share * HIGHEST)])))
     foot = share if is_above and share is not None else 1.0
