@@ -33,7 +33,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def python_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernels]:
-    """Return the kernels of most notebooks."""
     with Kernels(tmp_path_factory.mktemp("kernels"), PYTHON, *FOR_WATCHES) as kernels:
         yield kernels
 

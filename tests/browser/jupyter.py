@@ -178,7 +178,6 @@ class JupyterLab:
         return done.stdout
 
     def get(self, path: str) -> Any:
-        """Return what the server's REST interface answers."""
         with urllib.request.urlopen(self.url + path, timeout=TIMEOUT) as answer:
             return json.load(answer)
 

@@ -146,7 +146,6 @@ class Lab:
         page.on("pageerror", self._on_page_error)
 
     def open(self, *cells: str, kernel: str = PYTHON) -> None:
-        """Write a notebook of these cells and open it."""
         name = f"notebook-{uuid4().hex[:8]}"
         self.open_path(self.server.write_notebook(name, *cells, kernel=kernel))
 

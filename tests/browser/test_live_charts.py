@@ -20,7 +20,6 @@ def legend(chart: Locator) -> list[str]:
 
 
 def in_both_themes(lab: Lab, charts: list[Locator], shot: str) -> Iterator[Locator]:
-    """Yield each chart in each theme, and take pictures of them."""
     for theme in THEMES:
         lab.theme(theme)
         yield from charts

@@ -107,13 +107,11 @@ def every() -> Iterator[tuple[str, Callable[[], list[str]]]]:
 
 
 def summary(pieces: list[str]) -> str:
-    """Return the number of pieces, and a digest of them."""
     digest = blake2s("\n".join(pieces).encode(), digest_size=8)
     return f"{len(pieces)} {digest.hexdigest()}"
 
 
 def kept() -> dict[str, str]:
-    """Return the stored summary of each picture."""
     lines = FILE.read_text(encoding="utf-8").splitlines()
     return {name: text for text, name in (line.split("  ") for line in lines)}
 

@@ -85,7 +85,6 @@ class Injection:
         self._code, self._offset = at or (None, 0)
 
     def __call__(self, act: Callable[[], Any]) -> Any:
-        """Do something of the user's with it."""
         before = sys.gettrace()
         sys.settrace(self._note if self._code is None else self._aim)
         try:

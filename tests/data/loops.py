@@ -53,7 +53,6 @@ def usual(
     count: int = 2,
     loss_of_batch: Callable[[Any], Any] | None = None,
 ) -> list[float]:
-    """Return the losses of the loop that everybody writes."""
     losses = []
     for batch in batches(count):
         loss = loss_of(model, batch) if loss_of_batch is None else loss_of_batch(batch)

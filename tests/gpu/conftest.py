@@ -98,7 +98,6 @@ def two_gpus(run_python: Run) -> None:
 
 @pytest.fixture(scope="module")
 def notebook() -> Iterator[Any]:
-    """Return a kernel for all tests of a file, with CUDA up."""
     from tests.kernel.drive import Kernel
 
     with Kernel() as kernel:

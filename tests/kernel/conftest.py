@@ -101,6 +101,5 @@ def fresh(shared_kernel: Kernel) -> Kernel:
 
 @pytest.fixture
 def with_torch(reloaded: Kernel) -> Kernel:
-    """Return the file's kernel with torch imported in the notebook."""
     assert reloaded.run("import torch").status == "ok"
     return reloaded

@@ -237,7 +237,6 @@ def printed(result: Result) -> str:
 
 
 def ask(kernel: Kernel) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the holders and the remainders, as dictionaries."""
     result = kernel.run(ASK)
     assert result.status == "ok", result.errors
     rows, remainders = json.loads(printed(result))

@@ -186,7 +186,6 @@ class Kernel:
         return self._until(wanted, len(self.published), time.monotonic() + timeout)
 
     def complete(self, code: str) -> list[str]:
-        """Return the completions at the end of a text."""
         reply = self._client.complete(code, reply=True, timeout=CELL_TIMEOUT)
         return list(reply["content"]["matches"])
 
@@ -308,7 +307,6 @@ class Result:
 
     @property
     def displays(self) -> tuple[Message, ...]:
-        """The displays, and updates of displays."""
         return self.of("display_data", "update_display_data")
 
     @property
@@ -330,7 +328,6 @@ class Result:
         return dict(display.content["data"])
 
     def text(self, stream: str = "stdout") -> str:
-        """Return all that was printed to a stream."""
         streams = (one.content for one in self.of("stream"))
         return "".join(one["text"] for one in streams if one["name"] == stream)
 

@@ -111,7 +111,6 @@ FAILING = {
 
 @pytest.fixture(scope="module")
 def saved(torch_command: list[str]) -> dict[str, list[Any]]:
-    """Return the outputs of the failing cells, as they are saved."""
     sources = [PREPARE, *FAILING.values()]
     notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
     run_notebook(notebook, torch_command, allow_errors=True)

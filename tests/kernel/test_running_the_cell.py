@@ -32,7 +32,6 @@ def kind_of(message: Message) -> str:
 
 
 def assert_nothing_left(kernel: Kernel) -> None:
-    """Assert that no watch, no session and no poller is left."""
     assert kernel.run(LEFT).text().split()[:2] == ["0", "False"]
 
 

@@ -75,7 +75,6 @@ def evaluated(make: Callable[[], Any]) -> list[Any]:
 
 
 def predicted() -> list[Any]:
-    """Call a function that is decorated."""
     torch.manual_seed(0)
     model = Cnn().eval()
 

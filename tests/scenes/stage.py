@@ -61,7 +61,6 @@ class FakeClock:
         return self.now
 
     def advance(self, seconds: float) -> float:
-        """Advance the time, and return the new time."""
         self.now += seconds
         return self.now
 

@@ -55,7 +55,6 @@ def test_a_training_with_own_callbacks_is_followed_once(tmp_path: Path, number: 
 
 
 def followed() -> list[Any]:
-    """Return what is there of all that is followed."""
     model, mixin = transformers.PreTrainedModel, transformers.GenerationMixin
     names: list[tuple[Any, str]] = [(Trainer, name) for name in METHODS]
     names += [(mixin, "generate"), (mixin, "_update_model_kwargs_for_generation")]

@@ -57,7 +57,6 @@ def failing(folder: Path, **options: Any) -> Any:
 
 
 def failed_session(trainer: Any, kind: type[BaseException] = RuntimeError) -> Session:
-    """Return the session of a training that raises an error."""
     with hfmem_widget.watch(quiet=True) as session, pytest.raises(kind):
         trainer.train()
     return session

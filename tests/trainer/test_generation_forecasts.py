@@ -70,7 +70,6 @@ IDS = torch.randint(5, WORDS, (ROWS, SOURCE), generator=torch.Generator().manual
 
 
 def source(kind: str, rows: int = ROWS, length: int = SOURCE) -> dict[str, torch.Tensor]:
-    """Return what a model generates from."""
     text = {"input_ids": IDS[:, :length], "attention_mask": torch.ones_like(IDS[:, :length])}
     return {name: one[:rows] for name, one in GIVEN.get(kind, text).items()}
 

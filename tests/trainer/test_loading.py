@@ -215,7 +215,6 @@ def test_a_model_is_counted_as_it_is_loaded(sharded: Path) -> None:
 
 
 def methods_of_reading() -> list[Any]:
-    """Return the methods that transformers calls for each tensor."""
     converters = (core.WeightRenaming, core.WeightConverter)
     return [vars(core.WeightTransform)["add_tensor"], *(vars(one)["convert"] for one in converters)]
 

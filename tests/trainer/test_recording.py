@@ -161,7 +161,6 @@ def recipe_of(path: Path) -> Any:
 
 
 def changed(path: Path, **of: Any) -> Path:
-    """Return a copy of a recording with another recipe."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     next(line for line in lines if line["k"] == "recipe")["of"] |= of
     other = path.with_name(f"other{len(list(path.parent.iterdir()))}.hfmem.jsonl")

@@ -44,7 +44,6 @@ def nothing_is_affordable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(tmp_path: Path, phases: str = "auto", **options: Any) -> tuple[Session, list[float]]:
-    """Train some steps, and return what was seen and the losses."""
     trainer = make_trainer(tmp_path, max_steps=STEPS, logging_steps=1, **options)
     with hfmem_widget.watch(quiet=True, phases=phases) as session:
         trainer.train()

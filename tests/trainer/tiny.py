@@ -148,7 +148,6 @@ def running_out(folder: Path, *, after: int = 2, evaluates: bool = False, **opti
 
 
 def watched(run: Callable[[], object], *, quiet: bool = True) -> Session:
-    """Return the session of what runs out of memory."""
     with (
         pytest.raises(RuntimeError, match="DefaultCPUAllocator"),
         hfmem_widget.watch("run", quiet=quiet) as session,

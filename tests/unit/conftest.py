@@ -58,7 +58,6 @@ def timeout() -> Iterator[None]:
 
 @pytest.fixture
 def shell() -> Iterator[InteractiveShell]:
-    """Return an IPython with the extension loaded."""
     shell = InteractiveShell.instance()
     shell.run_cell("%load_ext hfmem_widget")
     yield shell

@@ -37,14 +37,12 @@ REMAINDERS = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cpu", GIB,
 
 
 def cards() -> Texts:
-    """Yield the card of each scripted run."""
     for name in SCRIPTED_RUNS:
         session = shared_run(name)
         yield name, card_bundle(session, session.spans[0], with_chart=False)["text/plain"]
 
 
 def anatomies() -> Texts:
-    """Yield the table of each, with its notes."""
     for name in ("training", "cpu"):
         session = shared_run(name)
         found = [session.anatomy("now"), session.anatomy("peak")]
@@ -68,7 +66,6 @@ def holders() -> Texts:
 
 
 def maps() -> Texts:
-    """Yield what is said of each recorded allocator."""
     for name in NAMES:
         yield name, "\n".join(sentences(recorded_map(name).fragmentation("cuda:0")))
 

@@ -27,7 +27,6 @@ class Play:
         self.allocator = FakeAllocator(2)
 
     def use(self, allocator: Allocator, *sources: Source) -> None:
-        """Let the monitor of this process read these."""
         process.this.monitor = Monitor(Sampler(sources), PeakLedger(allocator))
 
     def __call__(self, source: str, *args: str) -> pytest.RunResult:

@@ -52,7 +52,6 @@ def checked(hfmem: Hfmem) -> Checked:
 
 @pytest.fixture
 def bert(tmp_path: Path) -> str:
-    """Return a folder with the configuration of a small model."""
     sizes = {"hidden_size": 64, "intermediate_size": 128}
     BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes).save_pretrained(tmp_path)
     return str(tmp_path)

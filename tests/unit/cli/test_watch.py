@@ -38,7 +38,6 @@ class Growing:
             file.write(self._parts.pop(0))
 
     def watch(self, pause: Pause | None = None, path: Path | None = None, **flags: bool) -> Said:
-        """Run `hfmem watch`, and return its exit code and its output."""
         asked = Namespace(**{"RUN": str(path or self.path), "once": False, "json": False, **flags})
         return Said(watch(asked, pause or self.pause), *self._capsys.readouterr())
 

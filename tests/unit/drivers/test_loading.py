@@ -60,7 +60,6 @@ def modeling(load: Load = lambda file: file, *, threads: bool = False) -> Any:
 
 
 def follow(module: ModuleType) -> None:
-    """Surround what loads in a module."""
     places = [place for place in loading.PLACES if place.module == module.__name__]
     with patch.dict(sys.modules, {module.__name__: module}):
         surround_all(places)
@@ -97,7 +96,6 @@ def loaded(files: list[str], load: Load = lambda file: file, *, threads: bool = 
 
 
 def described(session: Session) -> list[tuple[str, str, str, dict[str, float]]]:
-    """Return what is said of each span but the outermost."""
     return [(one.kind, one.label, one.outcome, dict(one.counts)) for one in session.spans[1:]]
 
 

@@ -197,7 +197,6 @@ def test_each_magic_shows_its_manual(
 
 
 def offered(shell: InteractiveShell, text: str) -> list[str]:
-    """Return the completions at the end of a text."""
     assert shell.Completer is not None
     with provisionalcompleter():
         return [one.text for one in shell.Completer.completions(text, len(text))]

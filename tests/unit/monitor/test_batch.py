@@ -20,7 +20,6 @@ class FakeTensor:
         self.device = SimpleNamespace(type=device)
 
     def numpy(self) -> float:
-        """Wait for the GPU."""
         pytest.fail("this would wait for the GPU")
 
 

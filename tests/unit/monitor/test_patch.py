@@ -266,7 +266,6 @@ PLACES: dict[str, tuple[Any, Any]] = {
 
 @pytest.fixture(params=[True, False], ids=["watched", "let alone"])
 def surrounded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Surround them all."""
     for name, (owner, _) in PLACES.items():
         surround(owner, name, around, unless=lambda: not request.param)
     yield

@@ -224,7 +224,6 @@ class Run:
             self.users[gpu] = self.now[gpu]
 
     def look(self, gpu: int) -> None:
-        """Have the user read the spans, and the peak of a GPU."""
         assert {span.id for span in self.session.open_spans} == {self.cell, *self.open}
         if self.gpus.initialized:
             peaks = self.torch._C._cuda_memoryStats(gpu)["allocated_bytes"]["all"]

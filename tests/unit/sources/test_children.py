@@ -60,7 +60,6 @@ def process(
 
 @pytest.fixture
 def with_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this process appear to have children."""
     monkeypatch.setattr(os, "waitid", lambda *_: None)
 
 

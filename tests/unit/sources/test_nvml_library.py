@@ -28,12 +28,10 @@ print(json.dumps(dict(row=row, devices=devices, notes=source.notes)))
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the built library."""
     return stub_or_skip(tmp_path_factory.mktemp("nvml"))
 
 
 def run(code: str, library: Path, **settings: object) -> subprocess.CompletedProcess[str]:
-    """Run code in an interpreter that finds the library."""
     stub = {f"NVML_STUB_{name.upper()}": str(value) for name, value in settings.items()}
     paths = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT)}
     return subprocess.run(

@@ -57,7 +57,6 @@ real_cells = st.lists(st.sampled_from(CELLS), min_size=1, max_size=7)
 
 @st.composite
 def broken_cells(draw: st.DrawFn) -> list[str]:
-    """Return real cells with insertions or deletions."""
     cells = draw(real_cells)
     for _ in range(draw(st.integers(1, 4))):
         which = draw(st.integers(0, len(cells) - 1))

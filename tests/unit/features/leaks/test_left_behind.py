@@ -40,7 +40,6 @@ def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBeh
 def named_for(
     what: LeftBehind, *rows: Holder, known: Before = NOTHING_BEFORE, bound: str = "", **more: bool
 ) -> Finding:
-    """Return the finding that names who holds what was left."""
     finding = named(what, Holders(rows, seconds=0.12, objects=1500, bound=bound), known, 1, **more)
     assert finding is not None
     return finding

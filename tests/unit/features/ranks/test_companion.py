@@ -48,7 +48,6 @@ class Cell:
         self.recorder.publish()
 
     def end(self) -> str:
-        """End it, and return what is said of its ranks."""
         self.companion.end(self.recorder, self.span, None)
         return str(self.companion.report(self.session, self.span).get("text/plain", ""))
 

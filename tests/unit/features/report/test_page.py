@@ -44,7 +44,6 @@ class Document(Elements):
         return "".join(text for text, name in self._texts() if name not in {"script", "style"})
 
     def all(self, name: str) -> list[dict[str, str | None]]:
-        """Return the attributes of all tags of a name."""
         return [attributes for tag, attributes in self.elements if tag == name]
 
     @property

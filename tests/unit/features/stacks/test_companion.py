@@ -41,7 +41,6 @@ class Watched:
         self.companion.end(self.recorder, self.span, error)
 
     def report(self, certainty: Certainty = "exact", **peaks: float) -> str:
-        """Return the report, given these peaks of the allocator."""
         of_cuda = {f"cuda:0/{name}": Peak(size, certainty) for name, size in peaks.items()}
         shown = self.companion.report(self.session, replace(self.span, peaks=of_cuda))
         return shown.get("text/plain", "")

@@ -318,7 +318,6 @@ def test_a_deep_recursion_fails_only_by_itself(capsys: pytest.CaptureFixture[str
 
 
 def profiled(way: Any) -> dict[str, int]:
-    """Return the counts of torch's profiler for a small step."""
     weight = torch.randn(8, 8, requires_grad=True)
     with way() as profile:
         (weight @ weight).relu().sum().backward()

@@ -159,7 +159,6 @@ def stacks_of(made: Allocations) -> Stacks:
 
 
 def carried(html: str) -> list[Any]:
-    """Return the data that each picture has for the script."""
     found = re.findall(r'data-hfmem-moments="([^"]*)"', html)
     return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
 

@@ -41,7 +41,6 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def output(shell: SimpleNamespace, number: int, value: object) -> None:
-    """Keep an output as IPython does."""
     shell.user_ns["_oh"][number] = value
     for fields in (shell.user_ns, shell.user_ns_hidden):
         fields |= {f"_{number}": value, "_": value}

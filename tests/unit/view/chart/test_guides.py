@@ -51,7 +51,6 @@ def scene_of(session: Session, span: Span | None = None, *, columns: int = 160) 
 
 
 def peak_of(scene: Scene) -> PeakMark:
-    """Return the mark of the peak, which is in the scene."""
     assert scene.peak is not None
     return scene.peak
 
