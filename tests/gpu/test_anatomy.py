@@ -97,32 +97,3 @@ report([len(rows), [max(abs(parts - process) for parts, process, _, _ in rows),
     # A segment that the allocator takes between two readings of one tick is in one of them only.
     assert nine_in_ten <= 16 << 20
     assert context == driver_says
-
-
-def test_a_loop_by_hand_is_attributed_without_a_word(run_python: Run) -> None:
-    """In a plain loop, weights, gradients and states are found by the optimizer's own hooks."""
-    before, after, truth = run_python(
-        """
-import torch, hfmem_widget
-model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(8)]).cuda()
-optimizer = torch.optim.AdamW(model.parameters())
-seen = []
-with hfmem_widget.watch("loop", quiet=True) as session:
-    for step in range(4):
-        optimizer.zero_grad()
-        loss = model(torch.randn(64, 2048, device="cuda")).square().mean()
-        loss.backward()
-        with hfmem_widget.span("mine"):
-            optimizer.step()
-read = lambda sample, name: session.value(sample, f"cuda:0/{name}")
-names = ("weights", "gradients", "optimizer")
-last = [span for span in session.spans if span.label == "mine"][-1]
-size = sum(p.nbytes for p in model.parameters())
-states = sum(t.nbytes for s in optimizer.state.values() for t in s.values() if t.is_cuda)
-report([[read(session.spans[0].before, name) for name in names],
-        [read(last.after, name) for name in names], [size, size, states]])
-"""
-    )
-
-    assert before[0] == truth[0]
-    assert after == truth
