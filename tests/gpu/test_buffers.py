@@ -89,17 +89,13 @@ report([told, left - torch.cuda.memory_allocated(0)])
 
 def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
     """Nor on a device that only holds tensors."""
-    told = run_python.after(SUM + NET)("""
-import gc
+    owners, libraries = run_python.after(SUM + NET)("""
 model = net(1024, 2).cuda()
 with hfmem_widget.watch("hold", quiet=True) as session:
     kept = torch.ones(1 << 20, device="cuda")
-def report_of():
-    return [dict(session.contents.libraries), session.anatomy("peak", device="cuda:0").bytes("libraries")]
-report(report_of())
+report([dict(session.contents.libraries), session.anatomy("peak", device="cuda:0").bytes("libraries")])
 """)
 
-    owners, libraries = told
     assert owners == {}
     assert not libraries > 0  # NaN: no such part
 

@@ -81,12 +81,6 @@ def test_a_moment_and_devices_can_be_chosen(
     assert columns(result)[:2] == ["part", moment]
 
 
-def test_a_training_has_its_optimizer_states(reloaded: Kernel) -> None:
-    """They are a row of the table."""
-    reloaded.run(SCRIPTED.format(name="steps"))
-    assert "\noptimizer states " in reloaded.run("%memanatomy").shown["text/plain"]
-
-
 def test_now_needs_no_watch(reloaded: Kernel) -> None:
     """A reading shows a model that is in a variable."""
     reloaded.run("import torch; model = torch.nn.Linear(2048, 2048)")
