@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from hfmem_widget.session import Session
@@ -20,7 +20,7 @@ def outlined(session: Session, parent: int | None = 1) -> str:
     )
 
 
-def batches(count: int = 2) -> Iterable[Any]:
+def batches(count: int = 2) -> list[Any]:
     import torch
 
     generator = torch.Generator().manual_seed(1)
@@ -39,6 +39,11 @@ def adam(model: Any) -> Any:
     import torch
 
     return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def with_adam(*sizes: int) -> tuple[Any, Any]:
+    model = model_of(*sizes)
+    return model, adam(model)
 
 
 def loss_of(model: Any, batch: Any) -> Any:
@@ -64,14 +69,12 @@ def usual(
 
 
 def cleared_last() -> list[float]:
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     return usual(model, optimizer.step, optimizer.zero_grad)
 
 
 def cleared_first() -> list[float]:
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
 
     def loss_of_batch(batch: Any) -> Any:
         model.zero_grad()
@@ -116,7 +119,7 @@ def with_a_closure() -> list[float]:
 
     def closure() -> Any:
         optimizer.zero_grad()
-        loss = loss_of(model, batches(1)[0])  # type: ignore[index]
+        loss = loss_of(model, batches(1)[0])
         loss.backward()
         return loss
 
@@ -124,8 +127,7 @@ def with_a_closure() -> list[float]:
 
 
 def with_an_empty_closure() -> list[float]:
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     return usual(model, lambda: optimizer.step(lambda: None), optimizer.zero_grad, count=3)
 
 
@@ -163,8 +165,7 @@ def of_two_players() -> list[float]:
 def scheduled() -> list[float]:
     import torch
 
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=5)
 
     def step() -> None:
@@ -253,8 +254,7 @@ def in_the_backward_pass() -> list[float]:
 def checkpointed() -> list[float]:
     from torch.utils.checkpoint import checkpoint
 
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
 
     def loss_of_batch(batch: Any) -> Any:
         return checkpoint(model[1], model[0](batch), use_reentrant=True).square().mean()
@@ -270,7 +270,7 @@ def only_inference() -> list[float]:
 
 def only_gradients() -> list[float]:
     model = model_of(8, 8, 1)
-    loss = loss_of(model, batches(1)[0])  # type: ignore[index]
+    loss = loss_of(model, batches(1)[0])
     loss.backward()
     return [loss.item()]
 

@@ -26,6 +26,7 @@ from tests.data.loops import (
     outlined,
     usual,
     with_a_closure,
+    with_adam,
 )
 from tests.data.threads import on_threads
 
@@ -51,8 +52,7 @@ def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> Non
 
 def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
     """A loop over a model from before the watch has its first step, too."""
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         usual(model, optimizer.step, optimizer.zero_grad)
 
@@ -68,11 +68,10 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
         *((torch.nn.Module, name) for name in ("zero_grad", "named_parameters", "__getstate__")),
     ]
     before = [getattr(owner, name, None) for owner, name in places]
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     with hfmem_widget.watch(quiet=True):
         usual(model, optimizer.step, optimizer.zero_grad, count=1)
-        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        loss_of(model, batches(1)[0]).backward()
         assert model._forward_pre_hooks
     kept = weakref.ref(model)
 
@@ -86,11 +85,10 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
 
 def test_an_error_in_a_step_is_the_steps() -> None:
     """A step that fails has its number and the error as its outcome."""
-    model = model_of(8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 1)
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:  # noqa: PT012
         optimizer.zero_grad()
-        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        loss_of(model, batches(1)[0]).backward()
         optimizer.step()
         model(torch.ones(3, 3))
 
@@ -101,11 +99,10 @@ def test_an_error_in_a_step_is_the_steps() -> None:
 def test_what_no_optimizer_ends_is_no_step() -> None:
     """Forward passes after the last step, with gradients, are a block once the watch has ended."""
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
-        loss_of(model, batches(1)[0]).backward()  # type: ignore[index]
+        model, optimizer = with_adam(8, 1)
+        loss_of(model, batches(1)[0]).backward()
         optimizer.step()
-        loss_of(model, batches(1)[0])  # type: ignore[index]
+        loss_of(model, batches(1)[0])
 
     assert outlined(session) == f"{STEP} block(forward)"
     assert session.steps.count == 1
@@ -114,8 +111,7 @@ def test_what_no_optimizer_ends_is_no_step() -> None:
 def test_the_users_own_steps_are_the_steps() -> None:
     """Where the user names steps, none is added."""
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
+        model, optimizer = with_adam(8, 1)
         for batch in batches():
             with hfmem_widget.span("step"):
                 loss_of(model, batch).backward()
@@ -127,8 +123,7 @@ def test_the_users_own_steps_are_the_steps() -> None:
 def test_another_threads_loop_is_none_of_this_one() -> None:
     """A loop on a second thread adds nothing to the steps of the first."""
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 1)
-        optimizer = adam(model)
+        model, optimizer = with_adam(8, 1)
         for batch in batches():
             loss_of(model, batch).backward()
             on_threads(cleared_last)
@@ -191,8 +186,7 @@ def test_very_short_steps_are_counted_in_groups(
 def test_several_passes_of_a_batch_leave_its_samples_unknown() -> None:
     """A gradient penalty's may have the same rows as the others, and so may a part's called by itself."""
     with hfmem_widget.watch(quiet=True) as session:
-        model = model_of(8, 8, 1)
-        optimizer = adam(model)
+        model, optimizer = with_adam(8, 8, 1)
         for batch in batches(4):
             optimizer.zero_grad()
             loss = loss_of(model, batch)
@@ -214,8 +208,7 @@ def test_the_passes_of_a_closure_have_one_batch() -> None:
 
 def test_a_step_of_several_passes_is_the_first_one_too() -> None:
     """Its optimizer was there before, as in a notebook, so that they may have been an evaluation's."""
-    model = model_of(8, 8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         for batch in batches(3):
             (loss_of(model, batch) + loss_of(model, batch)).backward()
@@ -234,8 +227,7 @@ def test_a_steps_optimizers_are_one_step_in_a_group_too(monkeypatch: pytest.Monk
 
 def test_a_step_may_have_any_number_of_passes() -> None:
     """As many as an episode has actions: known from the third step on."""
-    model = model_of(8, 1)
-    optimizer = adam(model)
+    model, optimizer = with_adam(8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         for _ in range(4):
             torch.stack([loss_of(model, batch) for batch in batches(12)]).sum().backward()
