@@ -102,7 +102,7 @@ report([dict(session.contents.libraries), session.anatomy("peak", device="cuda:0
 
 def test_a_graph_keeps_the_sum_of_the_parts(run_python: Run) -> None:
     """A captured forward pass, replayed: its outputs are allocated, and its workspace is counted."""
-    told = run_python.after(SUM + NET)("""
+    report = run_python.after(SUM + NET)("""
 model = net(2048, 8).cuda()
 batch = torch.randn(512, 2048, device="cuda")
 with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
@@ -117,16 +117,16 @@ with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
 report(said(session))
 """)
 
-    parts = told["parts"]
-    print(told)  # noqa: T201  (what of a graph's pool is explained)
-    assert sum(parts.values()) == told["told"] == told["peak"]
-    assert told["owners"]["cuBLAS workspaces"] > 0
+    parts = report["parts"]
+    print(report)  # noqa: T201  (what of a graph's pool is explained)
+    assert sum(parts.values()) == report["told"] == report["peak"]
+    assert report["owners"]["cuBLAS workspaces"] > 0
 
 
 def test_eight_bit_states_are_all_counted(run_python: Run) -> None:
     """The states of bitsandbytes, their scales and their shared code books."""
     pytest.importorskip("bitsandbytes")
-    told = run_python.after(SUM + NET + LOOP)("""
+    report = run_python.after(SUM + NET + LOOP)("""
 import bitsandbytes as bnb
 model = net(4096, 6).cuda()
 with hfmem_widget.watch("8-bit", quiet=True) as session:
@@ -134,8 +134,8 @@ with hfmem_widget.watch("8-bit", quiet=True) as session:
 report(said(session))
 """)
 
-    check(told, "bitsandbytes AdamW8bit")
-    assert 1.9 < 4 * told["parts"]["optimizer"] / told["parts"]["weights"] < 2.3
+    check(report, "bitsandbytes AdamW8bit")
+    assert 1.9 < 4 * report["parts"]["optimizer"] / report["parts"]["weights"] < 2.3
 
 
 RANKS = (
@@ -183,13 +183,13 @@ def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) ->
     command = [sys.executable, *TORCHRUN, free_port(), str(script), how, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(place.read_text())
+    data = json.loads(place.read_text())
 
-    check(told, how)
-    assert told["owners"]["cuBLAS workspaces"] > 0
-    if "buckets" in told:
-        there = [size for name, size in told["owners"].items() if name.startswith("DDP")]
-        assert there == [told["buckets"]]
+    check(data, how)
+    assert data["owners"]["cuBLAS workspaces"] > 0
+    if "buckets" in data:
+        there = [size for name, size in data["owners"].items() if name.startswith("DDP")]
+        assert there == [data["buckets"]]
 
 
 def test_pinned_memory_is_counted_on_the_host(run_python: Run) -> None:

@@ -68,7 +68,7 @@ report([span.peaks["cuda:0/allocated"].value, float(session.timeline.high[:, col
 
 def test_figures_agree_with_nvml_and_torch(run_python: Run) -> None:
     """Allocated and reserved are torch's, device use is NVML's, the device is matched by its UUID."""
-    seen = run_python(
+    report = run_python(
         """
 import time, torch, pynvml, hfmem_widget
 with hfmem_widget.watch(interval=0.05, quiet=True) as session:
@@ -89,7 +89,7 @@ report([torch_says, [memory.used, memory.reserved, memory.total], uuid, device.u
 """
     )
     torch_says, (used, reserved, total), uuid, our_uuid, provisional, our_total, latest, notes = (
-        seen
+        report
     )
 
     assert [latest["allocated"], latest["reserved"]] == torch_says

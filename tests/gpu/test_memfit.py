@@ -41,7 +41,7 @@ def peak(config, rows, length, dtype=torch.float32, autocast=False):
 
 def test_a_forecast_leaves_cuda_alone_and_children_can_use_it(run_python: Run) -> None:
     """No context, no driver initialised, no thread of autograd's: a forked child computes and trains."""
-    found = run_python.after(SHAPES)("""
+    report = run_python.after(SHAPES)("""
 import os, hfmem_widget
 told = hfmem_widget.fit(llama, batch=2, length=256, checkpointing=True)
 memory = hfmem_widget.max_memory()
@@ -55,9 +55,9 @@ if child == 0:
 report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), told.verdicts[0].room.device])
 """)
 
-    assert found[:2] == [False, 0]
-    assert found[2][0] == "0"
-    assert found[3] == "cuda:0"
+    assert report[:2] == [False, 0]
+    assert report[2][0] == "0"
+    assert report[3] == "cuda:0"
 
 
 def test_what_is_free_agrees_with_cuda(run_python: Run) -> None:

@@ -55,7 +55,7 @@ def test_the_users_peak_functions_return_what_they_return_without_us(run_python:
 @pytest.mark.whole_card
 def test_watching_before_cuda_is_up_leaves_it_down(run_python: Run) -> None:
     """With NVML polled and torch imported, CUDA stays uninitialised and the device's memory unchanged."""
-    seen = run_python.after(QUIET_CHECK)("""
+    report = run_python.after(QUIET_CHECK)("""
 import time
 before = device_used()
 import hfmem_widget
@@ -70,7 +70,7 @@ with hfmem_widget.watch("idle", interval=0.02, quiet=True) as session:
 report([before, after, initialized, session.latest("cuda:0/device_used"), session.polling.ticks,
         driver])
 """)
-    before, after, initialized, device_used, ticks, driver = seen
+    before, after, initialized, device_used, ticks, driver = report
 
     assert after == before
     assert not initialized

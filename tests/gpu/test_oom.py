@@ -87,17 +87,17 @@ report({{
 def test_the_cause_is_found(run_python: Run, case: Provoked) -> None:
     """The diagnosis and its advice are right, the error is unchanged, and the memory is free again."""
     code = {name: getattr(case, name) for name in ("scenario", "before", "attach", "after")}
-    seen = run_python(HARNESS.format(**code))
+    report = run_python(HARNESS.format(**code))
 
-    assert seen["finding"] is not None, seen
-    title, evidence, advice = seen["finding"]
-    assert evidence["cause"] == case.cause, seen["printed"]
-    assert case.advice in " ".join(advice), seen["printed"]
+    assert report["finding"] is not None, report
+    title, evidence, advice = report["finding"]
+    assert evidence["cause"] == case.cause, report["printed"]
+    assert case.advice in " ".join(advice), report["printed"]
     assert title.startswith("Out of memory on cuda:0")
-    assert evidence["observed"] == case.is_observed, seen["notes"]
-    assert "out of memory \u00b7 cuda:0" in seen["printed"]
-    assert seen["watched"] == seen["bare"]
-    assert seen["left"] <= 16 << 20
+    assert evidence["observed"] == case.is_observed, report["notes"]
+    assert "out of memory \u00b7 cuda:0" in report["printed"]
+    assert report["watched"] == report["bare"]
+    assert report["left"] <= 16 << 20
 
 
 IN_BACKWARD = """
@@ -141,39 +141,39 @@ def test_a_backward_pass_has_the_whole_card(
     """Whatever thread ran out, and with Python on it or without: all figures, the place, and no complaint."""
     if scenario == PARALLEL:
         request.getfixturevalue("two_gpus")
-    seen = run_python(IN_BACKWARD.format(scenario=scenario))
+    report = run_python(IN_BACKWARD.format(scenario=scenario))
 
-    everything = json.dumps(seen, indent=1)
-    assert seen["error"] is not None, everything
-    assert "out of memory" in seen["error"], everything
-    assert "memwatch:" not in seen["stderr"], everything
-    (evidence,) = seen["evidence"]
+    everything = json.dumps(report, indent=1)
+    assert report["error"] is not None, everything
+    assert "out of memory" in report["error"], everything
+    assert "memwatch:" not in report["stderr"], everything
+    (evidence,) = report["evidence"]
     assert evidence["observed"] is True, everything
     assert {"asked", "free", "allocated", "reserved", "allowed"} <= set(evidence), everything
     assert evidence["cause"] in {"limit", "huge"}, everything
-    assert seen["blocks"], everything
-    assert seen["autocast"] is None or scenario == COMPILED, everything
-    assert seen["asked"] >= 1 << 30, everything
-    assert "torch.autograd.graph._engine_run_backward" in seen["calls"], everything
-    assert "__main__.scenario" in seen["calls"], everything
+    assert report["blocks"], everything
+    assert report["autocast"] is None or scenario == COMPILED, everything
+    assert report["asked"] >= 1 << 30, everything
+    assert "torch.autograd.graph._engine_run_backward" in report["calls"], everything
+    assert "__main__.scenario" in report["calls"], everything
     if call.isidentifier():
-        assert any(one.endswith(f".{call}") for one in seen["calls"]), everything
+        assert any(one.endswith(f".{call}") for one in report["calls"]), everything
     words = ("requested", "allocated", "parts: ", "in backward pass", place, "\n1. ")
-    assert [one for one in words if one not in seen["printed"]] == [], everything
+    assert [one for one in words if one not in report["printed"]] == [], everything
 
 
 def test_a_checkpointed_training_is_explained(run_python: Run) -> None:
     """A Trainer that recomputes activations has its card, with nothing on stderr, wherever it ran out."""
     code = HARNESS.format(scenario=CHECKPOINTED_TRAINER, before="", attach=ATTACH, after="")
-    seen = run_python(code)
-    everything = json.dumps(seen, indent=1)
-    assert seen["finding"] is not None, everything
-    _, evidence, advice = seen["finding"]
+    report = run_python(code)
+    everything = json.dumps(report, indent=1)
+    assert report["finding"] is not None, everything
+    _, evidence, advice = report["finding"]
     assert evidence["observed"], everything
-    assert "not looked at" not in seen["stderr"], everything
+    assert "not looked at" not in report["stderr"], everything
     assert "checkpointing on" not in " ".join(advice), everything
-    assert "parts: " in seen["printed"], everything
-    assert "\nin train" in seen["printed"], everything
+    assert "parts: " in report["printed"], everything
+    assert "\nin train" in report["printed"], everything
 
 
 OBSERVED = """

@@ -24,7 +24,7 @@ torch_cuda.CudaAllocator.recording = functools.partial(torch_cuda.CudaHistory, m
 
 def test_the_composition_is_the_allocators_own_peak(run_python: Run) -> None:
     """Of a training: what is live comes to the requested peak, and with the rounding to the allocated one."""
-    found = run_python.after(WATCHED_TRAINING)("""
+    report = run_python.after(WATCHED_TRAINING)("""
 peaks = session.spans[0].peaks
 report({
     "live": peak.bytes, "highest": peak.highest, "rounding": peak.rounding,
@@ -38,18 +38,18 @@ report({
 })
 """)
 
-    assert found["certainty"] == "exact"
-    assert found["exact"]
-    assert found["highest"] == found["requested"]
-    assert found["live"] == found["requested"]
-    assert found["live"] + found["rounding"] == found["allocated"]
-    assert found["rounding"] >= 0
-    assert found["sums"] == [found["live"]] * 3
-    assert {"before", "forward"} <= set(found["kinds"])
-    assert any("Bert" in name for name in found["modules"])
-    assert min(found["cost"]) > 0
-    assert not found["left_on"]
-    assert not found["wrapped"]
+    assert report["certainty"] == "exact"
+    assert report["exact"]
+    assert report["highest"] == report["requested"]
+    assert report["live"] == report["requested"]
+    assert report["live"] + report["rounding"] == report["allocated"]
+    assert report["rounding"] >= 0
+    assert report["sums"] == [report["live"]] * 3
+    assert {"before", "forward"} <= set(report["kinds"])
+    assert any("Bert" in name for name in report["modules"])
+    assert min(report["cost"]) > 0
+    assert not report["left_on"]
+    assert not report["wrapped"]
 
 
 def test_a_cell_that_brings_cuda_up_is_recorded_from_its_first_byte(run_python: Run) -> None:
@@ -58,7 +58,7 @@ def test_a_cell_that_brings_cuda_up_is_recorded_from_its_first_byte(run_python: 
         MODEL
         + "model = make_model(2)\nloss = model(**batch_of(256)).loss\ntorch.cuda.synchronize()\n"
     )
-    found = run_python.after(
+    report = run_python.after(
         "import hfmem_widget\nwith hfmem_widget.watch(stacks=True, quiet=True) as session:\n    "
         + body.strip().replace("\n", "\n    ")
     )("""
@@ -66,9 +66,9 @@ peak = session.stacks.peaks[0]
 report([peak.exact, peak.highest, sorted({site.kind for site in peak.sites}), session.stacks.recording.began])
 """)
 
-    assert found[0]
-    assert "before" not in found[2]
-    assert found[3] > 0
+    assert report[0]
+    assert "before" not in report[2]
+    assert report[3] > 0
 
 
 def test_the_users_own_recording_is_left_alone(run_python: Run) -> None:
@@ -101,7 +101,7 @@ report([torch._C._cuda_isHistoryEnabled(), sum(event["action"] == "alloc" for ev
 )
 def test_a_wrapped_history_is_known_to_be_so(run_python: Run, tokens: str, exact: bool) -> None:
     """A ring too small for the run: exact where the peak is in what it kept, and known to be."""
-    found = run_python.after(FEW_EVENTS.format(most=6000) + "import hfmem_widget\n" + SETUP)(f"""
+    report = run_python.after(FEW_EVENTS.format(most=6000) + "import hfmem_widget\n" + SETUP)(f"""
 with hfmem_widget.watch(stacks=True, quiet=True) as session:
     for tokens in {tokens}:
         step(model, optimizer, tokens)
@@ -110,10 +110,10 @@ report([peak.wrapped, peak.exact, peak.highest, session.spans[0].peaks["cuda:0/r
         session.stacks._repr_mimebundle_()["text/plain"].splitlines()[-3:]])
 """)
 
-    assert found[0]
-    assert found[1] == exact
-    assert found[2] <= found[3]
-    assert any("may have been earlier" in line for line in found[4]) != exact
+    assert report[0]
+    assert report[1] == exact
+    assert report[2] <= report[3]
+    assert any("may have been earlier" in line for line in report[4]) != exact
 
 
 def test_torchs_own_viewer_reads_what_is_saved(run_python: Run) -> None:
@@ -134,7 +134,7 @@ report([len(_memory_viz.segsum(snapshot)), len(snapshot["device_traces"][0]),
 
 def test_after_an_out_of_memory_error_what_was_live_is_told(run_python: Run) -> None:
     """And the error is the user's own, with memory free again once it is let go."""
-    found = run_python(
+    report = run_python(
         """
 import torch, hfmem_widget
 one = torch.ones(1, device="cuda")
@@ -154,7 +154,7 @@ report([kind, live.bytes, blocks * (64 << 20), live.exact, torch.cuda.memory_all
 """
     )
 
-    assert found[0] == "OutOfMemoryError"
-    assert found[1] == found[2] + 4
-    assert found[3]
-    assert found[4] == 512
+    assert report[0] == "OutOfMemoryError"
+    assert report[1] == report[2] + 4
+    assert report[3]
+    assert report[4] == 512

@@ -207,27 +207,27 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_would_have_to_change_is_named(run_python: Run, case: Provoked) -> None:
     """First, by a rule or a dry run, the limit after it; `%memholders --free errors` frees what it says."""
-    seen = run_python(HARNESS.format(scenario=case.scenario))
+    report = run_python(HARNESS.format(scenario=case.scenario))
     sys.stdout.write(
-        "\n".join(["", seen["card"], seen["evidence"]["diagnosis"], *seen["advice"], ""])
+        "\n".join(["", report["card"], report["evidence"]["diagnosis"], *report["advice"], ""])
     )
-    assert seen["evidence"]["cause"] == case.cause
+    assert report["evidence"]["cause"] == case.cause
     for words in case.says:
-        assert words in seen["evidence"]["diagnosis"]
-    first = seen["advice"][0]
+        assert words in report["evidence"]["diagnosis"]
+    first = report["advice"][0]
     assert first.startswith(case.advice) or "by a dry run of this model" in first.lower()
-    limits = [at for at, told in enumerate(seen["advice"]) if told.startswith("Raise the limit")]
+    limits = [at for at, told in enumerate(report["advice"]) if told.startswith("Raise the limit")]
     assert limits
     assert limits[0] > 0
-    promised = re.search(r"error alone holds ([\d.]+) ([MG])iB", " ".join(seen["advice"]))
+    promised = re.search(r"error alone holds ([\d.]+) ([MG])iB", " ".join(report["advice"]))
     size = float(promised[1]) * 2.0 ** {"M": 20, "G": 30}[promised[2]] if promised else 0.0
-    assert seen["freed"] == pytest.approx(size, rel=0.05, abs=KEPT_FROM)
+    assert report["freed"] == pytest.approx(size, rel=0.05, abs=KEPT_FROM)
 
 
 def test_a_cache_in_a_prefill_is_counted_as_one(run_python: Run) -> None:
     """At the end of a prefill that ran out of memory, and on the card."""
-    seen = run_python(HARNESS.format(scenario=GENERATION))
-    (held,) = [size for kind, size in seen["spans"] if kind == "prefill"]
+    report = run_python(HARNESS.format(scenario=GENERATION))
+    (held,) = [size for kind, size in report["spans"] if kind == "prefill"]
     assert held > 256 << 20
 
 

@@ -221,11 +221,11 @@ def test_torch_imported_in_the_cell_is_followed(kernel: Kernel) -> None:
         + "expected = run()"
     )
 
-    said = kernel.run(
+    result = kernel.run(
         "look = [one for one in session.spans if one.label == 'look'][0]\n"
         "print(held(look.after, session)[:2] == [expected, expected])"
     )
-    assert said.text() == "True\n"
+    assert result.text() == "True\n"
 
 
 def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
@@ -236,18 +236,18 @@ def test_reloading_leaves_no_hook(notebook: Kernel) -> None:
     notebook.run("%reload_ext hfmem_widget")
     notebook.run("%unload_ext hfmem_widget")
 
-    said = notebook.run(
+    result = notebook.run(
         "import sys\n"
         "module = sys.modules['torch.optim.optimizer']\n"
         "print(len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks),\n"
         "      'surround' in repr(torch.optim.Optimizer.zero_grad.__code__.co_filename))"
     )
-    assert said.text() == "0 0 False\n"
+    assert result.text() == "0 0 False\n"
 
 
 def test_a_compiled_step_is_left_alone(notebook: Kernel) -> None:
     """`torch.compile` of a loop with an optimizer traces no code of ours."""
-    said = notebook.run(
+    result = notebook.run(
         "%%memwatch -q\n"
         "model = build(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "train(model, optimizer, 1)\n"
@@ -256,4 +256,4 @@ def test_a_compiled_step_is_left_alone(notebook: Kernel) -> None:
         "step()\n"
         "print(bool((before != model[0].weight).any()))"
     )
-    assert said.text() == "True\n"
+    assert result.text() == "True\n"

@@ -75,8 +75,8 @@ def test_changes_are_listed_and_written_into_the_users_call(reloaded: Kernel) ->
     for cell in (RUNS_OUT, ARGUMENTS, "trainer = Trainer(model, arguments, train_dataset=rows)"):
         assert reloaded.run(cell).status == "ok"
     failed = reloaded.run(TRAINS)
-    told = reloaded.run("%memfit --output fitted").shown["text/plain"]
-    [number] = re.findall(r"^(\d)\. 2 rows in a batch, 2 batches accumulated ", told, re.MULTILINE)
+    text = reloaded.run("%memfit --output fitted").shown["text/plain"]
+    [number] = re.findall(r"^(\d)\. 2 rows in a batch, 2 batches accumulated ", text, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
 
@@ -98,8 +98,8 @@ def test_a_model_that_is_made_again_does_not_exist_twice(reloaded: Kernel) -> No
     reloaded.run("model = GPT2LMHeadModel.from_pretrained('saved')")
     reloaded.run("trainer = Trainer(model, arguments, train_dataset=rows)")
     assert reloaded.run(TRAINS).status == "ok"
-    told = reloaded.run("%memfit last").shown["text/plain"]
-    [number] = re.findall(r"^(\d)\. weights in bfloat16 ", told, re.MULTILINE)
+    text = reloaded.run("%memfit last").shown["text/plain"]
+    [number] = re.findall(r"^(\d)\. weights in bfloat16 ", text, re.MULTILINE)
     write = reloaded.run(f"%memfit --write {number}")
     [written] = [one["text"] for one in write.reply["payload"] if one["source"] == "set_next_input"]
 

@@ -141,7 +141,7 @@ def test_the_place_of_the_card(saved: dict[str, list[Any]], cell: str, above: bo
 def test_a_script_prints_the_card_as_plain_text() -> None:
     """The cause and the line are printed before the traceback."""
     code = "import hfmem_widget\nwith hfmem_widget.watch('s'): bytearray(1 << 60)"
-    said = run_alone(code, check=False).stdout
-    assert said.startswith(HEAD)
-    assert said.count("out of memory \u00b7") == 1
-    assert 'memwatch "s"' in said
+    text = run_alone(code, check=False).stdout
+    assert text.startswith(HEAD)
+    assert text.count("out of memory \u00b7") == 1
+    assert 'memwatch "s"' in text

@@ -199,17 +199,17 @@ def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path:
     """Stdout is one document of the documented form; the lines for people are on stderr."""
     folder, cells = base[0] / "run", [SMALL, *CELLS[:4], MINE.format(90), "1 / 0"]
     code, lines, err = run(tmp_path, cells, "--json", "--baseline", folder, "--fail-over", "50 MiB")
-    found = json.loads("\n".join(lines))
+    data = json.loads("\n".join(lines))
     paths = (ROOT / "docs" / "schemas").glob("*.json")
     texts = {path.name: json.loads(path.read_text("utf-8")) for path in paths}
     schemas = {name: Resource.from_contents(text) for name, text in texts.items()}
     form = schemas["notebook.json"].contents
-    Draft202012Validator(form, registry=Registry().with_resources(schemas.items())).validate(found)
+    Draft202012Validator(form, registry=Registry().with_resources(schemas.items())).validate(data)
 
     assert code == NO, err
-    assert [cell["explanation"]["label"] for cell in found["cells"]][-2:] == ["mine", "[6] 1 / 0"]
-    assert found["failure"] == "[6] 1 / 0 raised ZeroDivisionError: division by zero"
-    assert found["judged"] == []
+    assert [cell["explanation"]["label"] for cell in data["cells"]][-2:] == ["mine", "[6] 1 / 0"]
+    assert data["failure"] == "[6] 1 / 0 raised ZeroDivisionError: division by zero"
+    assert data["judged"] == []
     assert '"[3] kept = bytearray(40 << 20)" · ' in err
 
 

@@ -85,27 +85,27 @@ def test_a_restarted_rank_has_a_stream_for_each_attempt(tmp_path: Path) -> None:
 
 def test_a_world_that_grows_and_shrinks_is_followed(tmp_path: Path) -> None:
     """No old rank is called silent as 2 ranks become 4, a node is lost, and 2 go on."""
-    said = json.loads(python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag").stdout)
-    two, four, lost, after = said["seen"]
+    data = json.loads(python(SCRIPTS / "elastic.py", tmp_path / "run", tmp_path / "flag").stdout)
+    two, four, lost, after = data["seen"]
 
     assert [two["ranks"], four["ranks"], after["ranks"]] == [[0, 1], [0, 1, 2, 3], [0, 1]]
     assert "4 instead of 2 ranks" in four["findings"].pop("rank-restarted")
     assert "killed" in lost["findings"]["rank-gone"]
     assert "2 instead of 4 ranks" in after["findings"].pop("rank-restarted")
     assert two["findings"] == four["findings"] == after["findings"] == {}
-    assert (said["codes"], said["outcome"]) == ([0, 0], "done")
+    assert (data["codes"], data["outcome"]) == ([0, 0], "done")
 
 
 def test_a_killed_rank_is_named_and_leaves_what_it_has_written(tmp_path: Path) -> None:
     """A killed rank is named once the launcher has ended; at most its last second is lost, and no other's."""
     words = (SCRIPTS / "spawned.py", free_port(), "kill", "fork")
     done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, *words)
-    said = json.loads(done.stdout.splitlines()[-1])
+    data = json.loads(done.stdout.splitlines()[-1])
     ranks = sessions(tmp_path / "run")
 
-    assert said["code"] == 1
-    assert list(said["findings"]) == ["rank-gone"]
-    assert "Rank 1 was killed" in said["findings"]["rank-gone"]
+    assert data["code"] == 1
+    assert list(data["findings"]) == ["rank-gone"]
+    assert "Rank 1 was killed" in data["findings"]["rank-gone"]
     assert len(ranks) == 2
     assert all(not any("could not be read" in note for note in rank.notes) for rank in ranks)
     assert all(rank.timeline.samples >= 5 for rank in ranks)
@@ -114,9 +114,9 @@ def test_a_killed_rank_is_named_and_leaves_what_it_has_written(tmp_path: Path) -
 def test_clocks_off_by_seconds_are_corrected(tmp_path: Path) -> None:
     """A node's clock is five seconds ahead: its ranks' times are put right, and one sentence says so."""
     done = python(SCRIPTS / "watched.py", tmp_path / "run", sys.executable, SCRIPTS / "clocks.py")
-    said = json.loads(done.stdout.splitlines()[-1])
+    data = json.loads(done.stdout.splitlines()[-1])
 
-    assert said["code"] == 0
-    assert list(said["findings"]) == ["clock"]
-    assert round(said["clocks"]["ahead"]) == 5
-    assert [step for _, _, step in said["ranks"].values()] == [12, 12]
+    assert data["code"] == 0
+    assert list(data["findings"]) == ["clock"]
+    assert round(data["clocks"]["ahead"]) == 5
+    assert [step for _, _, step in data["ranks"].values()] == [12, 12]

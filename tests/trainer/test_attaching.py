@@ -142,9 +142,9 @@ def test_the_newest_options_are_used(tmp_path: Path, capsys: pytest.CaptureFixtu
         if options is not None:
             hfmem_widget.watch(trainer, **options)
         trainer.train()
-        said = capsys.readouterr().out
-        assert line in said
-        assert ("memwatch" in said) is bool(line)
+        printed = capsys.readouterr().out
+        assert line in printed
+        assert ("memwatch" in printed) is bool(line)
         assert running_monitor() is None
     assert callbacks_of(trainer).count("MemoryCallback") == 1
 

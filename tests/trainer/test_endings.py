@@ -344,9 +344,9 @@ def test_the_card_names_the_failed_step(tmp_path: Path, capsys: pytest.CaptureFi
     """In a script the card is plain text, with the training, the step and the batch."""
     session = watched(running_out(tmp_path).train, quiet=False)
 
-    said = capsys.readouterr().out
-    assert "out of memory \u00b7 cpu" in said
-    assert "in train \u203a epoch 2 of 2 \u203a step 3 \u203a forward \u00b7 batch" in said
+    printed = capsys.readouterr().out
+    assert "out of memory \u00b7 cpu" in printed
+    assert "in train \u203a epoch 2 of 2 \u203a step 3 \u203a forward \u00b7 batch" in printed
     assert [one.kind for one in session.findings if one.severity == "critical"] == ["oom"]
 
 

@@ -366,12 +366,12 @@ def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
 def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has the code to change; the session has the same changes."""
     session = watched(running_out(tmp_path).train, quiet=False)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
     [fewer] = [move for move in session.moves if move.batch < 4]
     assert (fewer.batch, fewer.accumulation, fewer.cost) == (2, 2, "")
-    assert "per_device_train_batch_size=2, gradient_accumulation_steps=2" in said
-    assert re.search(r"What fits in [\d.]+ [KMG]iB ", said)
+    assert "per_device_train_batch_size=2, gradient_accumulation_steps=2" in printed
+    assert re.search(r"What fits in [\d.]+ [KMG]iB ", printed)
 
 
 def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:

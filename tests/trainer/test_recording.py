@@ -278,9 +278,9 @@ def test_a_command_prints_its_forecast(tmp_path: Path, capsys: pytest.CaptureFix
     path = session_of(make_trainer(tmp_path)).save(tmp_path / "run.hfmem.jsonl.gz")
     capsys.readouterr()
     assert main(["fit", str(path)]) == 0
-    said = capsys.readouterr().out
-    assert "2 rows in a batch, 2 batches accumulated" in said
-    assert "--write" not in said + hfmem_widget.fit(path)._repr_mimebundle_()["text/html"]
+    printed = capsys.readouterr().out
+    assert "2 rows in a batch, 2 batches accumulated" in printed
+    assert "--write" not in printed + hfmem_widget.fit(path)._repr_mimebundle_()["text/html"]
 
     assert main(["fit", str(path), "--json"]) == 0
     moves = json.loads(capsys.readouterr().out)["moves"]

@@ -182,10 +182,10 @@ def test_its_segments_are_mapped(machine: Machine) -> None:
     machine.torch_lists_segments()
     machine.memory.alloc(6 * MIB)
 
-    found = hfmem_widget.memory_map()
+    memory_map = hfmem_widget.memory_map()
 
-    assert found.devices == (f"{machine.kind}:0",)
-    assert found.reserved(f"{machine.kind}:0") == 6 * MIB
+    assert memory_map.devices == (f"{machine.kind}:0",)
+    assert memory_map.reserved(f"{machine.kind}:0") == 6 * MIB
 
 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)
@@ -193,10 +193,10 @@ def test_without_segments_there_is_a_note(machine: Machine) -> None:
     """The map says that it has none, and what is allocated."""
     machine.come_up()
     machine.memory.alloc(6 * MIB)
-    found = hfmem_widget.memory_map()
+    memory_map = hfmem_widget.memory_map()
 
-    assert found.segments == ()
-    assert "6.00 MiB" in found.notes[f"{machine.kind}:0"]
+    assert memory_map.segments == ()
+    assert "6.00 MiB" in memory_map.notes[f"{machine.kind}:0"]
 
 
 def test_its_cache_is_emptied_by_its_own_name(machine: Machine) -> None:

@@ -107,10 +107,10 @@ def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, scrip
     in_a_step(script, allocated=5 * GIB, gradients=GIB)
     with script.span("optimizer", peak=peak, optimizer=2 * GIB):
         pass
-    found = anatomy(script.session, "peak")
+    parts = anatomy(script.session, "peak")
 
-    assert [part.label for part in found.parts if part.name == "activations"] == [label]
-    assert found.made == {"optimizer": 2 * GIB}
+    assert [part.label for part in parts.parts if part.name == "activations"] == [label]
+    assert parts.made == {"optimizer": 2 * GIB}
 
 
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
@@ -184,10 +184,10 @@ def test_a_step_has_the_parts_of_its_own_peak() -> None:
     """An anatomy at a step's number is that of the step's exact peak."""
     session = training()
     step = next(span for span in session.spans if span.counts.get("step") == 4)
-    told = anatomy(session, 4)
-    assert (told.moment, told.allocated) == ("at step 4", step.peaks["cuda:0/allocated"].value)
-    assert told.bytes("weights") == WEIGHTS
-    assert anatomy(session, 1).allocated < told.allocated
+    parts = anatomy(session, 4)
+    assert (parts.moment, parts.allocated) == ("at step 4", step.peaks["cuda:0/allocated"].value)
+    assert parts.bytes("weights") == WEIGHTS
+    assert anatomy(session, 1).allocated < parts.allocated
 
 
 def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() -> None:
@@ -196,10 +196,10 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
     group = next(one for one in session.steps if one.first <= 61_330 <= one.last)
     assert group.first < group.last
     worst = group.devices["cuda:0"]
-    told = anatomy(session, 61_330, "cuda:0")
-    assert (told.moment, told.allocated) == (f"at step {worst.worst}", worst.peak)
+    parts = anatomy(session, 61_330, "cuda:0")
+    assert (parts.moment, parts.allocated) == (f"at step {worst.worst}", worst.peak)
     merged = f"Steps {group.first} to {group.last} were merged; "
-    assert told.notes[0] == f"{merged}this is the worst of them, step {worst.worst}."
+    assert parts.notes[0] == f"{merged}this is the worst of them, step {worst.worst}."
 
 
 def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:

@@ -15,10 +15,10 @@ from tests.unit.cli.conftest import Hfmem, Make
 
 def test_a_check_shows_the_contents_of_a_recording(recorded: Make, hfmem: Hfmem) -> None:
     """Format, versions, label, length, devices, spans, steps, peaks and findings, one line each."""
-    said = hfmem("check", recorded("leak"))
-    lines = {line[:8].strip(): line[8:].strip() for line in said.out.splitlines()}
+    done = hfmem("check", recorded("leak"))
+    lines = {line[:8].strip(): line[8:].strip() for line in done.out.splitlines()}
 
-    assert said.code == FINE
+    assert done.code == FINE
     assert lines["format"].startswith("version 1, written by python ")
     assert lines["label"] == "fine-tune"
     assert lines["state"] == "done"

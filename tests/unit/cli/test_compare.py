@@ -78,8 +78,8 @@ def test_an_invalid_limit_is_refused(limit: str, two: list[str], hfmem: Hfmem) -
 
 def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
     """Each row has as many cells as the head, and text below a figure follows in its cell."""
-    said = hfmem("compare", *two, "--markdown").out
-    rows = [line for line in said.splitlines() if line.startswith("| ")]
+    done = hfmem("compare", *two, "--markdown").out
+    rows = [line for line in done.splitlines() if line.startswith("| ")]
 
     assert len({row.count(" | ") for row in rows[:4]}) == 1
     assert rows[3].startswith("| head | 7.01 GiB exact<br>+23.0 MiB · +0.3 % |")
@@ -93,11 +93,11 @@ def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
     a, b, bare = (one.save(tmp_path / f"{name}.jsonl") for name, one in sessions.items())
 
     for words in ((), ("--markdown",)):
-        said = hfmem("compare", a, b, "--by", "line", *words)
-        assert said.code == FINE
-        plain = said.out.replace("\\", "")
+        done = hfmem("compare", a, b, "--by", "line", *words)
+        assert done.code == FINE
+        plain = done.out.replace("\\", "")
         assert "6.00 MiB more, allocated in Trainer._prepare_inputs() of" in plain
-        assert "transformers/trainer.py:2001" in said.out
+        assert "transformers/trainer.py:2001" in done.out
     code, out, _ = hfmem("compare", a, bare, "--by", "module")
     assert code == FINE
     assert "Nothing is compared by module with bare: no stacks of cuda:0 were recorded." in out

@@ -38,11 +38,11 @@ def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str
     """In ASCII, at most 80 columns wide; `hfmem` alone shows its own help."""
     with pytest.raises(SystemExit, match="0"):
         main([*words, "-h"] if words else [])
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
 
-    assert re.search(rf"^example: hfmem {words[0] if words else ''}", said, re.MULTILINE)
-    assert said.isascii()
-    assert max(map(len, said.splitlines())) <= 80
+    assert re.search(rf"^example: hfmem {words[0] if words else ''}", printed, re.MULTILINE)
+    assert printed.isascii()
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

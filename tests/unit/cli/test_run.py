@@ -34,7 +34,7 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
 def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
     """The command gets its own options, in a directory that exists; stderr says how to watch it."""
     given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
-    said = hfmem("run", "--dir", tmp_path / "run", *given)
+    done = hfmem("run", "--dir", tmp_path / "run", *given)
     ((command, words, environ),) = became
 
     assert (command, words) == ("torchrun", ["torchrun", "--dir", "-h", "x"])
@@ -42,9 +42,9 @@ def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem
     assert environ[PATH] == SITE
     assert environ[SOLO] == "1"
     assert read_run(tmp_path / "run").label == "try"
-    assert said.out == ""
-    assert f"hfmem watch {tmp_path}/run" in said.err
-    assert f"%memwatch open {tmp_path}/run" in said.err
+    assert done.out == ""
+    assert f"hfmem watch {tmp_path}/run" in done.err
+    assert f"%memwatch open {tmp_path}/run" in done.err
 
 
 def test_without_a_directory_there_is_a_new_one(
@@ -85,11 +85,11 @@ def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
     codes = [main(run), main(["run", "--dir", str(tmp_path / "file"), "--", "true"])]
     for one, handler in zip((signal.SIGPIPE, signal.SIGXFSZ), before, strict=True):
         signal.signal(one, handler)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
 
     assert codes == [WRONG, WRONG]
-    assert "no-such-command-of-ours cannot be started: No such file" in said
-    assert "is not a directory" in said
+    assert "no-such-command-of-ours cannot be started: No such file" in printed
+    assert "is not a directory" in printed
 
 
 def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
@@ -149,11 +149,11 @@ def test_a_file_that_cannot_be_run_is_an_error(
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     path = tmp_path / "it.ipynb"
     path.write_text(text, "utf-8")
-    found = hfmem("run", path)
+    done = hfmem("run", path)
 
-    assert (found.code, found.out) == (WRONG, "")
-    assert said in found.err
-    assert found.err.count("\n") == 1
+    assert (done.code, done.out) == (WRONG, "")
+    assert said in done.err
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_a_wrong_folder_is_an_error(
 ) -> None:
     """A folder with other recordings is no baseline, and is not written to."""
     monkeypatch.chdir(recorded().parent)
-    found = hfmem("run", *words)
+    done = hfmem("run", *words)
 
-    assert (found.code, found.out) == (WRONG, "")
-    assert said in found.err
+    assert (done.code, done.out) == (WRONG, "")
+    assert said in done.err
 
 
 def test_nbclient_is_named(tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:

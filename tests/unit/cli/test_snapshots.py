@@ -114,17 +114,17 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
 
     assert "4 events over 0.0 ms; older ones are gone" in hfmem("check", write(cut.snapshot())).out
     assert "≥ 5.00 MiB" in hfmem("check", write(cut.snapshot())).out
-    said = hfmem("check", write(late.snapshot())).out
-    assert "gone" not in said
-    assert "note: 8.00 MiB is older than the history" in said
+    done = hfmem("check", write(late.snapshot())).out
+    assert "gone" not in done
+    assert "note: 8.00 MiB is older than the history" in done
 
 
 def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
     """Each of two devices has its row, in order."""
-    said = hfmem("check", write(on_two_devices())).out
-    history = said[said.index("history") : said.index("peaks")]
+    done = hfmem("check", write(on_two_devices())).out
+    history = done[done.index("history") : done.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
-    assert "108.0 MiB on cuda:1 is older than the history" in said
+    assert "108.0 MiB on cuda:1 is older than the history" in done
 
 
 def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
@@ -212,9 +212,9 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
 def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
     """Histories that begin with nothing allocated have them."""
     a, b = write(run_of(16).snapshot()), write(run_of(step).snapshot(), "b.pickle")
-    said = hfmem("compare", a, b, "--fail-over", "2%")
-    assert said.code == code
-    assert "cuda:0 peak of requested memory: 28.0 MiB in a, " in said.out
+    done = hfmem("compare", a, b, "--fail-over", "2%")
+    assert done.code == code
+    assert "cuda:0 peak of requested memory: 28.0 MiB in a, " in done.out
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ TEXT = files(hfmem_widget).joinpath("skill", "SKILL.md").read_text("utf-8")
 def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) -> None:
     """A name, and when to use it, in at most 1,024 characters."""
     assert main(["skill"]) == FINE
-    said = capsys.readouterr().out
-    assert said == TEXT
-    head = re.match(r"---\nname: (\S+)\ndescription: (.+)\n---\n", said)
+    printed = capsys.readouterr().out
+    assert printed == TEXT
+    head = re.match(r"---\nname: (\S+)\ndescription: (.+)\n---\n", printed)
     assert head is not None
     assert head[1] == "hfmem"
     assert len(head[2]) <= 1024
@@ -83,8 +83,8 @@ def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as ended:
             main([command, "-h"])
         assert ended.value.code == 0
-        said = capsys.readouterr().out
-        assert all(word in said for word in rest if word.startswith("--"))
+        printed = capsys.readouterr().out
+        assert all(word in printed for word in rest if word.startswith("--"))
 
 
 def test_every_option_of_a_watch_in_it_exists() -> None:

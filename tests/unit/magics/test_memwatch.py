@@ -252,10 +252,10 @@ def test_a_fault_in_making_a_watch_costs_one_line(
     shell.run_cell(way.replace("{line}", "%%memwatch").replace("{args}", args))
 
     assert shell.user_ns["ran"] == 1
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith("memwatch: this cell runs unwatched (ModuleNotFoundError: ")
-    assert CHANGED not in told[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("memwatch: this cell runs unwatched (ModuleNotFoundError: ")
+    assert CHANGED not in lines[0]
 
 
 def test_a_fault_after_our_files_have_changed_says_what_helps(

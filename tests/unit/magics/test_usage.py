@@ -187,13 +187,13 @@ def test_each_magic_shows_its_manual(
 ) -> None:
     """The text that `?` shows, without any action."""
     shell.run_cell(f"%{name} {option}")
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert said.err == ""
-    assert said.out.splitlines()[0].endswith(".")
-    assert f"%{name}" in said.out
-    assert "::" not in said.out
-    assert "options:" in said.out
+    assert printed.err == ""
+    assert printed.out.splitlines()[0].endswith(".")
+    assert f"%{name}" in printed.out
+    assert "::" not in printed.out
+    assert "options:" in printed.out
 
 
 def offered(shell: InteractiveShell, text: str) -> list[str]:

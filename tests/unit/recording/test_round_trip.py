@@ -114,9 +114,9 @@ def test_live_memory_at_the_peak_comes_back(tmp_path: Path) -> None:
 
     opened = hfmem_widget.open(few.save(tmp_path / "few.hfmem.jsonl")).stacks
     assert as_recorded(opened.peaks) == as_recorded(few.stacks.peaks)
-    told = opened._repr_mimebundle_()["text/plain"]
-    assert "0 events recorded." in told
-    assert "reading the record" not in told
+    text = opened._repr_mimebundle_()["text/plain"]
+    assert "0 events recorded." in text
+    assert "reading the record" not in text
     (folded,) = hfmem_widget.open(many.save(tmp_path / "many.hfmem.jsonl")).stacks.peaks
     assert sum(each.bytes for each in folded.sites) == folded.bytes
     assert folded.sites[-1].line == "everything else"

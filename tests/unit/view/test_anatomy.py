@@ -102,10 +102,10 @@ def test_where_nothing_was_found_it_says_so() -> None:
 
 def test_the_host_has_its_own_words() -> None:
     """On the CPU the sums are private memory and the resident memory, not allocated and reserved."""
-    told = anatomy_bundle([scripted_run("cpu").anatomy("peak")])["text/plain"]
-    assert "\nprivate memory " in told
-    assert "\nresident " in told
-    assert "this process" not in told
+    text = anatomy_bundle([scripted_run("cpu").anatomy("peak")])["text/plain"]
+    assert "\nprivate memory " in text
+    assert "\nresident " in text
+    assert "this process" not in text
 
 
 def test_the_bars_of_a_device_have_one_scale() -> None:

@@ -92,13 +92,13 @@ def test_a_table_has_the_columns_that_cells_fill(
 
 def test_plain_text_has_the_same_figures() -> None:
     """A terminal shows the table, aligned."""
-    told = whole_bundle(two())["text/plain"]
-    lines = told.splitlines()
+    text = whole_bundle(two())["text/plain"]
+    lines = text.splitlines()
 
     assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · compared with base"
-    assert "7.01 GiB exact" in told
-    assert "\u22123.51 GiB · \u221250 %" in told
-    assert "optimizer" in told
+    assert "7.01 GiB exact" in text
+    assert "\u22123.51 GiB · \u221250 %" in text
+    assert "optimizer" in text
     assert len({line.rindex("s") for line in lines[4:7] if line.endswith(" s")}) == 1
 
 

@@ -64,10 +64,10 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for nvml in (SimpleNamespace(nvmlInit=broken), FakeNvml([FakeGpu(uuid="GPU-alice")])):
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
         found = hfmem_widget.doctor()
-        told = repr(found) + json.dumps(found)
+        text = repr(found) + json.dumps(found)
 
         for word in ("alice", "secret", "home", "uuid", "UUID"):
-            assert word not in told
+            assert word not in text
     assert found["host"].startswith("VS Code; ")
 
 
@@ -196,7 +196,7 @@ def test_it_prints_what_the_function_returns(capsys: pytest.CaptureFixture[str])
     assert main(["doctor"]) == FINE
     text = capsys.readouterr().out
     assert main(["doctor", "--json"]) == FINE
-    found = json.loads(capsys.readouterr().out)
+    data = json.loads(capsys.readouterr().out)
 
     assert text == f"{hfmem_widget.doctor()!r}\n"
-    assert found == {"schema": "hfmem.doctor/1", **hfmem_widget.doctor()}
+    assert data == {"schema": "hfmem.doctor/1", **hfmem_widget.doctor()}

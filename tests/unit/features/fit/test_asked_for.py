@@ -64,10 +64,10 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
 def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model's positions are the limit if memory is not."""
     with_rooms(monkeypatch, gpu(GIB))
-    told = fit(one_layer(), length=32, longest=True)
+    fitted = fit(one_layer(), length=32, longest=True)
 
-    assert told.verdicts[0].longest == 256
-    assert "longest 256 tokens with batch 1" in repr(told)
+    assert fitted.verdicts[0].longest == 256
+    assert "longest 256 tokens with batch 1" in repr(fitted)
 
 
 def changed() -> Any:
@@ -97,10 +97,10 @@ def changed() -> Any:
 )  # fmt: skip
 def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, Any]) -> None:
     """Within two percent on the host, where the tensors of both are counted."""
-    told = fit(config, batch=2, length=64, attempt=True, **choices)
+    fitted = fit(config, batch=2, length=64, attempt=True, **choices)
 
-    assert peak_of(told) == pytest.approx(told.forecast.total, rel=0.02)
-    assert "A real step took" in repr(told)
+    assert peak_of(fitted) == pytest.approx(fitted.forecast.total, rel=0.02)
+    assert "A real step took" in repr(fitted)
 
 
 def test_a_live_model_is_tried_with_its_frozen_weights(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,11 +108,11 @@ def test_a_live_model_is_tried_with_its_frozen_weights(capsys: pytest.CaptureFix
     model = built(bert("BertForTokenClassification"))
     model.config.architectures = None
     model.bert.embeddings.requires_grad_(False)
-    told = fit(model, batch=2, length=64, optimizer="adafactor", attempt=True)
-    low, high = told.forecast.interval
+    fitted = fit(model, batch=2, length=64, optimizer="adafactor", attempt=True)
+    low, high = fitted.forecast.interval
 
-    assert low <= 1.02 * peak_of(told)
-    assert peak_of(told) <= 1.02 * high
+    assert low <= 1.02 * peak_of(fitted)
+    assert peak_of(fitted) <= 1.02 * high
     shown = capsys.readouterr().err.split("\r")
     assert "in a new process" in shown[1]
     assert len(shown[2]) >= len(shown[1])
@@ -123,10 +123,10 @@ def test_a_real_step_that_runs_out_of_memory_is_a_result() -> None:
     """It is shown beside the forecast, which does not change."""
     config = one_layer()
     config.vocab_size = 1 << 40  # of which no machine has the embedding
-    told = fit(config, length=32, training=False, attempt=True)
+    fitted = fit(config, length=32, training=False, attempt=True)
 
-    assert "A real step ran out of memory" in repr(told)
-    assert told.forecast.total > config.vocab_size
+    assert "A real step ran out of memory" in repr(fitted)
+    assert fitted.forecast.total > config.vocab_size
 
 
 class OwnModel(LlamaForCausalLM):  # type: ignore[misc]  # transformers is not followed
@@ -344,25 +344,26 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
     real = get_peft_model(base, LoraConfig(r=4, target_modules=TARGETS))
     parameters = list(real.parameters())
     trained = [one for one in parameters if one.requires_grad]
-    told = predict(config, length=32, precision="pure bf16", lora=(4, TARGETS), device="cpu")
-    held = {name: told.full(name) for name in ("weights", "gradients", "optimizer")}
+    forecast = predict(config, length=32, precision="pure bf16", lora=(4, TARGETS), device="cpu")
+    held = {name: forecast.full(name) for name in ("weights", "gradients", "optimizer")}
     size = sum(one.nbytes for one in trained)
 
     assert held["weights"] == sum(one.nbytes for one in parameters)
-    assert told.trainable == sum(one.numel() for one in trained)
+    assert forecast.trainable == sum(one.numel() for one in trained)
     assert (held["gradients"], held["optimizer"]) == (size, 2 * size)
-    frozen = sum(one.numel() for one in parameters) - told.trainable
-    assert told.left_out == ()  # though peft goes past the call of the model that it is put into
-    assert sum(held.values()) == 2 * frozen + 16 * told.trainable
+    frozen = sum(one.numel() for one in parameters) - forecast.trainable
+    # Though peft goes past the call of the model that it is put into.
+    assert forecast.left_out == ()
+    assert sum(held.values()) == 2 * frozen + 16 * forecast.trainable
 
 
 def test_frozen_weights_have_no_gradients_and_no_states() -> None:
     """Patterns choose the trained parameters."""
-    told = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
+    forecast = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
 
-    assert told.trainable == 128 * 2 + 2
-    assert told.full("gradients") == 1024 + 512  # the bias rounds up to the allocator's least
-    assert told.parameters > 100 * told.trainable
+    assert forecast.trainable == 128 * 2 + 2
+    assert forecast.full("gradients") == 1024 + 512  # the bias rounds up to the allocator's least
+    assert forecast.parameters > 100 * forecast.trainable
 
 
 @pytest.mark.parametrize(

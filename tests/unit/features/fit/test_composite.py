@@ -157,20 +157,20 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
 def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None:
     """Its size and its tokens; nothing is left out, and nothing is called exact."""
     config = config_of(kind, PARTS[kind])
-    told = predict(config, length=32, device="cpu", training=training, image=56)
+    forecast = predict(config, length=32, device="cpu", training=training, image=56)
 
-    assert told.left_out == ()
-    assert told.bound in {"estimate", "upper"}
-    assert any("one image of" in note and "tokens of 32" in note for note in told.notes)
+    assert forecast.left_out == ()
+    assert forecast.bound in {"estimate", "upper"}
+    assert any("one image of" in note and "tokens of 32" in note for note in forecast.notes)
 
 
 @ALL_AT_ONCE
 def test_a_row_is_as_long_as_its_image_needs() -> None:
     """A row shorter than its image is made longer, with a note."""
     kind = "LlavaForConditionalGeneration"
-    told = predict(config_of(kind, PARTS[kind]), length=4)
+    forecast = predict(config_of(kind, PARTS[kind]), length=4)
 
-    assert any("longer than 4 tokens" in note for note in told.notes)
+    assert any("longer than 4 tokens" in note for note in forecast.notes)
 
 
 def test_a_part_without_input_is_named() -> None:
@@ -193,10 +193,10 @@ def test_a_part_without_input_is_named() -> None:
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool) -> None:
     """Images beside the text, and sound, are made from the configuration."""
-    told = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
+    forecast = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
 
-    assert told.left_out == ()
-    assert told.bytes("activations") > 0
+    assert forecast.left_out == ()
+    assert forecast.bytes("activations") > 0
 
 
 @pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
@@ -212,16 +212,16 @@ def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
 def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
     """Weights, gradients and optimizer states, with a note that activations are left out."""
     layer = torch.nn.Linear(1000, 100, bias=False)
-    told = fit(layer, training=training, optimizer="adamw_torch").forecast
-    sizes = {part.name: part.bytes for part in told.parts}
+    fitted = fit(layer, training=training, optimizer="adamw_torch").forecast
+    sizes = {part.name: part.bytes for part in fitted.parts}
 
     weights = {"weights": 400_000}
     assert sizes == (
         weights | {"gradients": 400_000, "optimizer": 800_000} if training else weights
     )
-    assert told.bound == "lower"
-    assert told.left_out == ("activations",)
-    assert any("Linear" in note for note in told.notes)
+    assert fitted.bound == "lower"
+    assert fitted.left_out == ("activations",)
+    assert any("Linear" in note for note in fitted.notes)
 
 
 def test_an_incomplete_forecast_never_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +229,11 @@ def test_an_incomplete_forecast_never_fits(monkeypatch: pytest.MonkeyPatch) -> N
     layer = torch.nn.Linear(1 << 14, 1 << 12)
     for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
         with_rooms(monkeypatch, room)
-        told = fit(layer)
-        text = fit_bundle(told)["text/plain"]
+        fitted = fit(layer)
+        text = fit_bundle(fitted)["text/plain"]
 
-        assert told.verdicts[0].fits is fits
-        assert told.verdicts[0].largest_batch is None
+        assert fitted.verdicts[0].fits is fits
+        assert fitted.verdicts[0].largest_batch is None
         assert "At least: peak without activations." in text
         assert "exact" not in text.splitlines()[-1]
         assert "Fits on" not in text
@@ -262,7 +262,7 @@ def test_images_have_no_length(
     """Nor have spectra of a fixed size; rows of tokens and of raw sound have one."""
     with_rooms(monkeypatch, gpu(GIB))
     length = 8000 if "Wav2Vec2" in kind else 512
-    told = fit(config_of(kind, choices), batch=2, longest=True, length=length)
+    fitted = fit(config_of(kind, choices), batch=2, longest=True, length=length)
 
-    assert f" \u00b7 batch 2{size} \u00b7 " in repr(told)
-    assert (told.verdicts[0].longest is None) == (size == "")
+    assert f" \u00b7 batch 2{size} \u00b7 " in repr(fitted)
+    assert (fitted.verdicts[0].longest is None) == (size == "")

@@ -194,7 +194,7 @@ def test_inference_has_no_dropout() -> None:
 def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
     """Optimizers make none without a gradient, as for LED's global attention without such tokens."""
     config = led()
-    told = predict(config, Setting(batch=1, length=32, device="cpu"))
+    forecast = predict(config, Setting(batch=1, length=32, device="cpu"))
     model = transformers.LEDForConditionalGeneration(config)
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.full((1, 32), 5)
@@ -202,16 +202,16 @@ def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
     optimizer.step()
 
     made = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
-    assert told.bytes("optimizer") == sum(one.nbytes for one in made)
+    assert forecast.bytes("optimizer") == sum(one.nbytes for one in made)
     assert any(one.grad is None for one in model.parameters())
 
 
 def test_without_a_loss_of_its_own_all_weights_get_states() -> None:
     """The user's loss may reach weights that the first result does not, such as a pooling head."""
     config = small(transformers.SiglipVisionConfig, "SiglipVisionModel", image_size=32)
-    told = predict(config, Setting(batch=1, device="cpu"))
+    forecast = predict(config, Setting(batch=1, device="cpu"))
 
-    assert told.bytes("optimizer") == 2 * told.bytes("weights")
+    assert forecast.bytes("optimizer") == 2 * forecast.bytes("weights")
 
 
 def test_no_layer_is_left_out_by_chance() -> None:
@@ -247,9 +247,9 @@ def test_outputs_are_not_read_by_their_former_names(monkeypatch: pytest.MonkeyPa
     asked: list[Any] = []
     monkeypatch.setattr(generic.logger, "warning_once", asked.append)
     config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
-    told = predict(config, Setting(batch=1, length=8, training=False, device="cpu"))
+    forecast = predict(config, Setting(batch=1, length=8, training=False, device="cpu"))
 
-    assert told.bytes("kv_cache") == 2 * 8 * 32 * 4
+    assert forecast.bytes("kv_cache") == 2 * 8 * 32 * 4
     assert asked == []
 
 

@@ -51,12 +51,12 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
     """Configuration and headers: the stored type is that of the forecast, to the byte of the weights."""
-    told = fit(folder, training=False, length=32)
+    fitted = fit(folder, training=False, length=32)
     stored = read_stored(folder)
 
-    assert told.forecast.setting.precision == "pure bf16"
-    assert dict(stored.types) == {"bfloat16": 2 * told.forecast.parameters}
-    assert told.stored.startswith("on disk: 1.30 MiB bfloat16; ")
+    assert fitted.forecast.setting.precision == "pure bf16"
+    assert dict(stored.types) == {"bfloat16": 2 * fitted.forecast.parameters}
+    assert fitted.stored.startswith("on disk: 1.30 MiB bfloat16; ")
 
 
 def test_a_json_file_is_enough(tmp_path: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_model_fits_up_to_the_headroom(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_device_with_unknown_room_has_no_verdict() -> None:
     """Its free memory is called unknown."""
-    told = fit(one_layer(), length=16)
+    fitted = fit(one_layer(), length=16)
 
-    assert told.verdicts[0].fits is None
-    assert "its free memory is unknown" in repr(told)
+    assert fitted.verdicts[0].fits is None
+    assert "its free memory is unknown" in repr(fitted)
 
 
 def test_loaded_weights_need_no_further_room() -> None:

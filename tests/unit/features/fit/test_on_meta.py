@@ -147,12 +147,12 @@ def test_a_model_without_a_dry_run_is_an_error() -> None:
 
 def test_a_model_without_a_dry_run_has_a_partial_forecast() -> None:
     """Weights and gradients depend on no value; a note says that more is needed."""
-    told = fit(Counts(), length=8).forecast
+    fitted = fit(Counts(), length=8).forecast
 
-    assert told.bound == "lower"
-    assert told.bytes("weights") >= 4 * told.parameters
-    assert told.bytes("gradients") == told.bytes("weights")
-    assert any("activations are unknown" in note for note in told.notes)
+    assert fitted.bound == "lower"
+    assert fitted.bytes("weights") >= 4 * fitted.parameters
+    assert fitted.bytes("gradients") == fitted.bytes("weights")
+    assert any("activations are unknown" in note for note in fitted.notes)
 
 
 def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
@@ -161,9 +161,9 @@ def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())
     ran = Setting(batch=2, length=64, precision="fp32", optimizer="AdamW", device="cpu")
-    told = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
+    forecast = predict(config, batch=2, length=64, optimizer="adamw_torch", device="cpu")
 
-    assert changed_forecast(model, ran, optimizer).peaks == told.peaks
+    assert changed_forecast(model, ran, optimizer).peaks == forecast.peaks
 
 
 IDS = torch.tensor([[5, 9, 9, 9, 2], [5, 9, 9, 9, 2]])

@@ -32,12 +32,12 @@ ALWAYS = ("bert", "clip", "gpt2", "llava", "wav2vec2")
 @pytest.mark.parametrize("name", some_of(FORECAST, ALWAYS))
 def test_a_type_is_forecast(name: str) -> None:
     """With its activations; a part without input would be named."""
-    told = predict(
+    forecast = predict(
         shallow(name), length=length_of(name), precision="bf16", optimizer="adamw_torch_fused"
     )
 
-    assert told.bytes("activations") > 0 or told.moment == "optimizer"
-    assert told.left_out == ()
+    assert forecast.bytes("activations") > 0 or forecast.moment == "optimizer"
+    assert forecast.left_out == ()
 
 
 @SINCE_5
@@ -124,10 +124,10 @@ def small_mixture(name: str, own: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize("name", some_of(MIXTURES, USUAL_MIXTURES))
 def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[str, Any]) -> None:
     """In training with autocast, and in a forward pass, completely."""
-    told = predict(small_mixture(name, MIXTURES[name]), length=32, **choice)
+    forecast = predict(small_mixture(name, MIXTURES[name]), length=32, **choice)
 
-    assert told.bytes("activations") > 0
-    assert told.left_out == ()
+    assert forecast.bytes("activations") > 0
+    assert forecast.left_out == ()
 
 
 @SINCE_5
@@ -159,23 +159,23 @@ def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_forecasts_with_experts_are_never_exact(*, training: bool) -> None:
     """Not even on the CPU; a note says how tokens are counted."""
-    told = predict(small_mixture("mixtral", {}), length=32, device="cpu", training=training)
+    forecast = predict(small_mixture("mixtral", {}), length=32, device="cpu", training=training)
 
-    assert told.bound != "exact"
-    assert any("per expert" in note for note in told.notes)
+    assert forecast.bound != "exact"
+    assert any("per expert" in note for note in forecast.notes)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", some_of(ONE_BY_ONE, ["jetmoe"]))
 def test_experts_in_a_loop_get_equal_numbers_of_tokens(name: str, *, training: bool) -> None:
     """It runs, and a note has the assumption."""
-    told = predict(
+    forecast = predict(
         small_mixture(name, ONE_BY_ONE[name]), length=32, device="cpu", training=training
     )
 
-    assert told.left_out == ()
-    assert told.bound != "exact"
-    assert any("spread evenly" in note for note in told.notes)
+    assert forecast.left_out == ()
+    assert forecast.bound != "exact"
+    assert any("spread evenly" in note for note in forecast.notes)
 
 
 @pytest.mark.parametrize(

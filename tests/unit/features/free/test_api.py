@@ -267,8 +267,8 @@ def test_each_device_has_a_column_of_its_own() -> None:
         {"cpu": int(GIB), "cuda:1": int(2.5 * GIB)},
         objects=1,
     )
-    told = release_bundle(release)
-    lines = [" ".join(line.split()) for line in told["text/plain"].splitlines()[:8]]
+    bundle = release_bundle(release)
+    lines = [" ".join(line.split()) for line in bundle["text/plain"].splitlines()[:8]]
 
     assert [one for one in lines if "\u2500" not in one] == [
         "could be freed cuda:1 cuda:2 cpu",

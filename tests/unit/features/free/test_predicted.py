@@ -171,5 +171,5 @@ def test_memory_smaller_than_a_page_is_left_out(main: dict[str, Any]) -> None:
     """Most outputs are smaller."""
     main["thing"] = ["a few", "words"]
 
-    told = release_bundle(hfmem_widget.free("thing", dry_run=True))["text/plain"]
-    assert "nothing held only here" in told
+    text = release_bundle(hfmem_widget.free("thing", dry_run=True))["text/plain"]
+    assert "nothing held only here" in text

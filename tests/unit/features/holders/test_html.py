@@ -55,9 +55,9 @@ def test_small_and_surplus_rows_are_summed_up() -> None:
 def test_a_device_with_nothing_on_it_has_no_table() -> None:
     """On a machine of eight GPUs, the seven that are not used say nothing."""
     rest = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cuda:1", 0.0, is_host=False))
-    told = holders_bundle(Holders((), rest))["text/html"]
-    assert "cuda:0" in told
-    assert "cuda:1" not in told
+    html = holders_bundle(Holders((), rest))["text/html"]
+    assert "cuda:0" in html
+    assert "cuda:1" not in html
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_an_argument_that_is_not_a_mapping_is_an_error(given: dict[str, Any], to
 def test_variables_may_be_any_mapping() -> None:
     """The name that keeps most comes first."""
     variables = {"less": torch.zeros(2**17), "kept": [torch.zeros(2**18)]}
-    found = hfmem_widget.holders(variables, {"cpu": 2.0**20})
+    holders = hfmem_widget.holders(variables, {"cpu": 2.0**20})
 
     # Modules of other tests may hold something, too.
-    paths = [row.path for row in found.rows if row.path in {"less", "kept[0]"}]
+    paths = [row.path for row in holders.rows if row.path in {"less", "kept[0]"}]
     assert paths == ["kept[0]", "less"]

@@ -137,13 +137,13 @@ def test_a_session_without_children_has_no_figures_of_them() -> None:
 def test_the_anatomy_has_children_as_a_part() -> None:
     """Its note says which children they are; their memory is not the rest of the machine's."""
     session, _ = loaded(lambda _: 2 * GIB, label="child processes (resident, less what is shared)")
-    found = anatomy(session)
-    part = next(part for part in found.parts if part.name == "children")
+    parts = anatomy(session)
+    part = next(part for part in parts.parts if part.name == "children")
 
     assert part.bytes == 2 * GIB
     assert part.note == "4 DataLoader workers (resident, less what is shared)"
-    used = session.latest("cpu/device_used") - found.reserved
-    assert found.bytes("others") == pytest.approx(used - 2 * GIB)
+    used = session.latest("cpu/device_used") - parts.reserved
+    assert parts.bytes("others") == pytest.approx(used - 2 * GIB)
 
 
 def test_the_anatomy_has_page_cache_and_swap_in_notes() -> None:
@@ -155,15 +155,15 @@ def test_the_anatomy_has_page_cache_and_swap_in_notes() -> None:
     stage.recorder.adopt(stage.session.devices, (*stage.session.series, *series))
     stage.hold({}, 1.0)
     session = stage.finish()
-    found = anatomy(session)
+    parts = anatomy(session)
     used = session.latest("cpu/device_used")
 
-    assert found.bytes("free") == found.device.total - used
-    assert found.bytes("shared_memory") == 2 * GIB
-    assert found.bytes("others") == pytest.approx(used - found.reserved - 2 * GIB)
+    assert parts.bytes("free") == parts.device.total - used
+    assert parts.bytes("shared_memory") == 2 * GIB
+    assert parts.bytes("others") == pytest.approx(used - parts.reserved - 2 * GIB)
     words = {"6.00 GiB": "page cache", "1.00": "this process", "3.00": "all processes"}
     for size, what in words.items():
-        assert any(note.startswith(size) and what in note for note in found.notes)
+        assert any(note.startswith(size) and what in note for note in parts.notes)
 
 
 def lines_of(session: Session, span: Span) -> dict[str, float]:

@@ -385,8 +385,8 @@ except MemoryError:
 )
 def test_a_limit_of_the_shells_is_the_cause(left: int, takes: str, asked: str) -> None:
     """Under ``ulimit -v`` the finding names the limit, not the machine's free memory; torch stays out."""
-    said = run_alone(UNDER_A_LIMIT.format(left=left, takes=takes)).stdout
-    assert "\nlimit " in said
-    assert f": {asked}this process may use" in said
-    assert ("Limit reached: ulimit -v" in said) is (left == 1024)
-    assert said.endswith("False False\n")
+    text = run_alone(UNDER_A_LIMIT.format(left=left, takes=takes)).stdout
+    assert "\nlimit " in text
+    assert f": {asked}this process may use" in text
+    assert ("Limit reached: ulimit -v" in text) is (left == 1024)
+    assert text.endswith("False False\n")

@@ -163,9 +163,9 @@ def test_the_capacity_is_the_same_as_everywhere() -> None:
     """NVML's figure, as on the card; CUDA's is lower by the driver's reserve."""
     own = case("full of 16-bit weights")
     device = replace(own.device, total=own.total + 0.6 * GIB)
-    told = bundle(replace(own, device=device))["text/plain"]
-    assert format_bytes(device.total) in told
-    assert format_bytes(own.total) not in told
+    text = bundle(replace(own, device=device))["text/plain"]
+    assert format_bytes(device.total) in text
+    assert format_bytes(own.total) not in text
 
 
 def test_the_biggest_five_of_other_processes_are_named() -> None:

@@ -454,9 +454,9 @@ def test_one_rank_of_a_host_says_why(tmp_path: Path, capsys: pytest.CaptureFixtu
         watched.hold(1)
         watched.end()
 
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "No space left on device" in said
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "No space left on device" in printed
 
 
 def test_a_directory_that_is_gone_costs_the_recording_alone(tmp_path: Path) -> None:

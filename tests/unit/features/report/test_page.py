@@ -338,12 +338,12 @@ def test_the_live_chart_is_given_all_ranks() -> None:
     html = page(session, static=True, now=0.0)
     assert "rank:5" in html[html.index("Memory at the peak") :]
     head, _, rest = gzip.decompress(base64.b64decode(packed(session, LARGEST)[0])).partition(b"\n")
-    told = json.loads(head)
+    data = json.loads(head)
 
-    assert told["content"]["ranks"]["world"] == 8
+    assert data["content"]["ranks"]["world"] == 8
     assert session.ranks is not None
     assert rest.endswith(session.ranks.strip.cells)
-    assert told["sizes"][-1] == len(session.ranks.strip.cells)
+    assert data["sizes"][-1] == len(session.ranks.strip.cells)
 
 
 def test_a_reports_path_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,11 +148,11 @@ def test_an_array_in_a_file_is_no_memory_of_the_heap(tmp_path: Path) -> None:
     """The pages of a mapped file are the page cache's: the array and its views have a row of their own."""
     np.save(tmp_path / "a.npy", block())
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
-    found = scan({"view": array[10:]}, {"cpu": 3.0 * SIZE})
+    holders = scan({"view": array[10:]}, {"cpu": 3.0 * SIZE})
 
-    assert [(row.path, row.device, row.bytes) for row in found.rows] == [("view", MANAGED, SIZE)]
-    assert found.remainders[0].bytes == 3 * SIZE
-    assert "mapped files" in holders_bundle(found)["text/plain"]
+    assert [(row.path, row.device, row.bytes) for row in holders.rows] == [("view", MANAGED, SIZE)]
+    assert holders.remainders[0].bytes == 3 * SIZE
+    assert "mapped files" in holders_bundle(holders)["text/plain"]
 
 
 @pytest.mark.parametrize("is_viewed", [False, True], ids=["alone", "with an array in it"])
@@ -243,13 +243,13 @@ def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
     ):
         out.write(table)
     mapped = arrow.ipc.open_file(arrow.memory_map(str(tmp_path / "t"))).read_all()
-    found = scan({"table": table, "slice": table.slice(5), "mapped": mapped}, {"cpu": SIZE + 9.0})
+    holders = scan({"table": table, "slice": table.slice(5), "mapped": mapped}, {"cpu": SIZE + 9.0})
 
-    assert {row.path: (row.kind, row.device, row.bytes) for row in found.rows} == {
+    assert {row.path: (row.kind, row.device, row.bytes) for row in holders.rows} == {
         "table": ("Arrow", "cpu", SIZE),
         "mapped": ("Arrow", MANAGED, SIZE),
     }
-    assert found.remainders[0].bytes == 9
+    assert holders.remainders[0].bytes == 9
 
 
 def test_polars_tells_its_own_figure() -> None:
@@ -272,10 +272,10 @@ def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_arrays_and_tensors_in_one_list_have_a_row_each() -> None:
     """A list of arrays and tensors has one row of each kind."""
-    found = scan({"mixed": [block(), block(), torch.zeros(SIZE)]})
-    lines = holders_bundle(found)["text/plain"].splitlines()
+    holders = scan({"mixed": [block(), block(), torch.zeros(SIZE)]})
+    lines = holders_bundle(holders)["text/plain"].splitlines()
 
-    assert {row.kind: (row.bytes, row.tensors) for row in found.rows} == {
+    assert {row.kind: (row.bytes, row.tensors) for row in holders.rows} == {
         "NumPy": (2 * SIZE, 2),
         "tensors": (4 * SIZE, 1),
     }
@@ -373,11 +373,11 @@ def test_objects_in_an_array_count_beside_its_own_bytes() -> None:
 def test_a_million_objects_are_weighed_within_a_quick_search() -> None:
     """A sample tells how many bytes they have, and the row says "about"."""
     many = [(index,) for index in range(1_000_000)]
-    found = scan({"many": many}, most_objects=20_000)
-    (row,) = found.rows
-    assert "search ended early" in found.bound
+    holders = scan({"many": many}, most_objects=20_000)
+    (row,) = holders.rows
+    assert "search ended early" in holders.bound
     assert row.bytes == pytest.approx(1_000_000 * (8 + 48 + 32), rel=0.05)
-    text = holders_bundle(found)["text/plain"]
+    text = holders_bundle(holders)["text/plain"]
     assert "many  (Python objects · list of 1,000,000 items, about)" in text
 
 
@@ -401,7 +401,7 @@ def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:
     arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     texts = [f"{k:0100d}" for k in range(20_000)]
     series = pandas.Series(texts, dtype=pandas.ArrowDtype(arrow.large_string()))
-    found = holders_bundle(scan({"series": series, "column": arrow.array(texts)}))["text/plain"]
+    text = holders_bundle(scan({"series": series, "column": arrow.array(texts)}))["text/plain"]
 
-    assert "biggest 20,000 large_string" in found
-    assert "biggest 20,000 string" in found
+    assert "biggest 20,000 large_string" in text
+    assert "biggest 20,000 string" in text

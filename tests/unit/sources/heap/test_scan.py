@@ -55,9 +55,9 @@ def test_a_linked_list_without_end_ends() -> None:
     chain: list[Any] = [block()]
     for _ in range(5000):
         chain = [chain]
-    found = scan({"chain": chain})
-    assert found.rows == ()
-    assert "200 references" in found.bound
+    holders = scan({"chain": chain})
+    assert holders.rows == ()
+    assert "200 references" in holders.bound
 
 
 def test_a_graph_of_thousands_of_nodes_is_one_row() -> None:
@@ -87,8 +87,8 @@ def test_what_a_backward_pass_freed_is_not_counted() -> None:
 
 def test_the_remainder_is_what_was_allocated_less_the_rows() -> None:
     """Each device's remainder is what was allocated less what was found."""
-    found = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
-    assert [(one.device, one.bytes, one.is_host) for one in found.remainders] == [
+    holders = scan({"x": block()}, {"cpu": SIZE + 500.0, "cuda:0": 700.0, "cuda:1": float("nan")})
+    assert [(one.device, one.bytes, one.is_host) for one in holders.remainders] == [
         ("cpu", 500.0, True),
         ("cuda:0", 700.0, False),
     ]
@@ -358,15 +358,15 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
     whole: Any = torch.zeros(8, 2**17)
     if as_arrays:
         whole = whole.numpy().copy()
-    found = scan(
+    holders = scan(
         {"rows": [whole[number, :4] for number in range(8)], "whole": [torch.zeros(2**18)]}
     )
 
-    assert [(row.path, row.views, row.bytes) for row in found.rows] == [
+    assert [(row.path, row.views, row.bytes) for row in holders.rows] == [
         ("rows[0..7]", 8, 2**22),
         ("whole[0]", 0, 2**20),
     ]
-    text = holders_bundle(found)["text/plain"]
+    text = holders_bundle(holders)["text/plain"]
     assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views of larger memory · " in text
 
 
