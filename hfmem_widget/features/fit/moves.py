@@ -223,14 +223,7 @@ def largest(
         return training.most(other)
 
     try:
-        fitting = most_that_fit(
-            need,
-            size,
-            slope,
-            training.room,
-            high,
-            next_too=False,
-        )
+        fitting = most_that_fit(need, size, slope, training.room, high, next_too=False)
     except OptionError:
         return None
     return None if fitting >= high < most else fitting
@@ -260,7 +253,7 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
 def _ways(
     training: Training, dry: DryRuns, tried: Mapping[Move, Setting]
 ) -> Iterator[tuple[Option, ...]]:
-    """Yield the changes to try, alone and in pairs, depending on which moves were `found` to fit."""
+    """Yield the changes to try, alone and in pairs; which come next depends on those that fit so far."""
     setting = training.setting
     # If weights and states alone do not fit, fewer activations do not help.
     can_help = training.held <= training.room + training.spare
