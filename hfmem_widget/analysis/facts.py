@@ -195,3 +195,8 @@ def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
     """Return the findings of a span, and of the whole session, the gravest first."""
     findings = (finding for finding in session.findings if finding.span_id in {None, span.id})
     return tuple(sorted(findings, key=lambda finding: GRAVITY[finding.severity]))
+
+
+def failed_spans(session: Session, root: Span) -> list[Span]:
+    """Return the spans that an error ended, the watched one first."""
+    return [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]

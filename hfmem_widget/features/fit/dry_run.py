@@ -122,9 +122,8 @@ def training_step(
         routes, assumed, events = mode.routes, live.known.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     forward, backward = played.peaks[-2:]
-    gradients = played.marked
     return Step(
-        forward, backward, kept, gradients, batches, unused, routes, assumed, events, has_loss
+        forward, backward, kept, played.marked, batches, unused, routes, assumed, events, has_loss
     )
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.facts import active_devices, failed_spans
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
-from hfmem_widget.features.fit.beside import error_of, failed_spans, others_of, room_before
+from hfmem_widget.features.fit.beside import error_of, others_of, room_before
 from hfmem_widget.features.fit.dry_run import Inference, generation, inference
 from hfmem_widget.features.fit.model import (
     MEASURED,

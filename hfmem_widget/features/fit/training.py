@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from hfmem_widget.analysis.facts import active_devices, ran_out
+from hfmem_widget.analysis.facts import active_devices, failed_spans, ran_out
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import has_growing_segments
@@ -16,7 +16,6 @@ from hfmem_widget.features.fit.beside import (
     Calibration,
     batches_of,
     error_of,
-    failed_spans,
     others_of,
     others_that_ran,
     room_before,
