@@ -70,9 +70,8 @@ class _StandIn:
 class _State:
     """The changing state of the guard in this process."""
 
-    deferring: int | None = (
-        None  # the thread that defers signals; a child forked by another has none
-    )
+    # The thread that defers signals; a child forked by another has none
+    deferring: int | None = None
     held: list[_StandIn] = field(default_factory=list)  # the handlers that stand in on that thread
     seconds: float = 1e-5  # the mean time of the guard
     # Our faults that are on stderr already: the type, and where it was raised.

@@ -368,27 +368,24 @@ class MappedFiles:
         self._read_at = self._good_until = -math.inf
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self._is_mapped: dict[tuple[int, int], bool] = {}
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
-        """Return whether an address lies in a mapped file; remembered for this address of this owner."""
-        key = address, owner
-        if (is_mapped := self._is_mapped.get(key)) is not None:
-            return is_mapped
+        """Return whether an address lies in a mapped file, as far as a list read since then shows it.
+
+        A list that is older than the first question about this address of this owner is read again, once it
+        is no longer valid: the file may have been mapped since.
+        """
         now = self._clock()
-        if len(self._is_mapped) + len(self._seen_at) >= MOST_REMEMBERED:
-            self._is_mapped.clear()
+        if len(self._seen_at) >= MOST_REMEMBERED:
             self._seen_at.clear()
-        seen_at = self._seen_at.setdefault(key, now)
-        if self._read_at < seen_at and now >= self._good_until:
+        if (
+            self._read_at < self._seen_at.setdefault((address, owner), now)
+            and now >= self._good_until
+        ):
             self._read()
         index = bisect_right(self._starts, address) - 1
-        lies_within = index >= 0 and address < self._stops[index]
-        if self._read_at >= seen_at:  # else the file may have been mapped since
-            self._is_mapped[key] = lies_within
-            del self._seen_at[key]
-        return lies_within
+        return index >= 0 and address < self._stops[index]
 
     def _read(self) -> None:
         self._read_at = self._clock()

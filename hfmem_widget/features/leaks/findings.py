@@ -25,9 +25,8 @@ from hfmem_widget.text import (
 from hfmem_widget.text import number as in_units
 
 LAST_STEPS = 32  # the next steps are assumed to need as much as the highest of these
-_FAR_OFF = (
-    100  # a device that is full after more than this many times the points so far is not mentioned
-)
+# A device that is full after more than this many times the points so far is not mentioned
+_FAR_OFF = 100
 
 
 def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
