@@ -1,7 +1,6 @@
 """`MemoryCallback`, and the following of a `Trainer` without one.
 
-The Trainer's public methods are surrounded, too: it calls no callback after an error, or as an evaluation
-begins.
+The Trainer's public methods are surrounded: it calls no callback after an error, or before an evaluation.
 """
 
 from __future__ import annotations
@@ -454,10 +453,7 @@ def _aside(
 
 
 def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, float]:
-    """Return the rows of a batch, and whether predictions stay on the device until the end.
-
-    If they do and are concatenated as they are, the number of their rows is added.
-    """
+    """Return the rows of a batch, whether predictions stay on the device, and of how many rows if they do."""
     args: Any = getattr(trainer, "args", None)
     if kind not in {"evaluate", "predict"} or not hasattr(args, "per_device_eval_batch_size"):
         return {}

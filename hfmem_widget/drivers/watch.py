@@ -61,9 +61,8 @@ class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
     The default label is `title`. `follow` begins to follow a model's passes. The tensors of the `subjects`,
-    models and optimizers, are counted, and not kept alive. The `last` companions come after those of the
-    options. If it is `recorded_if_possible` and the recording cannot be written, it watches without one, and
-    says so.
+    models and optimizers, are counted, and not kept alive. The `last` companions come after the others. If it
+    is `recorded_if_possible` and the recording cannot be written, it watches without one, and says so.
     """
 
     def __init__(
@@ -118,8 +117,7 @@ class Watch(Decorates):
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
-        Raises `OptionError` if a device does not exist or a recording cannot be written, and
-        `WatchStateError` if the watch is running already.
+        Raises `OptionError` for a missing device or an unwritable recording, `WatchStateError` if it runs.
         """
         if self._session is not None:
             message = "this watch is running already; create another one with hfmem_widget.watch()"
@@ -215,10 +213,7 @@ class Watch(Decorates):
         self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
 
     def _show(self, companions: Sequence[Companion], session: Session, span: Span) -> None:
-        """Show the card with the findings, and the companions' reports above and below it.
-
-        The report of an out-of-memory error is above, so that it precedes the error's traceback.
-        """
+        """Show the card and the reports; that of an out-of-memory error comes first, before the traceback."""
         above, below = _reports(companions, session, span)
         view, self._view = self._view, None
         if view is None:

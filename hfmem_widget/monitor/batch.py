@@ -133,10 +133,7 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
-    """Return the sum of a mask of this shape if it is a plain tensor on the host, and not too large.
-
-    Summing one that lies on a GPU would wait for everything queued there.
-    """
+    """Return the sum of a mask of this shape; None if it is large, or on a GPU, which would be waited for."""
     torch: Any = sys.modules.get("torch")
     if (
         torch is None

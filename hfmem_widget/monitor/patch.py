@@ -22,8 +22,7 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
-"""Takes the object whose method is called, or all arguments; a context with a method `returned` gets the
-result."""
+"""Takes the called method's object, or all arguments; a method `returned` of the context gets the result."""
 
 _MOST_WRAPPERS = 50
 """The most nested wrappers that are searched."""
@@ -43,7 +42,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Patch:
-    """A replaced method; `around` is None if it was restored beneath a wrapper of somebody else.
+    """A replaced method; `around` is None once it was restored beneath a wrapper of somebody else.
 
     An inherited method has no `original` in the class itself.
     """
@@ -96,8 +95,7 @@ def surround(
     @functools.wraps(function)
     @unseen
     def surrounded(*args: Any, **kwargs: Any) -> Any:
-        # First, because torch.compile traces only this; the rest makes few calls, because every step comes
-        # here with cold caches.
+        # First, because torch.compile traces only this. Few calls: every step comes here, with cold caches.
         torch: Any = modules.get("torch")
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
@@ -119,10 +117,7 @@ def surround(
 
 
 def restore(owner: type | ModuleType, name: str) -> None:
-    """Restore the original; if somebody else has wrapped ours, it stays and does nothing.
-
-    If somebody kept ours and puts it back later, it does nothing then, either.
-    """
+    """Restore the original; ours does nothing from now on, wherever somebody else has wrapped or kept it."""
     patches = process_state(Patches).get(owner, {})
     patch = patches.get(name)
     if patch is None:

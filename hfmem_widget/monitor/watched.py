@@ -367,8 +367,7 @@ class Register:
     def current(self) -> Watched | None:
         """Return the session to which further spans belong: that of the watch around them.
 
-        The spans of a thread that opened no watch, such as a pool's or autograd's, belong to the session that
-        is open; if several threads have one, to the main thread's.
+        A thread without a watch, such as autograd's, adds to the open session, of several the main thread's.
         """
         listening = self.listening()
         if len(listening) < 2:

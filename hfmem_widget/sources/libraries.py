@@ -142,10 +142,7 @@ def workspaces(torch: Any) -> tuple[str, int] | None:
 
 
 def entries_of_map(address: int) -> int:
-    """Return the number of entries of a ``std::map`` of libstdc++; -1 if the memory does not look like one.
-
-    Only the object itself is read, never its nodes: its order, a colour, three pointers and a count.
-    """
+    """Return the number of entries of a libstdc++ ``std::map``, from its header; -1 if it looks like none."""
     header = address + 8
     colour, root, first, last, count = (ctypes.c_size_t * 5).from_address(header)
     is_red = not colour & 0xFFFFFFFF

@@ -66,8 +66,7 @@ class ProcFile:
 class Own(NamedTuple):
     """The memory of this process in bytes; NaN if the system does not report it.
 
-    Private memory has its anonymous pages, in memory or in swap, and the shared memory (tmpfs, ``/dev/shm``)
-    that is resident in it.
+    Private memory has anonymous pages, swapped ones too, and resident shared memory (tmpfs, ``/dev/shm``).
     """
 
     resident: float
@@ -183,8 +182,7 @@ _PRIVATE = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 class LinuxMemory:
     """The kernel's own figures.
 
-    The high-water mark is VmHWM and not `ru_maxrss`, which survives `exec`: a kernel started by a large
-    process would begin with that process' peak.
+    The high-water mark is VmHWM: `ru_maxrss` survives `exec`, and so would begin with a large parent's peak.
     """
 
     what = "private memory"
@@ -262,8 +260,7 @@ class LinuxMemory:
 class ResidentPeak:
     """The exact resident peak from now on, from the kernel's own mark, which this resets.
 
-    Only on request: it also resets `ru_maxrss`, which other code in the process may read with
-    `resource.getrusage`. There is one mark, so windows do not nest.
+    Only on request: it also resets `ru_maxrss`, which other code may read. Windows share the one mark.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -315,10 +312,7 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest limit (ulimit) on mapped memory, the mapped bytes, and the limit's command.
-
-    NaN if there is no limit, or mapped memory cannot be read.
-    """
+    """Return the nearest ulimit on mapped memory, the mapped bytes, both NaN if unknown, and its command."""
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:
         import resource
@@ -354,10 +348,9 @@ def shared_memory() -> int:
 
 
 class MappedFiles:
-    """Finds addresses that lie in mapped files, such as safetensors' weights.
+    """Finds addresses that lie in mapped files, such as safetensors' weights; outside Linux, none does.
 
-    They stay there when they are written to: the kernel then copies the page. Without a list of mappings,
-    as outside Linux, no address does.
+    They stay there when they are written to: the kernel then copies the page.
     """
 
     def __init__(
@@ -371,11 +364,7 @@ class MappedFiles:
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
-        """Return whether an address lies in a mapped file, as far as a list read since then shows it.
-
-        A list that is older than the first question about this address of this owner is read again, once it
-        is no longer valid: the file may have been mapped since.
-        """
+        """Return whether an owner's address lies in a mapped file; an old list is read again for new ones."""
         now = self._clock()
         if len(self._seen_at) >= MOST_REMEMBERED:
             self._seen_at.clear()

@@ -28,8 +28,7 @@ Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
 
 The key identifies a storage among the live ones: it is an address, so it means nothing later. The device is
-"cpu", "cuda:0", "mps:0", …, or `MANAGED` (also pinned memory). The dtype is the tensor's; if it is quantised
-the packed one.
+"cpu", "cuda:0", …, or `MANAGED` (also pinned memory). The dtype is the tensor's, if quantised the packed one.
 """
 
 MANAGED = "managed"
@@ -45,8 +44,7 @@ _LEAVES: tuple[type, ...] = (str, bytes, int, float, complex, bool, type(None), 
 _LEAVES += (FunctionType, MethodType, ModuleType)
 
 MOST_WITHIN, MOST_IN_ONE_ANOTHER = 4096, 6
-"""The most values of a list or a dict that is searched: a KV cache has no more layers. And the most nested
-objects: a cache of caches, its layers, their tuples, and the tensors in these."""
+"""The most values of a list or a dict that is searched, such as a cache's layers, and of nested objects."""
 
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
 """Fields of bitsandbytes' parameters with scales and code books, which are not parameters themselves."""
@@ -117,10 +115,7 @@ def shapes_in(tensor: Any) -> dict[int, tuple[int, ...]]:
 
 
 def states_of(optimizer: Any) -> Iterator[Any]:
-    """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
-
-    A tensor that states share comes more than once. Counts of steps in tensors on the CPU are included.
-    """
+    """Yield the tensors in an optimizer's states, through wrappers (``.optimizer``); shared ones repeat."""
     for _ in range(_DEEPEST):
         states = _attribute(optimizer, "state")
         if isinstance(states, Mapping):

@@ -127,10 +127,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def without_size(y: Floats, size: Floats) -> Floats | None:
-    """Return readings corrected for a size that they depend on, such as a batch's tokens.
-
-    None if the size rises so evenly that its effect cannot be separated from growth over time.
-    """
+    """Return readings without the effect of a size, such as a batch's tokens; None if it rises too evenly."""
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
     by, changes = np.diff(size), np.diff(y)
