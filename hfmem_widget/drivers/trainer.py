@@ -395,15 +395,6 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     return _Following(trainer, trainer.callback_handler.callbacks, callback)
 
 
-def _of_one_call() -> MemoryCallback:
-    """Return a callback for one training; it does not keep Trainers followed after the watch."""
-    following = process_state(Attachment)
-    before = following.trainers_for_good
-    callback = MemoryCallback()
-    following.trainers_for_good = before
-    return callback
-
-
 class _Following:
     """One call of ``trainer.train()``; a second exit ends what a fault has left."""
 
@@ -411,8 +402,12 @@ class _Following:
         self._trainer = trainer
         self._callbacks = callbacks
         self._own = own
-        self._callback = _of_one_call() if own is None else own.for_training(trainer)
         self._place = len(callbacks) if own is None else callbacks.index(own)
+        following = process_state(Attachment)
+        for_good = following.trainers_for_good
+        self._callback = MemoryCallback() if own is None else own.for_training(trainer)
+        if own is None:  # a callback for one call does not keep Trainers followed after the watch
+            following.trainers_for_good = for_good
 
     def __enter__(self) -> None:
         ours = self._callback

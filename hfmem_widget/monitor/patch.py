@@ -116,6 +116,13 @@ def surround(
     setattr(owner, name, stand_in)
 
 
+def surround_inherited(kind: type, name: str, around: Around, **options: Any) -> None:
+    """Run every call of a method as `surround` does, in the class that defines it for some class."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    if owner is not None:
+        surround(owner, name, around, **options)
+
+
 def restore(owner: type | ModuleType, name: str) -> None:
     """Restore the original; ours does nothing from now on, wherever somebody else has wrapped or kept it."""
     patches = process_state(Patches).get(owner, {})
