@@ -49,7 +49,7 @@ class Diffusion:
         self._session = session
         # Read from the dict: reading settings by attribute makes the pipeline warn.
         self._parts = dict(vars(pipeline))
-        self._hooks: list[ModelHooks | None] = []
+        self._hooks: list[ModelHooks] = []
         self._around: Diffusion | None = None
         self._block = self._phase = self._step = 0
         self._name = ""
@@ -77,14 +77,13 @@ class Diffusion:
                 surround_inherited(type(part), "step", _stepping, unless=_is_counted)
         for name, model in models.items():
             if name.startswith(DENOISERS):
-                # Entered before they are on, so that they are taken off again after a fault.
-                self._hooks.append(None)
-                self._hooks[-1] = ModelHooks(
+                hooks = ModelHooks(
                     model,
                     before=self._forward_begins,
                     after=lambda _error: None,
                     unless=self._changes_nothing,
                 )
+                self._hooks.append(hooks)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
@@ -93,8 +92,7 @@ class Diffusion:
             context.call = self._around
             process_state(ReportedElsewhere).by -= 1
         while self._hooks:
-            if (hooks := self._hooks[-1]) is not None:
-                hooks.remove()
+            self._hooks[-1].remove()
             self._hooks.pop()
         if self._block and self._monitor.is_open(self._session, self._block):
             self._close(outcome_of(error))

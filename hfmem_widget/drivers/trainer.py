@@ -27,6 +27,7 @@ from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.budget.companion import Budget, should_end
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor.companion import begun
@@ -36,7 +37,7 @@ from hfmem_widget.monitor.process import Part, process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
-from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.session import LocalNote, Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.text import GIB
 from hfmem_widget.view.front_end import running_shell
@@ -166,11 +167,18 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             # A notebook drops the messages of a forked child, with a warning for each.
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
             options = replace(self.options, quiet=self.options.quiet or forked)
-            screen = screen_here()
-            self._watch = Watch(
-                options, monitor=monitor, screen=screen, title="training", recorded_if_possible=True
-            )
-            session = self._watch.start()
+            watch = partial(Watch, monitor=monitor, screen=screen_here(), title="training")
+            self._watch = watch(options)
+            try:
+                session = self._watch.start()
+            except OptionError as error:
+                # Without a recording that cannot be written; any other error is raised again.
+                self._watch = watch(replace(options, record=""))
+                session = self._watch.start()
+                why = f"There is no recording: {error}."
+                warn(why)
+                if session.running:
+                    monitor.recorder(session).note(LocalNote(why))
         if monitor is None or session is None:
             return
         with process_state(_ActiveRuns).beginning:

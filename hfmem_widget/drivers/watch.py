@@ -17,11 +17,11 @@ from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
+from hfmem_widget.session import Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -61,8 +61,7 @@ class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
     The default label is `title`. `follow` begins to follow a model's passes. The tensors of the `subjects`,
-    models and optimizers, are counted, and not kept alive. The `last` companions come after the others. If it
-    is `recorded_if_possible` and the recording cannot be written, it watches without one, and says so.
+    models and optimizers, are counted, and not kept alive. The `last` companions come after the others.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class Watch(Decorates):
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
         last: tuple[Companion, ...] = (),
-        recorded_if_possible: bool = False,
     ) -> None:
         self._label = options.label or title or kind
         self._options = replace(options, label=self._label)
@@ -92,7 +90,6 @@ class Watch(Decorates):
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
         self._last = last
-        self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
         self._reserve = Reserve()
 
@@ -132,13 +129,11 @@ class Watch(Decorates):
             self._monitor.recorder(around[-1]).note(TOO_DEEP)
             return unwatched(self._label, TOO_DEEP)
         # Before anything begins: a companion may be refused, such as a recording whose file exists.
-        companions, why_unrecorded = self._companions_to_begin()
+        companions = (*companions_for(self._options, self._screen), *self._last)
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
         if around:
             harmless(self._open_in, around[-1])
-        if why_unrecorded:
-            recorder.note(LocalNote(why_unrecorded))
         harmless(install.begin)
         if not self._options.quiet:
             self._view = CellView(
@@ -159,19 +154,6 @@ class Watch(Decorates):
             harmless(companion.begin, self._monitor, recorder, self._span)
         self._reserve.take()
         return session
-
-    def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
-        """Return the companions, and why there is no recording although one was asked for."""
-        why = ""
-        try:
-            asked_for = companions_for(self._options, self._screen)
-        except OptionError as error:
-            if not (self._options.record and self._recorded_if_possible):
-                raise
-            why = f"There is no recording: {error}."
-            warn(why)
-            asked_for = companions_for(replace(self._options, record=""), self._screen)
-        return (*asked_for, *self._last), why
 
     def shows(self, session: Session) -> bool:
         """Return whether a session is the running one of this watch."""
