@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Self
 
@@ -117,13 +118,9 @@ class Generation:
     def _end_prefill(self, growth: Any, rows: float) -> None:
         self._counts = {"samples": rows} if rows else {}
         if growth is not None:
-            named = {
-                name: float(getattr(growth, name))
-                for name in ("token_bytes", "window_bytes", "window", "limit")
-            }
-            self._counts |= {name: size for name, size in named.items() if size}
-            if growth.length:
-                self._counts["longest"] = float(growth.length)
+            named = asdict(growth)
+            named["longest"] = named.pop("length")
+            self._counts |= {name: float(size) for name, size in named.items() if size}
         self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
         self._phase = self._monitor.open_span(self._session, "decode", "decode").id
 

@@ -24,9 +24,6 @@ from hfmem_widget.unseen import OVER, unseen
 Around = Callable[..., AbstractContextManager[object]]
 """Takes the called method's object, or all arguments; a method `returned` of the context gets the result."""
 
-_MOST_WRAPPERS = 50
-"""The most nested wrappers that are searched."""
-
 
 class Place(NamedTuple):
     """A method of another library's class, or a function of its module if no class is named."""
@@ -182,7 +179,7 @@ def _owners(places: Iterable[Place]) -> Iterator[tuple[Place, type | ModuleType]
 def _is_within(stand_in: object, current: object) -> bool:
     """Return whether the function in a place is ours, or declares that it wraps ours."""
     ours = getattr(stand_in, "__func__", stand_in)
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(50):  # wrappers around wrappers, at most
         if isinstance(current, (classmethod, staticmethod)):
             current = current.__func__
         if current is ours or current is None:

@@ -83,13 +83,11 @@ def reading_of(stats: Stats) -> Reading:
     except (KeyError, TypeError):
         counts = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
         completed: Stats = {**stats, **counts}
-        for name in ("allocation", *map("{}_bytes".format, _POOLED)):
-            figures = ("current", "peak", "allocated")
+        figures = ("current", "peak", "allocated")
+        pools = ("allocated", "reserved", "active", "requested", "inactive_split")
+        for name in ("allocation", *map("{}_bytes".format, pools)):
             completed[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
         return reading_of(completed)
-
-
-_POOLED = ("allocated", "reserved", "active", "requested", "inactive_split")
 
 
 def _value(stats: Any, *path: str) -> float:

@@ -46,8 +46,6 @@ _TABLES = (
 """Functions of libtorch_cuda (ATen/cuda/CUDAContextLight.h): the table of the allocated workspaces, one for
 each handle and stream, and the bytes of each."""
 
-_MOST_WORKSPACES = 4096
-
 
 class FirstBuckets:
     """The buckets of DDP's first step if gradients were views of them, each until it is freed.
@@ -149,7 +147,7 @@ def entries_of_map(address: int) -> int:
     if is_red and not count and not root and first == last == header:
         return 0
     is_filled = count and root and first and last and header not in {root, first, last}
-    return count if is_red and is_filled and count <= _MOST_WORKSPACES else -1
+    return count if is_red and is_filled and count <= 4096 else -1
 
 
 def _tables(torch: Any) -> Iterator[tuple[int, int]]:

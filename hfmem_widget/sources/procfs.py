@@ -334,12 +334,6 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
     return min(limits, key=lambda limit: limit[0] - limit[1], default=nothing)
 
 
-FRESH = 10
-"""The list of mappings is valid for new addresses for this multiple of the time that reading it took."""
-
-MOST_REMEMBERED = 100_000
-
-
 def shared_memory() -> int:
     """Return the bytes of shared memory that this process has in use; 0 if unknown."""
     with suppress(OSError, ValueError):  # NaN
@@ -366,7 +360,7 @@ class MappedFiles:
     def hold(self, address: int, owner: int) -> bool:
         """Return whether an owner's address lies in a mapped file; an old list is read again for new ones."""
         now = self._clock()
-        if len(self._seen_at) >= MOST_REMEMBERED:
+        if len(self._seen_at) >= 100_000:
             self._seen_at.clear()
         if (
             self._read_at < self._seen_at.setdefault((address, owner), now)
@@ -390,5 +384,6 @@ class MappedFiles:
                 start, _, stop = addresses.partition("-")
                 self._starts.append(int(start, 16))
                 self._stops.append(int(stop, 16))
+        # It is valid for new addresses for ten times as long as reading it took.
         ended = self._clock()
-        self._good_until = ended + FRESH * (ended - self._read_at)
+        self._good_until = ended + 10 * (ended - self._read_at)

@@ -272,10 +272,7 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
     (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
-    (
-        type(functools.lru_cache(lambda: None)),
-        lambda value: chain(in_c(value), kept_fields(value)),
-    ),
+    (type(functools.lru_cache(len)), lambda value: chain(in_c(value), kept_fields(value))),
     (BaseException, in_exception),
     (types.TracebackType, in_traceback),
     (types.FrameType, in_frame),
