@@ -237,7 +237,7 @@ def _refusal(model: object, kwargs: Mapping[str, Any]) -> str:
     is_compiled = is_static and not on_host and not option("disable_compile")
     reasons = {
         "its cache is of an unknown kind": cache is not None and not is_cache(cache),
-        "its cache had tokens as it began": any(len(one.shape) > 1 for one in tensors_in(cache)),
+        "its cache had tokens as it began": any(tensor.ndim > 1 for tensor in tensors_in(cache)),
         "its cache is offloaded to the host": is_offloaded,
         "its cache is quantised, many tokens at a time": in_blocks,
         "with a static cache, generate compiles the model": is_compiled,

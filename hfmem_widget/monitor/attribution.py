@@ -189,10 +189,10 @@ class Attribution:
         with self._alone() as alone:
             if not alone:
                 return
-            are_there = self._gradients_exist()
-            share = SHARE if are_there else SHARE_OF_NEW
+            exist = self._gradients_exist()
+            share = SHARE if exist else SHARE_OF_NEW
             if not self._gradient_count.is_due(self._clock(), share):
-                self._put_gradients(self._gradients if are_there else {})
+                self._put_gradients(self._gradients if exist else {})
                 return
             with self._gradient_count.measured(self._clock):
                 gradients, probe = count_gradients(self.subjects.by_thread()[0])
@@ -205,9 +205,9 @@ class Attribution:
             # Another thread counts what it trains itself: from here a gradient is read while it changes.
             if not alone or is_elsewhere(self._probe_thread):
                 return
-            are_there = self._gradients_exist()
-            if are_there is not None or not may_count:
-                self._put_gradients(self._gradients if are_there else {})
+            exist = self._gradients_exist()
+            if exist is not None or not may_count:
+                self._put_gradients(self._gradients if exist else {})
                 return
         # No gradient is known yet: these are the first batches of a step that accumulates.
         if self._gradient_count.is_due(self._clock()):

@@ -16,16 +16,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import (
-    Device,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Session,
-    Span,
-    SpanKind,
-)
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS, NOT_AVAILABLE
 from hfmem_widget.session.series import COUNTED
 from hfmem_widget.sources.procfs import ResidentPeak

@@ -31,7 +31,7 @@ def open_allocators() -> tuple[Allocator, ...]:
 def loaded_allocator() -> Allocator:
     """Return the allocator that this process' torch is built for, else the first of all."""
     allocators = open_allocators()
-    return next((each for each in allocators if each.supported()), allocators[0])
+    return next((allocator for allocator in allocators if allocator.supported()), allocators[0])
 
 
 def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) -> tuple[Source, ...]:

@@ -123,8 +123,8 @@ def sharded_in(modules: Sequence[Any]) -> tuple[list[tuple[str, tuple[Storage, .
                 shards.append(getattr(parameter, "_local_shard", parameter))
                 for name in ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard"):
                     gathered.append((GATHERED, getattr(parameter, name, None)))
-    found = ((owner, storages_of(tensor)) for owner, tensor in gathered)
-    return [(owner, storages) for owner, storages in found if storages], shards
+    owned = ((owner, storages_of(tensor)) for owner, tensor in gathered)
+    return [(owner, storages) for owner, storages in owned if storages], shards
 
 
 def workspaces(torch: Any) -> tuple[str, int] | None:

@@ -321,7 +321,7 @@ def _growth(cache: Any) -> CacheGrowth | None:
             continue
         if not all(len(shape) > 1 and shape[-2] for shape in shapes):
             continue
-        a_token = sum(each.nbytes / shape[-2] for each, shape in zip(pair, shapes, strict=True))
+        a_token = sum(tensor.nbytes / shape[-2] for tensor, shape in zip(pair, shapes, strict=True))
         most = field("max_cache_len", None)
         limit = max(limit, most or 0)
         if field("is_sliding", None) is True:

@@ -35,7 +35,7 @@ def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
     findings = reruns(session, span, HISTORY.runs_of(names_of(span, "", cell)[2]))
     if findings:
         held = search()
-        session.findings += (with_names(one, held) for one in findings)
+        session.findings += (with_names(finding, held) for finding in findings)
 
 
 def with_names(finding: Finding, held: Holders) -> Finding:

@@ -255,7 +255,7 @@ def _spans(
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
         outer = [spans[span_id] for span_id in _around(group[-1].id, spans)[1:]]
-        is_nested = any((root, each.kind, each.name) in recurring for each in outer)
+        is_nested = any((root, span.kind, span.name) in recurring for span in outer)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])

@@ -122,7 +122,7 @@ def _in_tuple(value: Any) -> Iterator[Held]:
 
 def _in_dict(value: Any) -> Iterator[Held]:
     items = list(dict.items(value))
-    if ATOMS.issuperset({type(each) for item in items for each in item}):
+    if ATOMS.issuperset({type(part) for item in items for part in item}):
         return
     for key, held in items:
         name = _key_text(key)
