@@ -263,7 +263,7 @@ def parse_request(
     """Return the request of some words; errors and outputs without any.
 
     Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are always variables.
-    An OptionError is raised if there is no such variable or output.
+    Raises `OptionError` for any other.
     """
     for name in (*what, *variables):
         if not isinstance(name, str):
