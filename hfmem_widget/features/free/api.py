@@ -285,7 +285,7 @@ def parse_request(
         items[f"the variable {name}" if name in WORDS else plain(name)] = _variable(name, shell)
     return Request(
         items,
-        collect=collect and words != {CACHE},
+        collect=collect and (bool(items) or words != {CACHE}),
         empty_cache=empty_cache,
         trim=trim,
         is_named=is_named,
