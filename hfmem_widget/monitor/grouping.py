@@ -29,7 +29,7 @@ LEAST_GROUP, MOST_GROUP = 0.05, 0.75
 """Seconds that a group of steps lasts; it then goes on to the next round number."""
 
 LONG_STEP = 0.1
-"""Seconds from one step to the next from which on each has a span: its own peak took 0.6 ms on an H100."""
+"""Steps at least this many seconds apart have a span each: an exact peak took 0.6 ms on an H100."""
 
 MOST_WITHOUT = 50
 """Long steps in a row without phases, after which the next one has them."""

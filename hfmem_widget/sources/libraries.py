@@ -140,7 +140,7 @@ def workspaces(torch: Any) -> tuple[str, int] | None:
 
 
 def entries_of_map(address: int) -> int:
-    """Return the number of entries of a libstdc++ ``std::map``, from its header; -1 if it looks like none."""
+    """Return the number of entries of a libstdc++ ``std::map``; -1 if its header does not look like one."""
     header = address + 8
     colour, root, first, last, count = (ctypes.c_size_t * 5).from_address(header)
     is_red = not colour & 0xFFFFFFFF

@@ -249,7 +249,7 @@ def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
 
 
 def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -> bool:
-    """Return whether CUDA and NVML may number GPUs differently, which those of one model never are.
+    """Return whether CUDA and NVML may number these GPUs differently; they never do if all are of one model.
 
     CUDA numbers the fastest first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, NVML by PCI bus.
     """
