@@ -59,8 +59,6 @@ class DeviceCost:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is allocated by device, at one instant."""
-
     gpus: Mapping[str, float]
     private: float
     resident: float

@@ -102,7 +102,6 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    """Yield the results of a cell from this thread's running frames and those of its tasks."""
     frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
     with suppress(RuntimeError):  # no loop is running on this thread
         frames += [frame for task in asyncio.all_tasks() for frame in task.get_stack()]

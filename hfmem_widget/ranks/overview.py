@@ -246,7 +246,6 @@ class Leader:
                 self._session.steps.add(figures, self._highest(first, last))
 
     def _highest(self, first: int, last: int) -> dict[str, list[float]]:
-        """Return the highest peak of some steps over all ranks, as the `PER_DEVICE` of the device of all."""
         roster = self._roster
         peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
         if not peak > 0:

@@ -255,7 +255,6 @@ class Tail:
             self.collector.recorder.note(listed.why)
 
     def _gone(self) -> set[str]:
-        """Return the files without an end whose processes ran here, and do not any more."""
         here = this_host()
         waits = {
             name: stream.rank

@@ -55,7 +55,6 @@ class LineReader:
         self._steps_of: tuple[str, ...] = ()
 
     def _lines(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete by now; a line that is too long is counted and dropped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._skips:
@@ -72,7 +71,6 @@ class LineReader:
         self._next_block = max(self._next_block, block + 1)
 
     def _widen(self, columns: int) -> None:
-        """Make room for more columns, whose last values are not available yet."""
         self._values = np.concatenate([self._values, np.full(columns, np.nan)])
 
     def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:

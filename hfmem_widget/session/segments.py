@@ -219,7 +219,6 @@ def pieces(segment: Segment) -> Iterator[Piece]:
 
 
 def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
-    """Yield the pieces of a free block of an expandable segment: its whole pages can be returned."""
     is_large = segment.kind == "large" and not segment.size % _LARGE_PAGE
     page = _LARGE_PAGE if is_large else _SMALL_PAGE
     start = block.address - segment.address

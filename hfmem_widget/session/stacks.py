@@ -239,10 +239,7 @@ class Snapshot(Shown):
         return resolve("hfmem_widget.features.stacks.snapshot:explained")(self)
 
     def report(self, path: str | os.PathLike[str], *, static: bool = True) -> Path:  # noqa: ARG002
-        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if that fails.
-
-        The page has no script, whatever `static` says.
-        """
+        """Write a new HTML page without script, and return its path; raise `OptionError` if that fails."""
         page: Path = resolve("hfmem_widget.features.report.page:report_of")(self.name, self, path)
         return page
 

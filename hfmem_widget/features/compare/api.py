@@ -140,10 +140,7 @@ def of_runs(
     baseline: str = "",
     snapshots: Mapping[str, Snapshot] = MappingProxyType({}),
 ) -> Comparison:
-    """Compare cells by name, each with its runs, oldest first; see `compare`.
-
-    `snapshots` are those among the runs whose records `of_stacks` has made.
-    """
+    """Compare cells by name, each with its runs, oldest first; `of_stacks` has made the `snapshots`."""
     if not runs:
         raise OptionError("nothing to compare: name at least one cell")
     if snapshots:
@@ -191,7 +188,6 @@ def of_runs(
 def _beside_snapshots(
     runs: Mapping[str, Sequence[Record]], snapshots: Mapping[str, Snapshot], by: str
 ) -> dict[str, tuple[Record, ...]]:
-    """Return the runs reduced to what snapshots also have: live memory at the peak, by line."""
     bare = len(snapshots) < len(runs)
     if bare and by == "module":
         raise OptionError(
@@ -294,7 +290,6 @@ def _lines(
 
 
 def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
-    """Yield notes on cells that began with more or less memory than the baseline."""
     starts = {
         name: _figure([used.before for used in devices]) for name, devices in used_by_name.items()
     }
@@ -308,7 +303,6 @@ def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) 
 
 
 def _versions(runs: Mapping[str, Sequence[Record]], baseline: str) -> Iterator[str]:
-    """Yield notes on cells that ran with other versions of libraries than the baseline."""
     before = runs[baseline][-1].software
     for name, records in runs.items():
         others = (

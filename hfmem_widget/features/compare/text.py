@@ -290,7 +290,6 @@ def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
 
 
 def _spread(figure: Figure, shown: Format) -> str:
-    """Return the lowest and the highest value, with one unit for both."""
     if shown is format_rate or shown is format_duration:
         low, high = shown(figure.low), shown(figure.high)
         return "" if low == high else f"{low}{TO}{high}"

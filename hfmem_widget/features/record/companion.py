@@ -174,14 +174,12 @@ class FileRecording(Companion):
             self._ticker.tick_now(0.0)
 
     def _has_news(self, session: Session) -> bool:
-        """Return whether there is a new finding, guide or end of a training, which is written at once."""
         seen, self._seen = self._seen, (len(session.findings), len(session.guides))
         trained, self._trains = self._trains, any(s.kind == "train" for s in session.open_spans)
         return (trained and not self._trains) or seen != self._seen
 
 
 def _newest(session: Session, count: int) -> list[Sample]:
-    """Return the newest samples: subscribers are not notified of those at the final edges."""
     rows = session.between(-math.inf, math.inf)
     if rows.bucket > 1:
         return [session.last_sample] if count > 0 else []

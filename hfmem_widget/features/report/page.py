@@ -121,7 +121,6 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
 
 
 def _folded(session: Session, rows: int) -> str:
-    """Return a note on the folding of samples in the chart; empty if it has all of them."""
     timeline = session.between(0.0, math.inf)
     if timeline.bucket == 1 and len(timeline) <= rows:
         return ""
@@ -187,7 +186,6 @@ def _document(
 
 
 def _policy(script: str, *, images: bool) -> str:
-    """Return the page's content security policy: its own script, inline styles, and `images` in it."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
     own += " img-src data:;" if images else ""
@@ -376,7 +374,6 @@ def _phases(session: Session) -> str:
 
 
 def _steps(session: Session) -> str:
-    """Return the steps with the peaks of the highest device; many steps are folded into rows."""
     devices = session.steps.devices
     groups = [group_of(row, devices) for row in session.folded_steps(MOST_STEPS).tolist()]
     highest = [(steps.peak, device) for group in groups for device, steps in group.devices.items()]
