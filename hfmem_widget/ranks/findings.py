@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers, spread
+from hfmem_widget.ranks.aggregate import LEAST_STEPS, Outlier, outliers, peers, spread
 from hfmem_widget.ranks.roster import LOST, MOST_IN_EVIDENCE, SILENT_PACES, SILENT_SECONDS, Look
 from hfmem_widget.session import FINE_KINDS, Finding, PhaseSkew, RankRow, SpanKind
 from hfmem_widget.session.rank_records import TABLE_ROWS, Flag
 from hfmem_widget.session.steps import PHASES
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import (
     GIB,
     MIB,

@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import Floats, resized, spread
+from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.roster import SILENT_PACES, Roster
 from hfmem_widget.ranks.stream import STOP, Edge, Finished, News, RankStream, Samples
 from hfmem_widget.session import (
@@ -34,6 +34,7 @@ from hfmem_widget.session.rank_records import (
     STRIP_ROWS,
 )
 from hfmem_widget.session.series import OVERVIEW, PARTS
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import format_counted, plain
 
 HIGHEST = 250

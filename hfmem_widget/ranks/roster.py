@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets, resized
+from hfmem_widget.ranks.aggregate import STEPS, offsets
 from hfmem_widget.ranks.identity import seconds_between_writes
 from hfmem_widget.ranks.stream import (
     CERTAINTY,
@@ -27,6 +27,7 @@ from hfmem_widget.ranks.stream import (
 )
 from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.session.steps import PHASES
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import plain
 
 KEPT = 128

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hfmem_widget.analysis.parts import allocated_parts
-from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.recording.check import (
     Columns,
     End,
@@ -29,6 +28,7 @@ from hfmem_widget.session import FINE_KINDS, Certainty, Device, Finding, Guide, 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
+from hfmem_widget.session.timeline import Floats
 
 STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
 STOP, PEAK, CERTAINTY = range(3)

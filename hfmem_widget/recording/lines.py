@@ -20,7 +20,7 @@ from hfmem_widget.session import FINE_KINDS, Finding, Guide, Move, Sample, Sessi
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.stacks import ELSE, LivePeak, Site
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.session.timeline import Floats
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import json_data, json_number
 
 KEY_EVERY = 30
@@ -205,8 +205,7 @@ class Lines:
             labels=[one.label for one in new],
         )
         self._series, self._columns = now, len(series)
-        unknown = np.full(self._columns - len(self._last), np.nan)
-        self._last = np.concatenate([self._last, unknown])
+        self._last = resized(self._last, self._columns)
 
     def _rows(self, time: Floats, values: Floats, wall: float) -> bytes:
         is_key = self._block % KEY_EVERY == 0
@@ -320,14 +319,9 @@ def fold_of(time: Floats, values: Floats) -> Fold:
 
 def joined(folds: Sequence[Fold]) -> Fold:
     """Return two neighbouring folds as one; the earlier may have fewer series."""
-
-    def wide(row: Floats) -> Floats:
-        more = np.full(len(widest.low) - len(row), np.nan)
-        return np.concatenate([row, more]) if len(more) else row
-
-    widest = max(folds, key=lambda fold: len(fold.low))
-    low = np.fmin.reduce([wide(fold.low) for fold in folds])
-    high = np.fmax.reduce([wide(fold.high) for fold in folds])
+    width = max(len(fold.low) for fold in folds)
+    low = np.fmin.reduce([resized(fold.low, width) for fold in folds])
+    high = np.fmax.reduce([resized(fold.high, width) for fold in folds])
     samples = sum(fold.samples for fold in folds)
     return Fold(folds[0].start, folds[-1].stop, samples, low, high, folds[-1].last)
 

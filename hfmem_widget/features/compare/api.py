@@ -35,8 +35,9 @@ from hfmem_widget.features.compare.model import (
     Figure,
     Places,
 )
-from hfmem_widget.session import Certainty, Session
+from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
+from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.text import format_bytes, plain
 
 Subject = str | int | Session | Snapshot | Sequence[Session]
@@ -51,8 +52,6 @@ OF_SNAPSHOTS = (
     "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
     "source text, so a line that has moved may not be matched."
 )
-
-CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")  # from the weakest
 
 
 def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
@@ -256,7 +255,7 @@ def _compared(
             figure: _figure([read(*run) for run in zip(records, devices, strict=True)])
             for figure, read in FIGURES.items()
         },
-        certainty=next(certainty for certainty in CERTAINTIES if certainty in certainties),
+        certainty=next(each for each in reversed(CERTAINTIES) if each in certainties),
         at_peak=usual.at_peak,
         made=usual.made,
         at_start=usual.at_start,

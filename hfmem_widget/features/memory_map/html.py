@@ -31,9 +31,7 @@ ROWS_OF_A_HEAP = 4  # with its scale
 STRIP = 64  # characters of the picture in plain text
 NOTE_LENGTH = 400
 NONE = "\N{EN DASH}"
-LEAST_SHARE = (
-    0.01  # share of reserved memory: smaller parts, or below 1 MiB, are only in the legend
-)
+LEAST_SHARE = 0.01  # of reserved memory: smaller parts, or below 1 MiB, are only in the legend
 
 _MARKS = dict(zip(LABELS, "█▓▒░·sp", strict=True))
 _Sized = Iterator[tuple[float, str]]  # sentences with the bytes that decide whether they are shown

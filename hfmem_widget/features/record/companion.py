@@ -22,7 +22,7 @@ from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
 MOST_WAITING = (
-    6000  # samples that wait for the disk, of ten minutes by default; older ones are lost
+    6000  # samples, of ten minutes by default, that wait for the disk; older ones are lost
 )
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
 MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to its report

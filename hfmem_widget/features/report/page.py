@@ -49,8 +49,6 @@ from hfmem_widget.view.what_fits import moves_table, what_if_html
 from hfmem_widget.view.wire import protocol
 
 LARGEST = 1_500_000  # bytes of a page with the live chart
-_SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
-_STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most behind the frame
 # Seconds since the epoch that `datetime` cannot represent; a recording may have any.
 _NO_YEAR = 2.0**37
@@ -106,7 +104,7 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         none = '<p class="note">There are too few samples for a chart.</p>'
         return document(still or none)
     try:
-        script, device = _read(_SCRIPT), busiest(session)
+        script, device = kit.built("chart.js"), busiest(session)
     except FileNotFoundError:
         raise HFMemError(
             "the live chart is not built in this checkout: run make build, or write a static report"
@@ -169,7 +167,7 @@ def _document(
 <meta name="referrer" content="no-referrer">
 <meta name="generator" content="hfmem_widget {version}">
 <title>{title}</title>
-<style>{_read(_STYLE)}</style>
+<style>{_style()}</style>
 </head>
 <body>
 <main class="{kit.AS_TEXT}">
@@ -208,8 +206,8 @@ def _time(seconds: float) -> str:
 
 
 @cache
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+def _style() -> str:
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def packed(session: Session, room: int) -> tuple[str, int]:
