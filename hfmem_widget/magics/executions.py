@@ -23,9 +23,7 @@ class Execution:
     """A running cell."""
 
     info: ExecutionInfo
-    number: (
-        int  # in the brackets beside it; a cell that is not stored has the number of the next one
-    )
+    number: int  # in the brackets beside it; that of the next cell, if it is not stored
     is_outermost: bool  # no other cell runs it
     thread: int = field(default_factory=threading.get_ident)  # each subshell has its own
     watches: list[Watch] = field(default_factory=list)  # those that end with the cell

@@ -48,9 +48,7 @@ class Site:
 
     line: str  # the user's own, such as ``cell [3] line 12``, or a placeholder
     module: str  # the module whose forward ran, such as ``BertLayer``, or a placeholder
-    operator: (
-        str  # the innermost call, such as ``aten::mm``, or without operators ``Linear.forward``
-    )
+    operator: str  # the innermost call: ``aten::mm``, or without operators ``Linear.forward``
     kind: str  # one of `KINDS`
     bytes: int  # as requested
     blocks: int  # number of allocations

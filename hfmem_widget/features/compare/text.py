@@ -44,9 +44,8 @@ MOST_CHANGES = 15
 LEAST_CHANGE = 0.005 * MIB  # less reads as none
 
 Format = Callable[[float], str]
-Cell = tuple[
-    kit.Content, str, str
-]  # a value, its range over the runs, and its difference to the baseline's
+# A value, its range over the runs, and its difference to the baseline's.
+Cell = tuple[kit.Content, str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,7 @@ from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
-MOST_WAITING = (
-    6000  # samples, of ten minutes by default, that wait for the disk; older ones are lost
-)
+MOST_WAITING = 6000  # samples (ten minutes by default) that wait for the disk; older ones are lost
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
 MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to its report
 TRIES = 3  # attempts to write before the recording ends
