@@ -157,7 +157,7 @@ def _records(found: Sequence[Found], paths: Sequence[str]) -> list[Record]:
     labels = [each.label if isinstance(each, Session) else "" for each in found]
     files = [stem(Path(path)) for path in paths]
     folders = [Path(path).absolute().parent.name for path in paths]
-    # Two runs of one script have one label: they are then told apart by their files, or the folders of these.
+    # Two runs of one script have the same label: then their files, or the folders of these, name them.
     candidates = labels, files, folders, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
     return [

@@ -65,7 +65,7 @@ def run_notebook(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a comparison with a baseline came to.
+    """The result of a comparison with a baseline.
 
     `judged` has for each cell that both runs have and each device whether it is over the limit, and a
     sentence; `notes` says which cells only one run has; `unknown` names cells without comparable figures.

@@ -72,7 +72,7 @@ class Strip:
         np.maximum.at(self._cells[len(self.at) - 1], ranks[is_heard] // self._size, cells)
 
     def shown(self) -> RankStrip:
-        """Return it as it stands."""
+        """Return the strip so far."""
         cells = self._cells[: len(self.at)]
         cells = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
         return RankStrip(tuple(range(0, self.world, self._size)), tuple(self.at), cells.tobytes())
@@ -327,7 +327,7 @@ class Overview:
         """Write the samples up to some time, and the edges of spans among them."""
         roster = self.roster
         for at, (end, bucket) in enumerate(self._buckets.passed_on(limit)):
-            if not at:  # some devices may only now have been heard of
+            if not at:  # some devices may only now be known
                 self._totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
                 totals = [stream.described.total for stream in roster.expected]
                 self._totals[roster.expected_places] = totals
@@ -414,7 +414,7 @@ class Overview:
         nodes = Counter(stream.rank.host for stream in roster.expected)
         self._describe(len(nodes))
         if self.strip.world < roster.world or not self.strip.at:
-            # As many as any node is known to have: the others may not have been heard of yet.
+            # As many as any node is known to have: the others may not have been seen yet.
             per_node = max(nodes.values(), default=1)
             self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))
 

@@ -448,7 +448,7 @@ class Polling:
     stopped: str = ""  # why polling ended early; usually empty
     steps: int = 0  # finished steps of trainings
     steps_with_phases: int = 0  # steps whose phases were measured
-    groups: int = 0  # spans of the other steps, some of which share one
+    groups: int = 0  # spans of the other steps; some steps share one
     short_steps: bool = False  # True while steps are so short that they share spans
     share: float = NOT_AVAILABLE  # of the time of recent steps that measuring them takes, estimated
 

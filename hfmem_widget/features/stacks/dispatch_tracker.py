@@ -34,7 +34,7 @@ ACTIONS = ("alloc", "free_requested", "free_completed")
 Stack = tuple[tuple[CodeType, int], ...]
 """Code and line of each Python frame, innermost first."""
 
-NOWHERE = 0  # the place of a block of which neither operator nor stack is known
+NOWHERE = 0  # the place of a block whose operator and stack are unknown
 
 _EVENT = Struct("<BQQdI")
 
