@@ -35,10 +35,11 @@ from hfmem_widget.features.fit.predict import (
     inputs_of,
     precision_of_accelerate,
 )
-from hfmem_widget.features.fit.recorded import has_ranks, margin_on
+from hfmem_widget.features.fit.recorded import has_ranks
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, errors_as
+from hfmem_widget.features.fit.training import margin_on
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span

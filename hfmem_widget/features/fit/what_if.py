@@ -13,8 +13,8 @@ import numpy as np
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.model import Forecast
-from hfmem_widget.features.fit.recorded import Training, margin_on
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.training import Training, margin_on
 from hfmem_widget.session.what_if import Moment, Variant, WhatIf
 from hfmem_widget.text import MIB
 
