@@ -123,7 +123,7 @@ def _variant(
             )
     if not possible:
         return None
-    variant = min(possible, key=lambda each: _off(each, fitted))
+    variant = min(possible, key=lambda each: _off(each, runs))  # a close fit may be wrong elsewhere
     off = max(LEAST_OFF, _off(variant, runs))
     if off > MOST_OFF:
         return None
