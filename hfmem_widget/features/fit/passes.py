@@ -334,7 +334,8 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
     rows = _most(passes, partial(passes.generation, whole=passes.whole), passes.rows)
     if rows < passes.rows:
         options = {"per_device_eval_batch_size": str(rows)} if passes.is_of_trainer else {}
-        name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
+        before = format_count(passes.rows)
+        name = f"{format_counted(rows, 'sequence')} at a time instead of {before}"
         cost = "other random draws" if passes.is_sampled else ""
         yield _move(passes, passes.generation(rows, passes.whole), rows, name, options, cost=cost)
     prompt, of_rows = passes.answer or passes.seen.length, partial(passes.generation, passes.rows)
