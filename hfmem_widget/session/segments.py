@@ -308,14 +308,15 @@ def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tupl
 
 
 def blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return the blocks of a segment as torch lists it."""
-    blocks = []
+    """Return the blocks of a segment as torch lists it, on some devices without their addresses."""
+    blocks, address = [], segment["address"]
     for block in segment["blocks"]:
         size, state = block["size"], _STATES.get(block["state"], "allocated")
         # Blocks that have been freed still have the size of the request.
         requested = min(block.get("requested_size") or size, size) if state != "free" else 0
-        frames = block.get("frames") or ()
-        blocks.append(Block(block["address"], size, requested, state, frames))
+        place = block.get("address", address)
+        blocks.append(Block(place, size, requested, state, block.get("frames") or ()))
+        address += size
     return tuple(blocks)
 
 
