@@ -70,9 +70,8 @@ class _StandIn:
 class _State:
     """The changing state of the guard in this process."""
 
-    deferring: int | None = (
-        None  # the thread that defers signals; a child forked by another has none
-    )
+    # The thread that defers signals; a child forked by another has none
+    deferring: int | None = None
     held: list[_StandIn] = field(default_factory=list)  # the handlers that stand in on that thread
     seconds: float = 1e-5  # the mean time of the guard
     # Our faults that are on stderr already: the type, and where it was raised.
@@ -149,8 +148,7 @@ def _leave() -> None:
 class interrupts_deferred:  # noqa: N801  (a context manager reads as a function)
     """Defer signals with handlers in Python for the milliseconds of a block, and deliver them after it.
 
-    Within another such block, and on other threads than the main one, where no signal arrives, it does
-    nothing.
+    It does nothing within another such block, and beside the main thread, where no signal arrives.
     """
 
     # A class, because a generator costs twice as much.
@@ -314,10 +312,7 @@ def warn(sentence: str) -> None:
 
 
 def is_for_user(error: Exception, lets: type[Exception] | tuple[type[Exception], ...] = ()) -> bool:
-    """Return whether an error belongs to the user's code; a fault of ours is written to stderr, once.
-
-    Otherwise a hook that fails in every step would fill a notebook.
-    """
+    """Return whether an error is the user's; a fault of ours goes to stderr, once: a hook would repeat it."""
     try:
         if isinstance(error, lets) or raised_by_handler(error):
             return True

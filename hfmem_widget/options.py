@@ -200,10 +200,7 @@ class Options:
                 raise wrong_value(given, name, "True or False")
 
     def changed(self, given: Mapping[str, Any], taker: str) -> Self:
-        """Return a copy with given options replaced; errors name the `taker`, such as ``watch()``.
-
-        Raises `OptionError` if an option does not exist, or a value is not allowed.
-        """
+        """Return a copy with given options; an `OptionError` names the `taker`, such as ``watch()``."""
         options = options_of(type(self))
         for name in given:
             if name not in options:
@@ -392,10 +389,7 @@ OPTIONS: Mapping[str, Option] = options_of(WatchOptions)
 def lists_options(
     documented: Documented, declared: Any = WatchOptions, keywords: Any = WatchKeywords
 ) -> Documented:
-    """Replace ``**`` in the docstring and the signature of a function or a class by the options.
-
-    `declared` is the class of the options, and `keywords` has their types as arguments.
-    """
+    """Replace ``**`` in a docstring and a signature by the options of `declared`, typed as in `keywords`."""
     types, options = get_type_hints(keywords), options_of(declared)
     entries = "\n".join(_entry(name, option, types[name]) for name, option in options.items())
     doc = inspect.cleandoc(documented.__doc__ or "")

@@ -236,10 +236,7 @@ _OTHER_UNIT = re.compile(r"([\d.]+) *([kmgt])b?", re.IGNORECASE)
 def parse_bytes(
     text: str, of: str, allowed: str = "a size such as 20GiB, 500MiB or 64KiB"
 ) -> float:
-    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
-
-    Raises `OptionError` if it is not a size; the message names the option `of`, and what is `allowed`.
-    """
+    """Return the bytes of a size such as ``20GiB``; an `OptionError` has `of`, the option, and `allowed`."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         other = _OTHER_UNIT.fullmatch(text.strip())

@@ -123,8 +123,6 @@ def _device(session: Session, key: str) -> Device:
 
 
 class _OnDevice:
-    """The memory of one device of a session."""
-
     def __init__(self, session: Session, device: Device) -> None:
         self.key = f"{device.key}/allocated"
         self._session = session
@@ -159,7 +157,6 @@ class _OnDevice:
         peak: Peak | None = None,
         span: Span | None = None,
     ) -> Anatomy:
-        """Return the parts of the row of the timeline where most was allocated, raised to a known peak."""
         last = self._session.last_sample
         low, high = highest_row(self._session, self._device, start, stop) or (last, last)
         # Models are looked for at a span's end, too: where that has as much, its parts are the newest count.

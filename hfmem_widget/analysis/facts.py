@@ -72,11 +72,7 @@ class Facts(SpanCost):
 
 
 def active_devices(session: Session, span: Span | None = None) -> tuple[Device, ...]:
-    """Return the devices worth showing for a span, or for the whole session.
-
-    These are the GPUs with allocated memory, or the host if there is none. An overview of many ranks has one
-    device that stands for all of them.
-    """
+    """Return the GPUs with allocated memory, or else the host; for many ranks, the overview's device."""
     overview = [device for device in session.devices if device.key == OVERVIEW]
     if overview:
         return (*overview,)
@@ -155,7 +151,6 @@ def end_of(session: Session, span: Span) -> float:
 
 def _facts(session: Session, span: Span, device: Device) -> Facts:
     def at_end(metric: str) -> float:
-        """Return a series' value at the end of the span, or else its last known value in the span."""
         key = f"{device.key}/{metric}"
         if math.isfinite(value := session.value(span.after or session.last_sample, key)):
             return value
@@ -195,3 +190,8 @@ def findings_of(session: Session, span: Span) -> tuple[Finding, ...]:
     """Return the findings of a span, and of the whole session, the gravest first."""
     findings = (finding for finding in session.findings if finding.span_id in {None, span.id})
     return tuple(sorted(findings, key=lambda finding: GRAVITY[finding.severity]))
+
+
+def failed_spans(session: Session, root: Span) -> list[Span]:
+    """Return the spans that an error ended, the watched one first."""
+    return [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]

@@ -112,7 +112,6 @@ def _beside_allocated(read: Read, total: float, *, is_host: bool) -> dict[str, f
 
 
 def _beside_on_cpu(read: Read, total: float) -> dict[str, float]:
-    """Return the parts of the machine's memory beside those on its GPU."""
     metrics = ("reserved", "context", "process", "device_used", "page_cache")
     ours, context, process, used, cache = (max(0.0, read(metric)) for metric in metrics)
     outside = max(0.0, used - ours - context)

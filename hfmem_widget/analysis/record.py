@@ -77,11 +77,7 @@ UNUSED = DeviceRecord()
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quick the steps of a cell were, the first one (which warms up) left out where it stands alone.
-
-    Rates are within steps: what lies between them, such as evaluations, is not counted. Tokens include
-    padding. NaN if unknown.
-    """
+    """How quick steps were, but for a first one that stands alone; NaN if unknown. Tokens include padding."""
 
     steps: int = 0  # the first included
     steps_per_second: float = NOT_AVAILABLE
@@ -321,7 +317,6 @@ def _curve(session: Session, span: Span, device: str) -> Floats:
 
 
 def _live(session: Session, span: Span, device: str) -> LivePeak | None:
-    """Return what was live at a device's peak, where it was recorded of this span alone."""
     peaks = () if session.stacks is None else session.stacks.peaks
     # A span that was made of several has another end.
     own = any((each.id, each.stop) == (span.id, span.stop) for each in session.coarse_spans)
@@ -335,7 +330,6 @@ def _step_table(session: Session, span: Span, most: int) -> Table:
 
 
 def _steps(session: Session, span: Span, device: str) -> Floats:
-    """Return a device's steps with `STEP_COLUMNS`."""
     if device not in session.steps.devices:
         return NO_STEPS
     columns = session.steps.columns

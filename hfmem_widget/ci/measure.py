@@ -59,8 +59,6 @@ class DeviceCost:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is allocated by device, at one instant."""
-
     gpus: Mapping[str, float]
     private: float
     resident: float
@@ -102,7 +100,7 @@ class Memory:
             self._end = self._read(window.take_readings() or self._readings())
 
     def drop(self) -> None:
-        """Want no figures any more."""
+        """End without figures."""
         if self._window is not None:
             window, self._window = self._window, None
             self._ledger.drop([window])
@@ -125,7 +123,7 @@ class Memory:
 
     @contextmanager
     def span(self) -> Iterator[Memory]:
-        """Measure a ``with`` block of the test by itself."""
+        """Measure a ``with`` block of the test separately."""
         part = Memory(self._host)
         part.begin()
         try:

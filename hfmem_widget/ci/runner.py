@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Runner:
-    """The part of the plug-in that is there once it is used. With xdist each process has one."""
+    """The part of the plug-in that is made once it is used. With xdist each process has one."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

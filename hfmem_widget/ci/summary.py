@@ -52,10 +52,7 @@ class Baseline:
         return self.peaks.get(environment, {})
 
     def write(self, measured: Mapping[str, Peaks], gone: Collection[str]) -> None:
-        """Write newer peaks in place of the file, in their environments without the tests that are gone.
-
-        Raises `OSError`.
-        """
+        """Write newer peaks of these environments, without the tests that are gone; raises `OSError`."""
         peaks = dict(self.peaks)
         for environment, newer in measured.items():
             kept = {n: size for n, size in self.of(environment).items() if n not in gone}

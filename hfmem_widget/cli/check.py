@@ -108,7 +108,6 @@ def _when(seconds: float) -> str:
 
 
 def _peak(session: Session, device: Device) -> Peak:
-    """Return the highest peak of allocated memory, and how it is known."""
     key = f"{device.key}/allocated"
     value = session.peak(key)
     peaks = [span.peaks[key] for span in session.spans if key in span.peaks]
@@ -170,7 +169,6 @@ def _rows_of_run(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _damage(run: Run) -> Iterator[str]:
-    """Yield what is damaged or missing, a sentence each."""
     missing, streams = run.world - len(run), run.collector.all_streams.values()
     if missing or not run.world:
         yield f"{format_counted(missing, 'rank')} missing" if run.world else "no rank has written"

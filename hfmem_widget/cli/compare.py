@@ -94,7 +94,6 @@ def compare(arguments: Namespace) -> int:
 def _data(
     comparison: Comparison, judged: Sequence[tuple[bool, str]], unfinished: Sequence[str]
 ) -> dict[str, Any]:
-    """Return it for a program: bytes, seconds, and per second."""
     cells = [
         {"name": each.name, "runs": each.runs, "certainty": each.certainty}
         | {"figures": {name: asdict(figure) for name, figure in each.figures.items()}}
@@ -134,10 +133,7 @@ def parse_limit(given: str) -> AllowedRise:
 
 
 def judge(a: Record, b: Record, metric: str, limit: AllowedRise) -> Iterator[tuple[bool, str]]:
-    """Yield for each device that both used whether the second exceeds the limit, and a sentence.
-
-    A GPU that only the second used counts as well, where they have another one in common.
-    """
+    """Yield for each device of both, and each new GPU, whether the second is over the limit, and why."""
     common = [device.key for device in b.devices if a.device(device.key)]
     for device in b.devices:
         other = a.device(device.key)
@@ -161,7 +157,7 @@ def _records(found: Sequence[Found], paths: Sequence[str]) -> list[Record]:
     labels = [each.label if isinstance(each, Session) else "" for each in found]
     files = [stem(Path(path)) for path in paths]
     folders = [Path(path).absolute().parent.name for path in paths]
-    # Two runs of one script have one label: they are then told apart by their files, or the folders of these.
+    # Two runs of one script have the same label: then their files, or the folders of these, name them.
     candidates = labels, files, folders, paths, ("A", "B")
     names = next(two for two in candidates if all(two) and plain(two[0]) != plain(two[1]))
     return [

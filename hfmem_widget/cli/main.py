@@ -44,8 +44,6 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 class _Parser(ArgumentParser):
-    """A parser that complains in one line."""
-
     def error(self, message: str) -> NoReturn:
         self.exit(complain(f"{self.prog}: {plain(message, 300)}; see {self.prog} -h"))
 

@@ -65,7 +65,7 @@ def run_notebook(arguments: Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a comparison with a baseline came to.
+    """The result of a comparison with a baseline.
 
     `judged` has for each cell that both runs have and each device whether it is over the limit, and a
     sentence; `notes` says which cells only one run has; `unknown` names cells without comparable figures.
@@ -95,7 +95,6 @@ class Judgement:
 
 
 def _data(folder: Path, cells: list[Path], failure: str, judgement: Judgement) -> dict[str, Any]:
-    """Return a run for a program, as ``docs/schemas/notebook.json`` says."""
     explained = [
         {"recording": path.name, "explanation": what_is_in(path).explain().to_dict()}
         for path in cells
@@ -149,7 +148,6 @@ def _client(path: Path, kernel: str) -> Any:
 
 
 def _ask(client: Any, call: str) -> None:
-    """Have the kernel do something of ours, unseen by the notebook."""
     code = f"__import__('hfmem_widget.drivers.recordings', fromlist=['_']).{call}"
     asked = client.kc.execute(code, silent=True, store_history=False, stop_on_error=False)
     reply = client.wait_for_reply(asked)
@@ -179,7 +177,7 @@ def _record(
 
 
 def _run(client: Any, folder: Path, cells: list[Path], show: Callable[[str], object]) -> str:
-    """Run each cell, show its line and add its recording; return what ended the run early, or ``""``."""
+    """Return what ended the run early, or ``""``."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
     number, errors = 0, list[dict[str, str]]()
@@ -218,7 +216,7 @@ def _run(client: Any, folder: Path, cells: list[Path], show: Callable[[str], obj
 
 
 def _cells_in(folder: Path) -> dict[str, Record]:
-    """Return the cells that a run has recorded in a folder, by label, or else by the digest of the source."""
+    """Return the cells recorded in a folder, by label, or else by the digest of the source."""
     cells: list[tuple[str, Record]] = []
     for path in sorted(folder.glob(f"[0-9]*-*{SUFFIX}*")):
         number, _, digest = stem(path).partition("-")
@@ -235,7 +233,6 @@ def _cells_in(folder: Path) -> dict[str, Record]:
 
 
 def _compare(before: dict[str, Record], cells: dict[str, Record], limit: AllowedRise) -> Judgement:
-    """Judge each cell that both runs have, and say which others there are."""
     order = [each for each in before if each in cells]
     common = [each for each in cells if each in before]
     blocks = SequenceMatcher(None, order, common, autojunk=False).get_matching_blocks()

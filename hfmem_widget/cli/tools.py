@@ -48,7 +48,6 @@ def hfmem_fit(model: str, batch: int = 8, length: int = 512, precision: str = "f
 
 
 def _answer(*words: str) -> str:
-    """Return the output of a command, or the reason for its failure."""
     command = [sys.executable, "-m", "hfmem_widget", *words]
     try:
         done = subprocess.run(  # noqa: S603  (no shell, and what is given comes after --)

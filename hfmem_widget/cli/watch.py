@@ -50,8 +50,6 @@ def watch(arguments: Namespace, pause: Callable[[float], None] = time.sleep) -> 
 
 
 class _Recording:
-    """What was read so far of a recording that is followed."""
-
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
         self.close = self._follower.close
@@ -60,7 +58,6 @@ class _Recording:
         self.has_ended = self.broke_off = False
 
     def look(self) -> Glance | None:
-        """Return how it stands; None before its first line."""
         self._follower.look()
         reader = self._follower.reader
         if reader.head is None and not reader.dropped:
@@ -78,15 +75,12 @@ class _Recording:
 
 
 class _Ranks:
-    """What was read so far of a run whose ranks write in a directory."""
-
     def __init__(self, path: Path) -> None:
         self._run = Run(path)
         self.close = self._run.close
         self.has_ended = self.broke_off = False
 
     def look(self) -> Glance | None:
-        """Return how all ranks stand; None before the first was heard of."""
         self._run.look()
         session = self._run.overview
         if session.ranks is None:
@@ -98,7 +92,6 @@ class _Ranks:
 
 
 def _shown_by(arguments: Namespace) -> Callable[[Glance], bool]:
-    """Return what shows a run, and whether anybody looks: data, a screen drawn anew each time, or lines."""
     stdout = sys.stdout
     if arguments.json:
         return lambda now: say(json.dumps(data(now)))

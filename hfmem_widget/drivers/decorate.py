@@ -25,10 +25,7 @@ class Decorates(ABC):
     """
 
     def __call__(self, function: Decorated) -> Decorated:
-        """Surround every call of a function, until its coroutine or generator has ended.
-
-        A generator begins at its first item. Raises `OptionError` for a class or an uncallable object.
-        """
+        """Surround every call of a function; raises `OptionError` for a class or an uncallable object."""
         if isinstance(function, (staticmethod, classmethod)):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Self
@@ -19,7 +19,7 @@ from hfmem_widget.drivers.training.loop import REPORTED_ELSEWHERE
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import restore_with, surround
+from hfmem_widget.monitor.patch import restore_with, surround_inherited
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch
 from hfmem_widget.session import NO_STEP, Session
@@ -49,7 +49,7 @@ class Diffusion:
         self._session = session
         # Read from the dict: reading settings by attribute makes the pipeline warn.
         self._parts = dict(vars(pipeline))
-        self._hooks: list[ModelHooks | None] = []
+        self._hooks: list[ModelHooks] = []
         self._around: Diffusion | None = None
         self._block = self._phase = self._step = 0
         self._name = ""
@@ -72,19 +72,18 @@ class Diffusion:
         self._turn("encode")
         for name, part in parts.items():
             if name in models:
-                _follow(type(part), "decode", _decoding)
+                surround_inherited(type(part), "decode", _decoding)
             elif "scheduler" in name:
-                _follow(type(part), "step", _stepping, unless=_is_counted)
+                surround_inherited(type(part), "step", _stepping, unless=_is_counted)
         for name, model in models.items():
             if name.startswith(DENOISERS):
-                # Entered before they are on, so that they are taken off again after a fault.
-                self._hooks.append(None)
-                self._hooks[-1] = ModelHooks(
+                hooks = ModelHooks(
                     model,
                     before=self._forward_begins,
                     after=lambda _error: None,
                     unless=self._changes_nothing,
                 )
+                self._hooks.append(hooks)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
@@ -93,8 +92,7 @@ class Diffusion:
             context.call = self._around
             process_state(ReportedElsewhere).by -= 1
         while self._hooks:
-            if (hooks := self._hooks[-1]) is not None:
-                hooks.remove()
+            self._hooks[-1].remove()
             self._hooks.pop()
         if self._block and self._monitor.is_open(self._session, self._block):
             self._close(outcome_of(error))
@@ -170,12 +168,12 @@ def follow_pipelines(module: ModuleType) -> None:
     base = getattr(module, "DiffusionPipeline", None)
     if not isinstance(base, type):
         return
-    _follow(base, "register_modules", _registering)
-    _follow(base, "progress_bar", _looping)
+    surround_inherited(base, "register_modules", _registering)
+    surround_inherited(base, "progress_bar", _looping)
     kinds = [base]
     while kinds:
         kind = kinds.pop()
-        _follow(kind, "__call__", _calling)
+        surround_inherited(kind, "__call__", _calling)
         kinds += kind.__subclasses__()
 
 
@@ -184,21 +182,9 @@ def leave_pipelines(_module: object = None) -> None:
     restore_with(_registering, _calling, _looping, _decoding, _stepping)
 
 
-def _follow(
-    kind: type,
-    name: str,
-    around: Callable[..., AbstractContextManager[object]],
-    unless: Callable[[], bool] = bool,
-) -> None:
-    """Patch a method in the class that defines it."""
-    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
-    if owner is not None:
-        surround(owner, name, around, unless=unless)
-
-
 def _registering(pipeline: object) -> AbstractContextManager[object]:
     # Every pipeline calls it when it is created; the classes themselves are imported late.
-    _follow(type(pipeline), "__call__", _calling)
+    surround_inherited(type(pipeline), "__call__", _calling)
     return nullcontext()
 
 

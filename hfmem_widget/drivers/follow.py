@@ -223,10 +223,7 @@ end = entry(undo=_leave)(_leave)
 
 
 class Followed:
-    """A function whose calls are followed as a rank of a run, in whatever process they happen.
-
-    By default the run's directory is the value of `HFMEM_RUN` in the process that calls it.
-    """
+    """A function whose calls are followed as a rank of `run`, by default of the caller's `HFMEM_RUN`."""
 
     def __init__(self, function: Callable[..., Any], run: str = "") -> None:
         functools.update_wrapper(self, function)

@@ -14,13 +14,15 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Self
 
+from hfmem_widget.drivers.span import number_on_host
 from hfmem_widget.guard import entry, raised_by_handler
 from hfmem_widget.monitor.batch import see_batch, shape_of
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
-from hfmem_widget.monitor.patch import surround
+from hfmem_widget.monitor.patch import surround_inherited
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.shared import current_watch, running_monitor
 from hfmem_widget.session import Session
@@ -116,13 +118,9 @@ class Generation:
     def _end_prefill(self, growth: Any, rows: float) -> None:
         self._counts = {"samples": rows} if rows else {}
         if growth is not None:
-            named = {
-                name: float(getattr(growth, name))
-                for name in ("token_bytes", "window_bytes", "window", "limit")
-            }
-            self._counts |= {name: size for name, size in named.items() if size}
-            if growth.length:
-                self._counts["longest"] = float(growth.length)
+            named = asdict(growth)
+            named["longest"] = named.pop("length")
+            self._counts |= {name: float(size) for name, size in named.items() if size}
         self._monitor.close_span(self._session, self._phase, "done", self._prompt_counts)
         self._phase = self._monitor.open_span(self._session, "decode", "decode").id
 
@@ -152,9 +150,7 @@ def generating(model: object = None, *args: Any, **kwargs: Any) -> AbstractConte
     monitor.attribution.follow(model)
     context.in_step = False
     kwargs |= dict(zip(("generation_config",), args[1:], strict=False))
-    owner = next((kind for kind in type(model).__mro__ if STEP in vars(kind)), None)
-    if owner is not None:
-        surround(owner, STEP, stepping, whole_call=True)
+    surround_inherited(type(model), STEP, stepping, whole_call=True)
     main = str(getattr(model, "main_input_name", "")) if _has_encoder(model) else "input_ids"
     prompt = kwargs.get(main, kwargs.get("inputs", args[0] if args else None))
     inputs = {} if prompt is None else {**kwargs, main: prompt}
@@ -196,7 +192,6 @@ def _counts_of_call(
 
 
 def _option(model: object, kwargs: Mapping[str, Any], name: str) -> Any:
-    """Return the value of an option, as ``generate`` looks for it."""
     configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), None)
@@ -242,7 +237,7 @@ def _refusal(model: object, kwargs: Mapping[str, Any]) -> str:
     is_compiled = is_static and not on_host and not option("disable_compile")
     reasons = {
         "its cache is of an unknown kind": cache is not None and not is_cache(cache),
-        "its cache had tokens as it began": any(len(one.shape) > 1 for one in tensors_in(cache)),
+        "its cache had tokens as it began": any(tensor.ndim > 1 for tensor in tensors_in(cache)),
         "its cache is offloaded to the host": is_offloaded,
         "its cache is quantised, many tokens at a time": in_blocks,
         "with a static cache, generate compiles the model": is_compiled,
@@ -268,7 +263,8 @@ def stepping(
     generation = context.generation
     if generation is not None and generation.model == id(model):
         new = kwargs.get("num_new_tokens", args[2] if len(args) > 2 else 1)
-        generation.stepped(caches, _rows(outputs), _number(new))
+        number = number_on_host(new)
+        generation.stepped(caches, _rows(outputs), math.nan if number is None else number)
     context.in_step = True
     try:
         yield
@@ -316,12 +312,6 @@ def _caches_in(outputs: Any) -> list[object]:
         # Not read by attribute: transformers 5 warns of old names once, and that warning belongs to the user.
         return [cache for name, cache in outputs.items() if name in NAMES and cache is not None]
     return list(filter(is_cache, outputs)) if type(outputs) is tuple else []
-
-
-def _number(count: Any) -> float:
-    """Return a number that is on the host; NaN for one that would have to be waited for."""
-    place = getattr(getattr(count, "device", None), "type", "cpu")
-    return float(count) if place == "cpu" else math.nan
 
 
 def _rows(outputs: Any) -> float:

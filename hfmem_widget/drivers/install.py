@@ -46,9 +46,8 @@ class Attachment(Installed):
 
     imports: WhenImported | None = None  # of modules that are not imported yet
     for_good: bool = False  # everything is followed without a watch, too
-    trainers_for_good: bool = (
-        False  # as are Trainers, which may be given a `MemoryCallback` at any time
-    )
+    # As are Trainers, which may be given a `MemoryCallback` at any time
+    trainers_for_good: bool = False
 
 
 def begin() -> None:

@@ -92,7 +92,7 @@ class SpanScope(Decorates):
     def _count(self, counts: Mapping[str, object]) -> None:
         # Converted at once: a tensor kept until the span ends would hold memory.
         for name, value in counts.items():
-            number = _number(value)
+            number = number_on_host(value)
             if number is None:
                 self._left_out.add(f"{plain(name)} ({plain(type(value).__name__)})")
             else:
@@ -118,7 +118,7 @@ class _NoSpan(SpanScope):
         return self
 
 
-def _number(value: Any) -> float | None:
+def number_on_host(value: Any) -> float | None:
     """Return a finite number; None for anything else, and for a tensor that is not on the host."""
     try:
         if not isinstance(value, (int, float)):

@@ -1,7 +1,6 @@
 """`MemoryCallback`, and the following of a `Trainer` without one.
 
-The Trainer's public methods are surrounded, too: it calls no callback after an error, or as an evaluation
-begins.
+The Trainer's public methods are surrounded: it calls no callback after an error, or before an evaluation.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from hfmem_widget.drivers.training.loop import resume_steps, yield_steps
 from hfmem_widget.drivers.training.model_hooks import ModelHooks
 from hfmem_widget.drivers.training.run import TrainingRun, logged, prefix_of
 from hfmem_widget.drivers.watch import Watch
+from hfmem_widget.errors import OptionError
 from hfmem_widget.features.budget.companion import Budget, should_end
 from hfmem_widget.guard import NO_THREADS, call_all, entry, warn
 from hfmem_widget.monitor.companion import begun
@@ -37,7 +37,7 @@ from hfmem_widget.monitor.process import Part, process_state, threads_in_group
 from hfmem_widget.monitor.shared import current_watch, running_monitor, shared_monitor
 from hfmem_widget.options import WatchKeywords, WatchOptions, lists_options, run_directory
 from hfmem_widget.recording.file import path_for
-from hfmem_widget.session import Session, SpanKind
+from hfmem_widget.session import LocalNote, Session, SpanKind
 from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.text import GIB
 from hfmem_widget.view.front_end import running_shell
@@ -167,11 +167,18 @@ class MemoryCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
             # A notebook drops the messages of a forked child, with a warning for each.
             forked = multiprocessing.parent_process() is not None and running_shell() is not None
             options = replace(self.options, quiet=self.options.quiet or forked)
-            screen = screen_here()
-            self._watch = Watch(
-                options, monitor=monitor, screen=screen, title="training", recorded_if_possible=True
-            )
-            session = self._watch.start()
+            watch = partial(Watch, monitor=monitor, screen=screen_here(), title="training")
+            self._watch = watch(options)
+            try:
+                session = self._watch.start()
+            except OptionError as error:
+                # Without a recording that cannot be written; any other error is raised again.
+                self._watch = watch(replace(options, record=""))
+                session = self._watch.start()
+                why = f"There is no recording: {error}."
+                warn(why)
+                if session.running:
+                    monitor.recorder(session).note(LocalNote(why))
         if monitor is None or session is None:
             return
         with process_state(_ActiveRuns).beginning:
@@ -396,15 +403,6 @@ def _training(trainer: Any) -> contextlib.AbstractContextManager[None]:
     return _Following(trainer, trainer.callback_handler.callbacks, callback)
 
 
-def _of_one_call() -> MemoryCallback:
-    """Return a callback for one training; it does not keep Trainers followed after the watch."""
-    following = process_state(Attachment)
-    before = following.trainers_for_good
-    callback = MemoryCallback()
-    following.trainers_for_good = before
-    return callback
-
-
 class _Following:
     """One call of ``trainer.train()``; a second exit ends what a fault has left."""
 
@@ -412,8 +410,12 @@ class _Following:
         self._trainer = trainer
         self._callbacks = callbacks
         self._own = own
-        self._callback = _of_one_call() if own is None else own.for_training(trainer)
         self._place = len(callbacks) if own is None else callbacks.index(own)
+        following = process_state(Attachment)
+        for_good = following.trainers_for_good
+        self._callback = MemoryCallback() if own is None else own.for_training(trainer)
+        if own is None:  # a callback for one call does not keep Trainers followed after the watch
+            following.trainers_for_good = for_good
 
     def __enter__(self) -> None:
         ours = self._callback
@@ -454,10 +456,7 @@ def _aside(
 
 
 def _of_an_evaluation(trainer: Any, kind: SpanKind, data: Any) -> dict[str, float]:
-    """Return the rows of a batch, and whether predictions stay on the device until the end.
-
-    If they do and are concatenated as they are, the number of their rows is added.
-    """
+    """Return the rows of a batch, whether predictions stay on the device, and of how many rows if they do."""
     args: Any = getattr(trainer, "args", None)
     if kind not in {"evaluate", "predict"} or not hasattr(args, "per_device_eval_batch_size"):
         return {}

@@ -17,11 +17,11 @@ from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError, WatchStateError
 from hfmem_widget.features import companions_for
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler, warn
+from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span, SpanKind
+from hfmem_widget.session import Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.view.live import CellView, NotebookView
 from hfmem_widget.view.screen import Bundle, Screen
 
@@ -61,9 +61,7 @@ class Watch(Decorates):
     """One watched cell or block: a session, its outermost span, and what is shown of it.
 
     The default label is `title`. `follow` begins to follow a model's passes. The tensors of the `subjects`,
-    models and optimizers, are counted, and not kept alive. The `last` companions come after those of the
-    options. If it is `recorded_if_possible` and the recording cannot be written, it watches without one, and
-    says so.
+    models and optimizers, are counted, and not kept alive. The `last` companions come after the others.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class Watch(Decorates):
         follow: Follow | None = None,
         subjects: tuple[object, ...] = (),
         last: tuple[Companion, ...] = (),
-        recorded_if_possible: bool = False,
     ) -> None:
         self._label = options.label or title or kind
         self._options = replace(options, label=self._label)
@@ -93,7 +90,6 @@ class Watch(Decorates):
         self._in_outer: tuple[Session, int] | None = None
         self._view: CellView | None = None
         self._last = last
-        self._recorded_if_possible = recorded_if_possible
         self._companions: list[Companion] = []
         self._reserve = Reserve()
 
@@ -118,8 +114,7 @@ class Watch(Decorates):
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
-        Raises `OptionError` if a device does not exist or a recording cannot be written, and
-        `WatchStateError` if the watch is running already.
+        Raises `OptionError` for a missing device or an unwritable recording, `WatchStateError` if it runs.
         """
         if self._session is not None:
             message = "this watch is running already; create another one with hfmem_widget.watch()"
@@ -134,13 +129,11 @@ class Watch(Decorates):
             self._monitor.recorder(around[-1]).note(TOO_DEEP)
             return unwatched(self._label, TOO_DEEP)
         # Before anything begins: a companion may be refused, such as a recording whose file exists.
-        companions, why_unrecorded = self._companions_to_begin()
+        companions = (*companions_for(self._options, self._screen), *self._last)
         self._session = session = self._monitor.begin(self._options)
         self._recorder = recorder = self._monitor.recorder(session)
         if around:
             harmless(self._open_in, around[-1])
-        if why_unrecorded:
-            recorder.note(LocalNote(why_unrecorded))
         harmless(install.begin)
         if not self._options.quiet:
             self._view = CellView(
@@ -161,19 +154,6 @@ class Watch(Decorates):
             harmless(companion.begin, self._monitor, recorder, self._span)
         self._reserve.take()
         return session
-
-    def _companions_to_begin(self) -> tuple[tuple[Companion, ...], str]:
-        """Return the companions, and why there is no recording although one was asked for."""
-        why = ""
-        try:
-            asked_for = companions_for(self._options, self._screen)
-        except OptionError as error:
-            if not (self._options.record and self._recorded_if_possible):
-                raise
-            why = f"There is no recording: {error}."
-            warn(why)
-            asked_for = companions_for(replace(self._options, record=""), self._screen)
-        return (*asked_for, *self._last), why
 
     def shows(self, session: Session) -> bool:
         """Return whether a session is the running one of this watch."""
@@ -215,10 +195,7 @@ class Watch(Decorates):
         self._in_outer = outer, self._monitor.open_span(outer, "block", self._label).id
 
     def _show(self, companions: Sequence[Companion], session: Session, span: Span) -> None:
-        """Show the card with the findings, and the companions' reports above and below it.
-
-        The report of an out-of-memory error is above, so that it precedes the error's traceback.
-        """
+        """Show the card and the reports; that of an out-of-memory error comes first, before the traceback."""
         above, below = _reports(companions, session, span)
         view, self._view = self._view, None
         if view is None:

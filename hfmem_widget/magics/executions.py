@@ -23,9 +23,7 @@ class Execution:
     """A running cell."""
 
     info: ExecutionInfo
-    number: (
-        int  # in the brackets beside it; a cell that is not stored has the number of the next one
-    )
+    number: int  # in the brackets beside it; that of the next cell, if it is not stored
     is_outermost: bool  # no other cell runs it
     thread: int = field(default_factory=threading.get_ident)  # each subshell has its own
     watches: list[Watch] = field(default_factory=list)  # those that end with the cell
@@ -102,7 +100,6 @@ def _is_alive(info: ExecutionInfo) -> bool:
 
 
 def _results_of(info: ExecutionInfo) -> Iterator[ExecutionResult]:
-    """Yield the results of a cell from this thread's running frames and those of its tasks."""
     frames = [frame for frame, _ in traceback.walk_stack(inspect.currentframe())]
     with suppress(RuntimeError):  # no loop is running on this thread
         frames += [frame for task in asyncio.all_tasks() for frame in task.get_stack()]

@@ -147,10 +147,7 @@ class MemwatchMagics(Magics):
         raise UsageError(message)
 
     def arm_cell(self, line: str) -> None:
-        """Watch the running cell; the transformed first line calls this.
-
-        Raises `UsageError` if an option is wrong, and no other error.
-        """
+        """Watch the running cell, for its transformed first line; raises nothing but `UsageError`."""
         # One frame above is the cell.
         self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)
 
@@ -192,7 +189,6 @@ class MemwatchMagics(Magics):
         harmless(self._turn_off)
 
     def _end(self, ended: list[Execution], announced: ExecutionResult | None) -> None:
-        """End the watches of a cell, and of the cells it ran whose end was not announced."""
         execution, shell = ended[0], self._shell
         candidates = announced, shell.displayhook.exec_result, shell.last_execution_result
         results = (each for each in candidates if each and each.info is execution.info)
@@ -237,7 +233,6 @@ class MemwatchMagics(Magics):
             print(self._home() if action is None else self._status())  # noqa: T201
 
     def _stands_above_code(self) -> bool:
-        """Return whether the cell that runs begins with the bare magic and goes on with something else."""
         execution = self._executions.current()
         lines = [] if execution is None else lines_of(execution.info.raw_cell or "")
         code = [line for line in lines if line[0] != "#"]
@@ -271,7 +266,6 @@ class MemwatchMagics(Magics):
             print(f"memwatch is on. {_silence(least)}")  # noqa: T201
 
     def _turn_off(self) -> str:
-        """End the watch of every cell, and return its summary; an empty text if there was none."""
         every_cell, self._every_cell = self._every_cell, None
         if every_cell is None:
             return ""
@@ -285,7 +279,6 @@ class MemwatchMagics(Magics):
         return " ".join(texts)
 
     def _home(self) -> str:
-        """Return what is watched, a summary of the last watch, and the magics that come next."""
         session, texts = HISTORY.latest, [self._status()]
         if session is not None and not session.running:
             from hfmem_widget.view.card import came_to
@@ -310,7 +303,6 @@ class MemwatchMagics(Magics):
         return "\n".join([state, *silence, f"Devices: {devices}.", *session.notes])
 
     def _parsed_for_a_cell(self, line: str) -> Namespace | None:
-        """Return the arguments of a cell; None if they ask for the manual, which is then printed."""
         words = words_of(line)
         if asks_for_help(words):
             print(f"{self.memwatch.__doc__}\nThis is the help text; the cell was not run.")  # noqa: T201
@@ -340,7 +332,6 @@ class MemwatchMagics(Magics):
 
     @usage_errors()
     def _watch(self, arguments: Namespace, watches: list[Watch]) -> None:
-        """Begin a watch, and add it to `watches`, which the caller ends."""
         options = self._options(arguments)
         try:
             # Before the imports: they take a while, and on another thread the next cell may begin.
@@ -445,7 +436,6 @@ def _silence(least: float) -> str:
 
 
 def _execute(shell: InteractiveShell, cell: str, number: int | None) -> Any:
-    """Execute a cell in the user's namespace and return its last expression's value."""
     source = shell.transform_cell(cell)
     # By the shell's own compiler: it has the user's __future__ imports, not ours, and keeps the lines.
     compiler = shell.compile

@@ -29,10 +29,7 @@ def open_parser(command: str) -> ArgumentParser:
 
 
 def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | None]:
-    """Show and return the object at a path, and its session: that of all ranks of a run, None of a snapshot.
-
-    Raises `OptionError` if it does not exist or is not a recording.
-    """
+    """Show and return the object at a path, and its session, if any; `OptionError` if it is unreadable."""
     from hfmem_widget.ranks.run import open as open_path
     from hfmem_widget.session import Session
     from hfmem_widget.session.stacks import Snapshot

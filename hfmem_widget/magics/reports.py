@@ -51,7 +51,6 @@ RENAMED: Mapping[str, str] = {
 
 
 def _last_training() -> Session | None:
-    """Return the session of the last watched training, or else the newest session."""
     from hfmem_widget.features.fit.beside import LastTraining
     from hfmem_widget.monitor.process import process_state
 

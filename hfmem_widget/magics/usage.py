@@ -56,10 +56,7 @@ def asks_for_help(words: Sequence[str]) -> bool:
 
 
 def parse(parser: ArgumentParser, words: list[str], magic: str = "") -> Namespace:
-    """Return words as the arguments of a magic, by default one written with one % sign.
-
-    Raises `UsageError` if a word is not allowed; the message says what is.
-    """
+    """Return words as the arguments of a magic, or raise `UsageError` that says what is allowed."""
     _UsageLine(parser, magic or f"%{parser.prog}").check(words)
     try:
         return parser.parse_args(words)
@@ -110,7 +107,6 @@ class _UsageLine:
             raise UsageError(f"{self._magic} needs a {positional.dest}; {self._manual}")
 
     def _option(self, word: str) -> tuple[str, bool, str]:
-        """Return the full name of an option, whether the word includes a value, and the value."""
         name, given, value = word.partition("=")
         if name in self._options:
             return name, bool(given), value

@@ -27,8 +27,7 @@ from hfmem_widget.sources.libraries import FirstBuckets, wrapped_now
 from hfmem_widget.sources.storages import MANAGED, Storage, storages_in, tensors_in
 
 SHARE = 0.0005
-"""Share of the time that counting may take at frequent edges. A pass over 10,000 parameters with AdamW's
-states takes 0.1 to 0.2 s."""
+"""Share of the time that counting may take at frequent edges: 10,000 parameters with AdamW take 0.2 s."""
 
 SHARE_OF_NEW = 0.05
 """The same if a gradient, a state or an optimizer seems to be new."""
@@ -190,10 +189,10 @@ class Attribution:
         with self._alone() as alone:
             if not alone:
                 return
-            are_there = self._gradients_exist()
-            share = SHARE if are_there else SHARE_OF_NEW
+            exist = self._gradients_exist()
+            share = SHARE if exist else SHARE_OF_NEW
             if not self._gradient_count.is_due(self._clock(), share):
-                self._put_gradients(self._gradients if are_there else {})
+                self._put_gradients(self._gradients if exist else {})
                 return
             with self._gradient_count.measured(self._clock):
                 gradients, probe = count_gradients(self.subjects.by_thread()[0])
@@ -206,9 +205,9 @@ class Attribution:
             # Another thread counts what it trains itself: from here a gradient is read while it changes.
             if not alone or is_elsewhere(self._probe_thread):
                 return
-            are_there = self._gradients_exist()
-            if are_there is not None or not may_count:
-                self._put_gradients(self._gradients if are_there else {})
+            exist = self._gradients_exist()
+            if exist is not None or not may_count:
+                self._put_gradients(self._gradients if exist else {})
                 return
         # No gradient is known yet: these are the first batches of a step that accumulates.
         if self._gradient_count.is_due(self._clock()):
@@ -293,8 +292,7 @@ class Caches:
     """Counts the KV caches that it is given, and keeps none alive.
 
     A cache object is referred to weakly; if the cache is a tuple, which cannot be, each of its tensors is.
-    The bytes of a cache count until it is read again or freed: its weak reference then reports that by
-    itself.
+    The bytes of a cache count until it is read again, or its weak reference reports that it is freed.
     """
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hfmem_widget.guard import raised_by_handler
 from hfmem_widget.monitor.process import process_state
+from hfmem_widget.sources.storages import sizes_of
 
 SEQUENCES = ("input_ids", "inputs_embeds", "input_features", "input_values")
 """Arguments of transformers' models whose second dimension is a length."""
@@ -62,9 +63,9 @@ def see_batch(
         named = dict(zip(names, args, strict=False))
     with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
         given = {
-            name: value if isinstance(value, bool) else (_sizes(value), value.dtype)
+            name: value if isinstance(value, bool) else (sizes_of(value), value.dtype)
             for name, value in {**named, **kwargs}.items()
-            if isinstance(value, bool) or (_sizes(value) and hasattr(value, "dtype"))
+            if isinstance(value, bool) or (sizes_of(value) and hasattr(value, "dtype"))
         }
     seen = process_state(SeenBatches)
     seen.pop((id(model), is_training), None)
@@ -98,7 +99,7 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
     try:
         if sys.modules["torch"]._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001  (no public way)
             return {}
-        # What `unnoticed` has, and below `_sizes`, is written out: every step comes here, with cold caches.
+        # What `unnoticed` has, and below `sizes_of`, is written out: every step comes here, with cold caches.
         with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
             named = _named(args, kwargs) if args else kwargs
             for name in SEQUENCES:
@@ -112,8 +113,8 @@ def shape_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, float]
                     if mask is not None and (content := _content_of(mask, shape[:2])) is not None:
                         counts["content_tokens"] = content
                     return counts
-            first = next((named[name] for name in SAMPLES_ONLY if _sizes(named.get(name))), None)
-            shape = _sizes(args[0] if first is None and args else first)
+            first = next((named[name] for name in SAMPLES_ONLY if sizes_of(named.get(name))), None)
+            shape = sizes_of(args[0] if first is None and args else first)
             return {"samples": float(shape[0])} if shape else {}
     except Exception as error:
         # A batch may be an object of the user's, and raise what it likes.
@@ -126,16 +127,13 @@ def _named(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the arguments by name; of positional ones only the first is named."""
     # Integers of two dimensions are ids; other types may be features.
     is_float = getattr(getattr(args[0], "dtype", None), "is_floating_point", True)
-    if len(_sizes(args[0])) == 2 and not is_float:
+    if len(sizes_of(args[0])) == 2 and not is_float:
         return {"input_ids": args[0], **kwargs}
     return args[0] if isinstance(args[0], Mapping) else kwargs
 
 
 def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
-    """Return the sum of a mask of this shape if it is a plain tensor on the host, and not too large.
-
-    Summing one that lies on a GPU would wait for everything queued there.
-    """
+    """Return the sum of a mask of this shape; None if it is large, or on a GPU, which would be waited for."""
     torch: Any = sys.modules.get("torch")
     if (
         torch is None
@@ -148,9 +146,3 @@ def _content_of(mask: Any, shape: tuple[int, ...]) -> float | None:
     # By numpy: faster where it is of bytes. A dispatch mode of the user's is not to see it.
     with torch._C._DisableTorchDispatch():  # noqa: SLF001  (no public way)
         return float(mask.numpy().sum())
-
-
-def _sizes(value: Any) -> tuple[int, ...]:
-    shape = getattr(value, "shape", None)
-    # Under tracing a size is a symbol.
-    return tuple(shape) if isinstance(shape, tuple) and {*map(type, shape)} == {int} else ()

@@ -115,8 +115,8 @@ def count(
 ) -> Holdings:
     """Count everything that some modules and optimizers hold.
 
-    Those of the optimizers that step `elsewhere`, on another thread, are not asked for gradients. New
-    `first_buckets` are taken in; their bytes change too often to be among the holdings.
+    Gradients of optimizers that step `elsewhere`, on another thread, are not read. New buckets are added to
+    `first_buckets`, whose bytes change too often to be among the holdings.
     """
     counter = _Counter()
     with unnoticed():

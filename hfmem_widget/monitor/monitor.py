@@ -115,8 +115,7 @@ class Monitor:
     def begin(self, options: WatchOptions, *, is_one_reading: bool = False) -> Session:
         """Begin a session; polling starts when a span is opened in it.
 
-        A session of a single reading has no part that was there before. Raises `OptionError` if a requested
-        device does not exist.
+        A single reading has nothing that was there before. Raises `OptionError` if a device does not exist.
         """
         self.sampler.edge()
         # Driver calls may hang, so they belong on another thread here, too; the devices are then unknown.
@@ -189,8 +188,7 @@ class Monitor:
     def open_span(self, session: Session, kind: SpanKind, label: str = "") -> Span:
         """Open a span with readings of this instant.
 
-        The first span of all starts the poller and waits for its first tick, at most 0.1 s: some figures are
-        only read on the poller's thread.
+        The first span of all starts the poller, and waits up to 0.1 s for figures that only its thread reads.
         """
         watched = self.register.find(session)
         if not self.in_this_process:

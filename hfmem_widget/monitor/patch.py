@@ -22,11 +22,7 @@ from hfmem_widget.monitor.process import Installed, process_state
 from hfmem_widget.unseen import OVER, unseen
 
 Around = Callable[..., AbstractContextManager[object]]
-"""Takes the object whose method is called, or all arguments; a context with a method `returned` gets the
-result."""
-
-_MOST_WRAPPERS = 50
-"""The most nested wrappers that are searched."""
+"""Takes the called method's object, or all arguments; a method `returned` of the context gets the result."""
 
 
 class Place(NamedTuple):
@@ -43,7 +39,7 @@ class Place(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Patch:
-    """A replaced method; `around` is None if it was restored beneath a wrapper of somebody else.
+    """A replaced method; `around` is None once it was restored beneath a wrapper of somebody else.
 
     An inherited method has no `original` in the class itself.
     """
@@ -96,8 +92,7 @@ def surround(
     @functools.wraps(function)
     @unseen
     def surrounded(*args: Any, **kwargs: Any) -> Any:
-        # First, because torch.compile traces only this; the rest makes few calls, because every step comes
-        # here with cold caches.
+        # First, because torch.compile traces only this. Few calls: every step comes here, with cold caches.
         torch: Any = modules.get("torch")
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
@@ -118,11 +113,15 @@ def surround(
     setattr(owner, name, stand_in)
 
 
-def restore(owner: type | ModuleType, name: str) -> None:
-    """Restore the original; if somebody else has wrapped ours, it stays and does nothing.
+def surround_inherited(kind: type, name: str, around: Around, **options: Any) -> None:
+    """Run every call of a method as `surround` does, in the class that defines it for some class."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    if owner is not None:
+        surround(owner, name, around, **options)
 
-    If somebody kept ours and puts it back later, it does nothing then, either.
-    """
+
+def restore(owner: type | ModuleType, name: str) -> None:
+    """Restore the original; ours does nothing from now on, wherever somebody else has wrapped or kept it."""
     patches = process_state(Patches).get(owner, {})
     patch = patches.get(name)
     if patch is None:
@@ -180,7 +179,7 @@ def _owners(places: Iterable[Place]) -> Iterator[tuple[Place, type | ModuleType]
 def _is_within(stand_in: object, current: object) -> bool:
     """Return whether the function in a place is ours, or declares that it wraps ours."""
     ours = getattr(stand_in, "__func__", stand_in)
-    for _ in range(_MOST_WRAPPERS):
+    for _ in range(50):  # wrappers around wrappers, at most
         if isinstance(current, (classmethod, staticmethod)):
             current = current.__func__
         if current is ours or current is None:

@@ -63,8 +63,7 @@ _METRICS = {
     "requested": ("requested", "peak_requested"),
     "peak": ("allocated", "peak"),
 }
-"""The metrics whose peaks are kept, and where a `Reading` has the current and the highest value; "peak" is
-the counter itself."""
+"""The metrics whose peaks are kept, and the fields of a `Reading` with their current and highest value."""
 
 _current_of, _peaks_of = (
     itemgetter(*map(Reading._fields.index, fields))
@@ -344,8 +343,7 @@ class PeakLedger:
         window.flawed, window.keys, window.highs = True, tuple(seen), []
         for key, (now, peak) in seen.items():
             now_at_open, peak_at_open = window.at_open.get(key, (0.0, 0.0))
-            # A counter that has risen is the window's own, unless the user has reset it meanwhile. That
-            # cannot be known, so it stays a bound.
+            # A counter that has risen is the window's own, unless the user has reset it: it stays a bound.
             window.highs.append(peak if peak > peak_at_open else max(now, now_at_open))
         return window.peaks
 
@@ -446,8 +444,7 @@ class PeakLedger:
 def _certificate(reading: Reading) -> float:
     """Return how many allocations were ever made on a device; NaN, which equals nothing, if that is unknown.
 
-    If it is the same before and after a reset of a counter, no thread has allocated anything meanwhile. Under
-    cudaMallocAsync it stays 0, so that this cannot be certified there.
+    If a reset does not change it, no thread has allocated meanwhile. cudaMallocAsync does not count.
     """
     if reading.allocations > 0:
         return reading.allocations

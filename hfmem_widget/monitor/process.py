@@ -49,8 +49,8 @@ this = Process()
 threads_in_group: dict[int, Collection[int]] = {}
 """The open spans of a session, by the thread on which a group of its steps goes by.
 
-On that thread only the ends of steps are looked at. Once the session has ended there are no open spans. It is
-not part of `this`, because every step reads it.
+On that thread only the ends of steps are looked at; after the session's end there are no open spans. Every
+step reads it, so it is not part of `this`.
 """
 
 

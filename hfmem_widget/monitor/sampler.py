@@ -83,10 +83,9 @@ class Sampler:
     ) -> tuple[float, ...]:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
-        With `is_tick` everything is read: `poll`.
-        What an `instant` has is not read again. Nor is what was read a moment ago, if edges are very many and
-        reading may take a `share` of the time only. Where the edge `is_fine`, one of a step or of its parts,
-        what is secondary is left to the poller beside a GPU.
+        With `is_tick` everything is read: `poll`. What an `instant` has is not read again. Nor is what was
+        read a moment ago, if edges are very many and reading may take a `share` of the time only. If the edge
+        `is_fine`, of a step or its parts, what is secondary is left to the poller beside a GPU.
         """
         now = self._clock()
         read: list[Sequence[float]] = []

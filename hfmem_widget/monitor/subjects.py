@@ -100,8 +100,7 @@ def is_elsewhere(thread: int | None) -> bool:
 def _search(values: Iterable[object]) -> Iterator[object]:
     """Yield the models, optimizers and KV caches among some objects, and one level within them.
 
-    Neither a property nor a lazy attribute is touched: only what lies in lists, dicts and the fields of
-    objects, such as a Trainer's, an Accelerator's, a pipeline's.
+    No property or lazy attribute is touched: only lists, dicts and objects' fields, such as a Trainer's.
     """
     kinds = _sought()
     if not kinds:

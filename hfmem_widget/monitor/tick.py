@@ -25,8 +25,7 @@ FIRST_TICKS, COST_EVERY = 8, 4
 
 PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
 """Edges of spans a second, from which on ticks come less often, and the seconds between ticks then.
-Each edge is a sample, too, so a tick adds little; with cold caches and the message to a page it takes 1 to
-2 ms. The longest interval is shorter than `sampler.STALE_AFTER`."""
+Each edge is a sample, too, so a tick of 1 to 2 ms adds little. All are below `sampler.STALE_AFTER`."""
 
 ENOUGH_EDGES = 0.5
 """Share of the edges with which a pace begins that keeps it."""

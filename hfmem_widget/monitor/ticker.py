@@ -166,8 +166,7 @@ class Poller:
     def claim(self, by: Hashable, interval: float) -> bool:
         """Poll at least every `interval` seconds until `release`; the first claim waits briefly for a tick.
 
-        Returns False if no thread could be started, or it ended at once: then nothing is polled. The claim
-        must be released all the same.
+        Returns False if nothing is polled, as without a thread; the claim must be released all the same.
         """
         with self._lock:
             self._claims[by] = interval
@@ -225,8 +224,8 @@ class Poller:
     def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
         """Call a function once on a thread of its own, and wait for it at most a second, if at all.
 
-        With `wait`, returns whether it finished in that time; if no thread can be started, it is called here.
-        Without `wait`, returns False if no thread could be started, and nothing is called.
+        Returns whether it finished, or without `wait` whether it began. Where no thread can be started, it is
+        called here with `wait`, and otherwise not at all.
         """
         try:
             ticker = start_thread(action, self._make_ticker)

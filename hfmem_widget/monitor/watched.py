@@ -16,16 +16,7 @@ from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Window
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import (
-    Device,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Session,
-    Span,
-    SpanKind,
-)
+from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS, NOT_AVAILABLE
 from hfmem_widget.session.series import COUNTED
 from hfmem_widget.sources.procfs import ResidentPeak
@@ -367,8 +358,7 @@ class Register:
     def current(self) -> Watched | None:
         """Return the session to which further spans belong: that of the watch around them.
 
-        The spans of a thread that opened no watch, such as a pool's or autograd's, belong to the session that
-        is open; if several threads have one, to the main thread's.
+        A thread without a watch, such as autograd's, adds to the open session, of several the main thread's.
         """
         listening = self.listening()
         if len(listening) < 2:

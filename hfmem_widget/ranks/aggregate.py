@@ -9,14 +9,12 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import MIB
-
-Floats = NDArray[np.float64]
 
 SAME_WEIGHTS = 0.02
 """The share by which the weights of peers may differ."""
@@ -67,12 +65,6 @@ def spread(values: Floats) -> Spread:
         return Spread(math.nan, math.nan, math.nan, -1, -1)
     low, high = int(np.nanargmin(values)), int(np.nanargmax(values))
     return Spread(float(values[low]), float(np.nanmedian(values)), float(values[high]), low, high)
-
-
-def resized(values: NDArray[Any], count: int, missing: float = np.nan) -> NDArray[Any]:
-    """Return a number of rows: further ones are cut off, others are added that have the missing value."""
-    more = np.full((max(0, count - len(values)), *values.shape[1:]), missing, values.dtype)
-    return np.concatenate([values[:count], more])
 
 
 def peers(weights: Floats) -> NDArray[np.int64]:

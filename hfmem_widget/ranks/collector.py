@@ -120,11 +120,7 @@ class Collector:
                 self.roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
-        """Write everything that is known at `now`, by the wall clock.
-
-        `behind` are streams with more to read. With `looks`, the ranks are judged too, however recently that
-        was done.
-        """
+        """Write all known at wall-clock time `now`; `behind` names unread streams, `looks` judges at once."""
         with self.lock, self._faults_cost_this():
             overview = self._at(now, behind)
             if overview is not None:
@@ -191,7 +187,6 @@ class Collector:
 
     @contextmanager
     def _faults_cost_this(self) -> Iterator[None]:
-        """Limit a fault of this package to one line or one judgement, and note it in one sentence."""
         try:
             yield
         except Exception as error:  # noqa: BLE001
@@ -223,7 +218,6 @@ class Collector:
         return overview
 
     def _begin(self) -> Overview:
-        """Begin the session, once it is known when the run began and how many ranks it has."""
         expected, session = self.roster.expected, self.session
         heads = [stream.head for stream in expected if stream.head is not None]
         if self._zero is None:
@@ -239,7 +233,6 @@ class Collector:
         return self._overview
 
     def _limit(self, now: float, behind: Collection[str]) -> float:
-        """Return the time up to which all ranks have written everything."""
         roster = self.roster
         if behind:
             late = map(self._streams.get, behind)
@@ -319,7 +312,6 @@ class Collector:
         )
 
     def _ended_at(self, now: float) -> float:
-        """Return when the run ended: when its last rank ended or was last seen."""
         signs = [stream.last_sign - self.roster.offset(stream) for stream in self.roster.expected]
         return now if self.roster.live(now) or not signs else min(now, max(signs))
 

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import LEAST_STEPS, Floats, Outlier, outliers, peers, spread
+from hfmem_widget.ranks.aggregate import LEAST_STEPS, Outlier, outliers, peers, spread
 from hfmem_widget.ranks.roster import LOST, MOST_IN_EVIDENCE, SILENT_PACES, SILENT_SECONDS, Look
 from hfmem_widget.session import FINE_KINDS, Finding, PhaseSkew, RankRow, SpanKind
 from hfmem_widget.session.rank_records import TABLE_ROWS, Flag
 from hfmem_widget.session.steps import PHASES
+from hfmem_widget.session.timeline import Floats
 from hfmem_widget.text import (
     GIB,
     MIB,
@@ -114,7 +115,6 @@ def _oom(look: Look) -> Iterator[Finding]:
 
 
 def _gone(look: Look) -> Iterator[Finding]:
-    """Yield the processes that ended without a last line, unless the reason is reported or known."""
     gone = [place for place, stream in enumerate(look.streams) if stream.is_gone]
     failed = [stream for stream in look.streams if stream.outcome not in {"", "done"}]
     is_known = look.was_interrupted or any(
@@ -216,7 +216,6 @@ _STAGES: Mapping[str, int] = {"step": 1, "substep": 1, "forward": 2, "backward":
 
 
 def _waited_for(look: Look) -> Iterator[Finding]:
-    """Yield that most ranks wait in a step for a few that have not come as far in it."""
     stages = {
         place: 0 if (within := stream.within) is None else _STAGES.get(within.kind, 0)
         for place, stream in enumerate(look.streams)
@@ -351,7 +350,6 @@ def _waited(seconds: float) -> int:
 def _others_too(
     ranks: Sequence[object], singular: str = "; so is", several: str = "; so are"
 ) -> str:
-    """Return for how many further ranks the same is true, as words; empty if for none."""
     count = len(ranks) - 1
     others = format_counted(count, "other rank")
     return f"{singular if count == 1 else several} {others}" if count else ""
@@ -365,7 +363,6 @@ def _subject_and_verb(look: Look, places: Sequence[int], singular: str, several:
 
 
 def _ranges(ranks: Iterable[int]) -> str:
-    """Return numbers as ranges, such as ``8 to 15``."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and runs[-1][-1] == rank - 1:

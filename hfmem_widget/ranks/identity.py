@@ -69,11 +69,7 @@ ENGINES = (
 def rank_of_process(
     environ: Mapping[str, str], in_group: tuple[int, int] | None = None
 ) -> Rank | None:
-    """Return the rank of this process; None if its environment names none.
-
-    Variables that make no sense are ignored. `in_group` is the rank and the world size that
-    torch.distributed knows.
-    """
+    """Return this process's rank, by its environment or the rank and world size `in_group`; or None."""
     host, pid = this_host(), os.getpid()
     for engine in ENGINES:
         if not all(name in environ for name in engine.sets):
@@ -127,7 +123,6 @@ def safe_host(host: str) -> str:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return a variable that holds a rank or a number of ranks; None if it holds neither."""
     text = environ.get(name, "").strip()
     number = int(text) if _NUMBER.fullmatch(text) else MOST_RANKS + 1
     return number if number <= MOST_RANKS else None

@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import Floats, resized, spread
+from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.roster import SILENT_PACES, Roster
 from hfmem_widget.ranks.stream import STOP, Edge, Finished, News, RankStream, Samples
 from hfmem_widget.session import (
@@ -34,6 +34,7 @@ from hfmem_widget.session.rank_records import (
     STRIP_ROWS,
 )
 from hfmem_widget.session.series import OVERVIEW, PARTS
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import format_counted, plain
 
 HIGHEST = 250
@@ -71,7 +72,7 @@ class Strip:
         np.maximum.at(self._cells[len(self.at) - 1], ranks[is_heard] // self._size, cells)
 
     def shown(self) -> RankStrip:
-        """Return it as it stands."""
+        """Return the strip so far."""
         cells = self._cells[: len(self.at)]
         cells = np.where(cells < 0, SILENT_CELL, cells).astype(np.uint8)
         return RankStrip(tuple(range(0, self.world, self._size)), tuple(self.at), cells.tobytes())
@@ -246,7 +247,6 @@ class Leader:
                 self._session.steps.add(figures, self._highest(first, last))
 
     def _highest(self, first: int, last: int) -> dict[str, list[float]]:
-        """Return the highest peak of some steps over all ranks, as the `PER_DEVICE` of the device of all."""
         roster = self._roster
         peak, certainty, phases = roster.steps.highest(first, last, roster.expected_places)
         if not peak > 0:
@@ -327,7 +327,7 @@ class Overview:
         """Write the samples up to some time, and the edges of spans among them."""
         roster = self.roster
         for at, (end, bucket) in enumerate(self._buckets.passed_on(limit)):
-            if not at:  # some devices may only now have been heard of
+            if not at:  # some devices may only now be known
                 self._totals = np.full(max(len(self._carried), len(roster.ranks)), np.nan)
                 totals = [stream.described.total for stream in roster.expected]
                 self._totals[roster.expected_places] = totals
@@ -414,7 +414,7 @@ class Overview:
         nodes = Counter(stream.rank.host for stream in roster.expected)
         self._describe(len(nodes))
         if self.strip.world < roster.world or not self.strip.at:
-            # As many as any node is known to have: the others may not have been heard of yet.
+            # As many as any node is known to have: the others may not have been seen yet.
             per_node = max(nodes.values(), default=1)
             self.strip = Strip(roster.world, per_node, max(COARSE_BUCKET, self._width))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hfmem_widget.ranks.aggregate import STEPS, Floats, offsets, resized
+from hfmem_widget.ranks.aggregate import STEPS, offsets
 from hfmem_widget.ranks.identity import seconds_between_writes
 from hfmem_widget.ranks.stream import (
     CERTAINTY,
@@ -27,6 +27,7 @@ from hfmem_widget.ranks.stream import (
 )
 from hfmem_widget.session import Peak, SpanKind
 from hfmem_widget.session.steps import PHASES
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import plain
 
 KEPT = 128
@@ -214,7 +215,7 @@ class Look:
         ]
 
     def rank_evidence(self, place: int, **more: object) -> dict[str, object]:
-        """Return the evidence of which rank a finding is about, and more."""
+        """Return evidence that names the rank of a finding, and `more`."""
         rank = self.streams[place].rank
         return {"rank": rank.rank, "host": rank.host, **more}
 
@@ -236,12 +237,12 @@ class Roster:
         self._run = run  # empty for any
         self.places: dict[int, int] = {}  # by rank
         self.ranks: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by place
-        self.world = self.attempt = 0  # the newest; 0 before the first rank was heard of
+        self.world = self.attempt = 0  # the newest; 0 before the first rank was seen
         self.pace = 1.0  # seconds between two lines of a rank
         self.expected: tuple[RankStream, ...] = ()
         """Those of the newest attempt's world, in order of rank."""
         self.expected_places: NDArray[np.int64] = np.empty(0, dtype=np.int64)
-        self.doubled: set[int] = set()  # ranks of which two processes write
+        self.doubled: set[int] = set()  # ranks that two processes write
         self.restarts: list[Restart] = []
         self.offsets: dict[str, float] = {}  # by host, by how many seconds its clock is corrected
         self.lag = 0.0
@@ -263,7 +264,7 @@ class Roster:
         return self._current.get(rank)
 
     def begin(self, stream: RankStream) -> None:
-        """Take up a stream that has said whose it is."""
+        """Add a stream whose head was read."""
         rank, head = stream.rank, stream.head
         if head is None or (self._run and head.run != self._run):
             stream.refuse("another run")
@@ -344,7 +345,7 @@ class Roster:
         return SILENT_PACES * self.pace + SILENT_SECONDS
 
     def live(self, now: float) -> list[RankStream]:
-        """Return the streams of which more is to come."""
+        """Return the streams that will write more."""
         return [
             stream
             for stream in self.expected

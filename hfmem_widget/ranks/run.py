@@ -89,7 +89,7 @@ class Run(Shown):
 
     @property
     def world(self) -> int:
-        """How many ranks there should be: those of the newest attempt; 0 before the first was heard of."""
+        """How many ranks there should be: those of the newest attempt; 0 before the first was seen."""
         return self.collector.roster.world
 
     @property
@@ -259,7 +259,7 @@ def open(path: str | os.PathLike[str]) -> Any:  # noqa: A001  (as in PIL, tarfil
 
 
 def overview_of(directory: Path) -> Session:
-    """Return the overview of a run as it stands, not followed; raise `OptionError` if there is none yet."""
+    """Return the overview of a run so far, without following it, or raise `OptionError` if there is none."""
     run = Run(directory)
     run.look()
     if run.overview.ranks is None:
@@ -269,7 +269,7 @@ def overview_of(directory: Path) -> Session:
 
 
 def run_bundle(run: Run) -> Mapping[str, str]:
-    """Return what Jupyter shows of a run: its overview; a line before any rank was heard of."""
+    """Return what Jupyter shows of a run: its overview; a line before any rank was seen."""
     from hfmem_widget.view.card import session_bundle
 
     if run.overview.ranks is None:

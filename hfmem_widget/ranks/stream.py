@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hfmem_widget.analysis.parts import allocated_parts
-from hfmem_widget.ranks.aggregate import Floats
 from hfmem_widget.recording.check import (
     Columns,
     End,
@@ -29,11 +28,12 @@ from hfmem_widget.session import FINE_KINDS, Certainty, Device, Finding, Guide, 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import PARTS
 from hfmem_widget.session.steps import CERTAINTIES, FIGURES, PER_DEVICE, PHASES
+from hfmem_widget.session.timeline import Floats
 
 STEP_FIGURES = ("stop", "peak", "certainty", *PHASES)
 STOP, PEAK, CERTAINTY = range(3)
 IN_PHASES = slice(3, None)
-"""What is kept of a step, and the places of these figures."""
+"""The figures that are kept of a step, and their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ NOBODY = Rank(-1)
 
 
 class RankStream(LineReader):
-    """Takes in the lines of one process, in any pieces, and says what is new, by its own clock."""
+    """Reads the lines of one process, in any pieces, and returns what is new, by its own clock."""
 
     _longest = 1 << 18  # a rank writes every second, and all of them are held at once
 
@@ -111,7 +111,7 @@ class RankStream(LineReader):
         self.head: Head | None = None
         self.rank, self._started = NOBODY, 0.0  # before the head was read
         self._device = ""
-        self.refused = ""  # why nothing more is taken from it; empty if all is well
+        self.refused = ""  # why no more of it is read; empty if all is well
         self.reached = -math.inf  # the newest reading
         self.heard = -math.inf  # when it was last heard of, by the reader's clock
         self.fed_at = NOT_AVAILABLE
@@ -206,7 +206,7 @@ class RankStream(LineReader):
         return [] if self.refused else news_of_lines
 
     def refuse(self, why: str) -> None:
-        """Take nothing more from it."""
+        """Read no more of it."""
         self.refused, self._rest = why, b""
 
     def _take(self, line: bytes) -> News | None:
@@ -262,7 +262,7 @@ class RankStream(LineReader):
         start, stop = (self._started + time for time in fold.t)
         require(len(fold.last) <= len(self._values), "a fold of other columns")
         if stop <= self.reached:
-            return None  # the samples were there, one by one
+            return None  # its samples were read one by one
         self.reached = stop
         self.last_sign = max(self.last_sign, stop)
         self._values[: len(fold.last)] = fold.last
@@ -322,7 +322,7 @@ class RankStream(LineReader):
         if (stop := figures[-1][STOP]) >= self.step_stop:
             self.newest_step, self.step_stop = last[-1], stop
             self.step_seconds = (stop - start[-1]) / (last[-1] - first[-1] + 1)
-            self.within = None  # an older one, of which the end was not written
+            self.within = None  # an older one, whose end was not written
         return Finished(first, last, start, figures)
 
     def _enter_item(self, line: Item) -> None:

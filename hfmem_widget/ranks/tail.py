@@ -31,7 +31,7 @@ NETWORK = frozenset(
 MOUNTS = Path("/proc/self/mountinfo")
 
 PATIENCE = 5.0
-"""Seconds for which a thread is waited for."""
+"""Seconds to wait for a thread."""
 
 
 class Disk:
@@ -93,14 +93,14 @@ AHEAD = 30.0
 """Seconds of the run by which one file may be read ahead of the others: all are put on one clock."""
 
 MOST_FAULTS = 8
-"""Passes in a row that may fail before the ranks are followed no longer."""
+"""Passes in a row that may fail before following ends."""
 
 TO_THE_END = 15.0
 """Seconds for which the last lines are read once the run is over."""
 
 
 class Tail:
-    """Feeds a collector with what the files of a directory have got, on a thread of its own.
+    """Feeds a collector with the new bytes of a directory's files, on a thread of its own.
 
     A round looks at every file once, in one pass or several: a pass that takes too long ends, and the next
     goes on where it stopped. `clock` is the wall clock, `timer` measures the length of a pass, and `runs`
@@ -173,7 +173,7 @@ class Tail:
         """Read all that there is now, here, and return whether that was done in so many seconds."""
         deadline = self._timer() + patience
         self._scanned = -math.inf
-        self._round.clear()  # files that were looked at may have got more
+        self._round.clear()  # files that were looked at may have grown
         while (is_behind := self.read()) and self._timer() < deadline:
             pass
         self.collector.tick(self._clock(), self._behind(), looks=True)
@@ -227,7 +227,7 @@ class Tail:
         return bool(behind or self._round)
 
     def _due(self) -> list[File]:
-        """Return the files that a round looks at: those that may have got more, but for what is far ahead."""
+        """Return the files that a round reads: those that may have grown, except those far ahead."""
         due: list[tuple[File, float]] = []
         for name, file in self.files.items():
             stream = self.collector.stream(name)
@@ -255,7 +255,6 @@ class Tail:
             self.collector.recorder.note(listed.why)
 
     def _gone(self) -> set[str]:
-        """Return the files without an end whose processes ran here, and do not any more."""
         here = this_host()
         waits = {
             name: stream.rank
@@ -268,7 +267,7 @@ class Tail:
         return gone
 
     def _look_at(self, file: File, now: float) -> None:
-        """Read what a file has beyond what was read, also where a longer copy has taken its place."""
+        """Read what is new in a file, also where a longer copy has taken its place."""
         data, written, was_read = b"", math.nan, True
         try:
             # What another machine has written to a file is seen only by opening it.

@@ -84,7 +84,6 @@ def table_of(session: Session, table: str, suffix: str) -> bytes:
 
 
 def _spans(session: Session) -> pd.DataFrame:
-    """Return a row for each span: its edges, its counts, and allocated and reserved of each device."""
     rows = [_row(session, span) for span in session.spans]
     columns = dict.fromkeys([*_ABOUT, *(name for row in rows for name in row)])
     whole = [[row.get(name) for name in columns] for row in rows]

@@ -406,7 +406,6 @@ class _Phase(Struct):
     steps: Count = 0
 
     def phase(self, highest: dict[str, Span]) -> Phase:
-        """Return the phase, with its highest spans by the key of their series."""
         return Phase(self.kind, self.label, self.count, self.seconds, highest, self.steps)
 
 
@@ -432,7 +431,6 @@ class _NoItem(Struct, forbid_unknown_fields=True):
 
 
 def _evidence(value: Any, depth: int = limits.DEEPEST) -> Any:
-    """Return any JSON value with plain texts, within limits of depth and size."""
     require(depth, "evidence that is too deep")
     if isinstance(value, dict | list):
         require(len(value) <= limits.MOST_SERIES, "evidence that is too long")

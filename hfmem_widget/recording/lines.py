@@ -20,7 +20,7 @@ from hfmem_widget.session import FINE_KINDS, Finding, Guide, Move, Sample, Sessi
 from hfmem_widget.session.rank_records import Rank
 from hfmem_widget.session.stacks import ELSE, LivePeak, Site
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.session.timeline import Floats
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import json_data, json_number
 
 KEY_EVERY = 30
@@ -46,11 +46,7 @@ class Fold:
 
 
 class Lines:
-    """Writes the lines of one recording in their order; its session runs or has finished.
-
-    `rank` is the process of a distributed run that the recording belongs to. With many ranks, `only_folds`
-    writes a fold in place of each block of samples.
-    """
+    """Writes a recording's lines in order; with many ranks `only_folds`, in place of blocks of samples."""
 
     def __init__(
         self, session: Session, rank: Rank | None = None, *, only_folds: bool = False
@@ -92,11 +88,7 @@ class Lines:
         )
 
     def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
-        """Yield blocks of the samples since the last call, and a fold where one is full.
-
-        The samples come oldest first; without any, the line is a sign of life. `wall` is in seconds
-        since the epoch.
-        """
+        """Yield blocks of the newest samples, or a sign of life without any, and a fold where one is full."""
         yield from self._described()
         # Only the series that were described: another thread may add one meanwhile.
         width, most = self._columns, self._most_in_block
@@ -201,7 +193,6 @@ class Lines:
         return max(1, min(limits.MOST_IN_BLOCK, limits.MOST_FIGURES // max(1, self._columns)))
 
     def _described(self) -> Iterator[bytes]:
-        """Yield the description of the columns if there are new ones, or if more is known of a device."""
         devices, series = now = self._session.devices, self._session.series
         if now == self._series:
             return
@@ -214,8 +205,7 @@ class Lines:
             labels=[one.label for one in new],
         )
         self._series, self._columns = now, len(series)
-        unknown = np.full(self._columns - len(self._last), np.nan)
-        self._last = np.concatenate([self._last, unknown])
+        self._last = resized(self._last, self._columns)
 
     def _rows(self, time: Floats, values: Floats, wall: float) -> bytes:
         is_key = self._block % KEY_EVERY == 0
@@ -312,7 +302,6 @@ class Lines:
             yield _line(k="phases", root=root.id, phases=rows, spans=highest)
 
     def _changed_list(self, kind: str, items: Iterable[Any]) -> Iterator[bytes]:
-        """Yield the items that differ from those at their positions before, and the end of a shorter list."""
         now, before = list(items), self._written[kind]
         for place, item in enumerate(now):
             if place >= len(before) or before[place] is not item:
@@ -330,14 +319,9 @@ def fold_of(time: Floats, values: Floats) -> Fold:
 
 def joined(folds: Sequence[Fold]) -> Fold:
     """Return two neighbouring folds as one; the earlier may have fewer series."""
-
-    def wide(row: Floats) -> Floats:
-        more = np.full(len(widest.low) - len(row), np.nan)
-        return np.concatenate([row, more]) if len(more) else row
-
-    widest = max(folds, key=lambda fold: len(fold.low))
-    low = np.fmin.reduce([wide(fold.low) for fold in folds])
-    high = np.fmax.reduce([wide(fold.high) for fold in folds])
+    width = max(len(fold.low) for fold in folds)
+    low = np.fmin.reduce([resized(fold.low, width) for fold in folds])
+    high = np.fmax.reduce([resized(fold.high, width) for fold in folds])
     samples = sum(fold.samples for fold in folds)
     return Fold(folds[0].start, folds[-1].stop, samples, low, high, folds[-1].last)
 
@@ -364,7 +348,6 @@ def _same(values: Floats, others: Floats) -> NDArray[np.bool_]:
 
 
 def _numbers(values: Floats) -> list[Any]:
-    """Return figures for JSON: whole numbers as integers, None where one is not available."""
     return list(map(_number, values.tolist()))
 
 

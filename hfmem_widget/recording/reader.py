@@ -32,7 +32,7 @@ from hfmem_widget.session import (
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.stacks import StackRecording, Stacks
 from hfmem_widget.session.steps import FIGURES, PER_DEVICE
-from hfmem_widget.session.timeline import Floats
+from hfmem_widget.session.timeline import Floats, resized
 from hfmem_widget.text import format_counted
 
 
@@ -55,7 +55,6 @@ class LineReader:
         self._steps_of: tuple[str, ...] = ()
 
     def _lines(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete by now; a line that is too long is counted and dropped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._skips:
@@ -72,8 +71,7 @@ class LineReader:
         self._next_block = max(self._next_block, block + 1)
 
     def _widen(self, columns: int) -> None:
-        """Make room for more columns, whose last values are not available yet."""
-        self._values = np.concatenate([self._values, np.full(columns, np.nan)])
+        self._values = resized(self._values, len(self._values) + columns)
 
     def _samples(self, rows: Rows) -> tuple[Floats, Floats] | None:
         """Return the times and all columns of a block, None if it is empty, or raise `ValueError`."""

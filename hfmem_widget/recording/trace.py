@@ -180,6 +180,5 @@ def _counters(session: Session, resolution: float) -> Iterator[Event]:
 
 
 def _end(session: Session) -> float:
-    """Return the last known moment, in seconds since the session began."""
     stops = (span.stop for span in session.spans if span.stop is not None)
     return max(session.last_sample.time, *stops, 0.0)

@@ -50,10 +50,7 @@ class LocalNote(str):
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two pieces of data are equal, where "not available" equals itself.
-
-    ``==`` calls NaN unequal, and so a dataclass with a NaN: since Python 3.13 even to itself.
-    """
+    """Return whether two pieces of data are equal; NaN, which ``==`` calls unequal, is equal to itself."""
     if left is right:
         return True
     if isinstance(left, Mapping) and isinstance(right, Mapping):
@@ -425,10 +422,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A straight line over the chart of a device, or the point at which memory ran out.
-
-    Times are seconds since the session began, heights are bytes. Of an "oom" both ends are the same.
-    """
+    """A line over a device's chart, in seconds of the session and bytes; an "oom" ends where it starts."""
 
     device: str  # its key
     kind: Literal["budget", "trend", "oom"]
@@ -454,7 +448,7 @@ class Polling:
     stopped: str = ""  # why polling ended early; usually empty
     steps: int = 0  # finished steps of trainings
     steps_with_phases: int = 0  # steps whose phases were measured
-    groups: int = 0  # spans of the other steps, some of which share one
+    groups: int = 0  # spans of the other steps; some steps share one
     short_steps: bool = False  # True while steps are so short that they share spans
     share: float = NOT_AVAILABLE  # of the time of recent steps that measuring them takes, estimated
 

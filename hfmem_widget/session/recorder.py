@@ -196,7 +196,6 @@ class Recorder:
         self._step_listeners.append(listener)
 
     def _call(self, listeners: list[Any], failed: str, *args: object) -> None:
-        """Call each listener; remove one that fails, with a note."""
         for listener in tuple(listeners):
             try:
                 listener(*args)
@@ -225,7 +224,6 @@ class Recorder:
         return span
 
     def _account(self, span: Span) -> None:
-        """Add a finished span to the phases and the steps, which outlive it."""
         if span.kind == "step":
             self._account_step(span, self._phase_peaks.pop(span.id, {}))
             return
@@ -241,7 +239,6 @@ class Recorder:
                 peaks[key] = max(peak.value, peaks.get(key, peak.value))
 
     def _account_step(self, step: Span, phases: Mapping[str, Mapping[str, float]]) -> None:
-        """Add a finished step to the phases and the steps, with the peaks of its phases."""
         session = self.session
         root, around = self._around(step.id, step.parent)
         if not any(other.kind == "step" for other in around):

@@ -219,7 +219,6 @@ def pieces(segment: Segment) -> Iterator[Piece]:
 
 
 def _by_pages(segment: Segment, block: Block) -> Iterator[Piece]:
-    """Yield the pieces of a free block of an expandable segment: its whole pages can be returned."""
     is_large = segment.kind == "large" and not segment.size % _LARGE_PAGE
     page = _LARGE_PAGE if is_large else _SMALL_PAGE
     start = block.address - segment.address
@@ -309,7 +308,7 @@ def segments_of(listed: Iterable[Mapping[str, Any]], kind: str = "cuda") -> tupl
 
 
 def blocks_of(segment: Mapping[str, Any]) -> tuple[Block, ...]:
-    """Return the blocks of a segment as torch lists it; before torch 2.1 they have no addresses."""
+    """Return the blocks of a segment as torch lists it, on some devices without their addresses."""
     blocks, address = [], segment["address"]
     for block in segment["blocks"]:
         size, state = block["size"], _STATES.get(block["state"], "allocated")

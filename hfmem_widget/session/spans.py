@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from itertools import repeat, zip_longest
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -61,7 +61,7 @@ class Highs(dict[Key, list[Row]]):
 
     def close(self, key: Key) -> list[float]:
         """Close a key and return the highest values since it was opened."""
-        if key == self.newest():  # nearly always true
+        if key == self.newest():  # nearly always true, and half the time of the general way
             highs = highest_of(self.pop(key))
             if self:
                 self.note(highs)
@@ -86,10 +86,7 @@ def _add(rows: list[Row], *new: Row) -> None:
 
 def highest_of(rows: Sequence[Row]) -> list[float]:
     """Return the highest value of each column, `NOTHING` for none; rows may be of different lengths."""
-    # `NOTHING` comes first: `max` returns a NaN only if it is the first argument.
-    widths = set(map(len, rows))
-    if len(widths) == 1:
-        return list(map(max, repeat(NOTHING, widths.pop()), *rows))
+    # The empty row comes first: `max` returns a NaN only if it is the first argument.
     return list(map(max, zip_longest((), *rows, fillvalue=NOTHING)))
 
 

@@ -48,9 +48,7 @@ class Site:
 
     line: str  # the user's own, such as ``cell [3] line 12``, or a placeholder
     module: str  # the module whose forward ran, such as ``BertLayer``, or a placeholder
-    operator: (
-        str  # the innermost call, such as ``aten::mm``, or ``Linear.forward`` without operators
-    )
+    operator: str  # the innermost call: ``aten::mm``, or without operators ``Linear.forward``
     kind: str  # one of `KINDS`
     bytes: int  # as requested
     blocks: int  # number of allocations
@@ -239,10 +237,7 @@ class Snapshot(Shown):
         return resolve("hfmem_widget.features.stacks.snapshot:explained")(self)
 
     def report(self, path: str | os.PathLike[str], *, static: bool = True) -> Path:  # noqa: ARG002
-        """Write it as one HTML page to a new file, and return its path; raise `OptionError` if that fails.
-
-        The page has no script, whatever `static` says.
-        """
+        """Write a new HTML page without script, and return its path; raise `OptionError` if that fails."""
         page: Path = resolve("hfmem_widget.features.report.page:report_of")(self.name, self, path)
         return page
 

@@ -290,7 +290,6 @@ class Steps(GrowingTable):
 
 
 def _places(table: Table) -> NDArray[np.intp]:
-    """Return the place of each row among neighbours with the same parent."""
     at = np.arange(len(table))
     begins = np.append(True, table[1:, _PARENT] != table[:-1, _PARENT])
     return at - np.maximum.accumulate(np.where(begins, at, 0))

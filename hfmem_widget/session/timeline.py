@@ -62,6 +62,12 @@ GAPS_KEPT = 256
 Floats = NDArray[np.float64]
 
 
+def resized(values: NDArray[Any], count: int, missing: float = np.nan) -> NDArray[Any]:
+    """Return a number of rows: further ones are cut off, others are added that have the missing value."""
+    more = np.full((max(0, count - len(values)), *values.shape[1:]), missing, values.dtype)
+    return np.concatenate([values[:count], more])
+
+
 class Timeline(GrowingTable):
     """Rows of readings that are folded when there are too many.
 

@@ -35,8 +35,7 @@ RanOut = Callable[[int, int, int, int], None]
 class Reading(NamedTuple):
     """One device's counters at one instant, in bytes and counts; NaN for a counter that is not kept.
 
-    `Stats` are dozens of nested dictionaries. Kept until the poller comes, they would make Python collect
-    garbage twice as often, on the training thread.
+    Dozens of dictionaries in `Stats`, if kept, would make Python collect garbage twice as often.
     """
 
     allocated: float
@@ -84,13 +83,11 @@ def reading_of(stats: Stats) -> Reading:
     except (KeyError, TypeError):
         counts = {name: _value(stats, name) for name in ("num_alloc_retries", "num_ooms")}
         completed: Stats = {**stats, **counts}
-        for name in ("allocation", *map("{}_bytes".format, _POOLED)):
-            figures = ("current", "peak", "allocated")
+        figures = ("current", "peak", "allocated")
+        pools = ("allocated", "reserved", "active", "requested", "inactive_split")
+        for name in ("allocation", *map("{}_bytes".format, pools)):
             completed[name] = {"all": {each: _value(stats, name, "all", each) for each in figures}}
         return reading_of(completed)
-
-
-_POOLED = ("allocated", "reserved", "active", "requested", "inactive_split")
 
 
 def _value(stats: Any, *path: str) -> float:
@@ -181,10 +178,7 @@ class Allocator:
         return self._indices
 
     def opened(self) -> Sequence[int]:
-        """Return the `devices` on which this process can have memory, in order: the only ones to read.
-
-        A process that sees eight devices mostly uses one. All, where it is unknown which have a context.
-        """
+        """Return the `devices` on which this process can have memory, in order; all if that is unknown."""
         return self.devices()
 
     def device(self, index: int) -> Device:
@@ -205,18 +199,12 @@ class Allocator:
         return ()
 
     def free_and_total(self, index: int) -> tuple[float, float] | None:
-        """Return the device's free and total bytes as its driver counts them; the call may block.
-
-        None where another source reads them, and on a device that this process has not opened.
-        """
+        """Return a device's free and total bytes, which may block; None if not open, or read elsewhere."""
         free, total = self._module().mem_get_info(index)
         return float(free), float(total)
 
     def processes(self, index: int) -> Mapping[int, float] | None:
-        """Return the bytes that each process has on a device, by process id; None as in `free_and_total`.
-
-        The call may take milliseconds, and raise what the driver's library raises.
-        """
+        """Return the bytes of each process on a device, or None; may take some ms, and raise anything."""
         return None
 
     def busy(self, index: int) -> float:

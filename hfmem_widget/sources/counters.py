@@ -139,10 +139,7 @@ def values_of(reading: Reading) -> Sequence[float]:
 
 
 class TensorSource(Source):
-    """The bytes of weights, buffers, gradients and optimizer states on every device that has any.
-
-    `monitor.attribution` counts them on the user's thread, at the edges of steps: training changes them.
-    """
+    """The bytes of weights, buffers, gradients and optimizer states, as `monitor.attribution` counts them."""
 
     name = "tensors"
 

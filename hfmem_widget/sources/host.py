@@ -64,10 +64,7 @@ class PsutilMemory:
 
 
 class DarwinMemory(PsutilMemory):
-    """macOS' figures: the physical footprint, which is the memory of a process in its Activity Monitor.
-
-    It includes tensors on Apple's GPU and compressed memory; the resident set does not.
-    """
+    """macOS' physical footprint, as in Activity Monitor: with tensors on the GPU and compressed memory."""
 
     what = "footprint"
 

@@ -46,8 +46,6 @@ _TABLES = (
 """Functions of libtorch_cuda (ATen/cuda/CUDAContextLight.h): the table of the allocated workspaces, one for
 each handle and stream, and the bytes of each."""
 
-_MOST_WORKSPACES = 4096
-
 
 class FirstBuckets:
     """The buckets of DDP's first step if gradients were views of them, each until it is freed.
@@ -125,8 +123,8 @@ def sharded_in(modules: Sequence[Any]) -> tuple[list[tuple[str, tuple[Storage, .
                 shards.append(getattr(parameter, "_local_shard", parameter))
                 for name in ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard"):
                     gathered.append((GATHERED, getattr(parameter, name, None)))
-    found = ((owner, storages_of(tensor)) for owner, tensor in gathered)
-    return [(owner, storages) for owner, storages in found if storages], shards
+    owned = ((owner, storages_of(tensor)) for owner, tensor in gathered)
+    return [(owner, storages) for owner, storages in owned if storages], shards
 
 
 def workspaces(torch: Any) -> tuple[str, int] | None:
@@ -142,17 +140,14 @@ def workspaces(torch: Any) -> tuple[str, int] | None:
 
 
 def entries_of_map(address: int) -> int:
-    """Return the number of entries of a ``std::map`` of libstdc++; -1 if the memory does not look like one.
-
-    Only the object itself is read, never its nodes: its order, a colour, three pointers and a count.
-    """
+    """Return the number of entries of a libstdc++ ``std::map``; -1 if its header does not look like one."""
     header = address + 8
     colour, root, first, last, count = (ctypes.c_size_t * 5).from_address(header)
     is_red = not colour & 0xFFFFFFFF
     if is_red and not count and not root and first == last == header:
         return 0
     is_filled = count and root and first and last and header not in {root, first, last}
-    return count if is_red and is_filled and count <= _MOST_WORKSPACES else -1
+    return count if is_red and is_filled and count <= 4096 else -1
 
 
 def _tables(torch: Any) -> Iterator[tuple[int, int]]:

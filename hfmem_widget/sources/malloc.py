@@ -36,10 +36,7 @@ ReadHeap = Callable[[], Mallinfo]
 
 
 def find_glibc_heap() -> ReadHeap | None:
-    """Return glibc's `mallinfo2` (since 2.33) if it counts this process' allocations, else None.
-
-    If jemalloc or tcmalloc is preloaded, it describes an unused heap, so one allocation is tried.
-    """
+    """Return glibc's `mallinfo2` (since 2.33) if it counts allocations; None where jemalloc has them."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -65,8 +62,7 @@ def find_glibc_heap() -> ReadHeap | None:
 class HeapPages:
     """The pages of malloc's heaps that count as free and take no memory.
 
-    They have not been written yet, or ``malloc_trim`` has released them from between others. A block with a
-    mapping of its own is never free.
+    They are not written yet, or released by ``malloc_trim``. A block with a mapping of its own is never free.
     """
 
     def __init__(self, proc: Path, page: int) -> None:
@@ -122,8 +118,7 @@ _FIGURES = [
 def find_arenas() -> ReadArenas | None:
     """Return a reader of CPython's arenas; None if there is none, or if malloc has Python's objects.
 
-    The reading is that of ``sys._debugmallocstats``, into memory instead of to stderr. It takes 20 µs, and
-    0.6 µs more for each MiB of objects (docs/host.md).
+    It reads what ``sys._debugmallocstats`` writes: 20 µs, and 0.6 µs for each MiB of objects (docs/host.md).
     """
     try:
         write, library = ctypes.pythonapi._PyObject_DebugMallocStats, ctypes.CDLL(None)  # noqa: SLF001

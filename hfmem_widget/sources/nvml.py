@@ -249,10 +249,9 @@ def visible(value: str | None, uuids: Sequence[str]) -> tuple[int, ...]:
 
 
 def is_provisional(value: str | None, order: str | None, names: Sequence[str]) -> bool:
-    """Return whether CUDA and NVML may number GPUs differently.
+    """Return whether CUDA and NVML may number these GPUs differently; they never do if all are of one model.
 
-    CUDA numbers the fastest first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, NVML by PCI bus; among GPUs
-    of one model both orders are the same.
+    CUDA numbers the fastest first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, NVML by PCI bus.
     """
     by_ordinal = value is None or not value.startswith(UUID_PREFIXES)
     return by_ordinal and order != "PCI_BUS_ID" and len(set(names)) > 1

@@ -98,10 +98,10 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
 
     def load_empty_list(self) -> None:
         frame = self._unframer.current_frame
-        found = frame and _LIST_OF_GETS.match(frame.getvalue(), frame.tell() - 1)
-        self.append(self.listed(found[0]) if found else [])
-        if found:
-            frame.seek(found.end())
+        match = frame and _LIST_OF_GETS.match(frame.getvalue(), frame.tell() - 1)
+        self.append(self.listed(match[0]) if match else [])
+        if match:
+            frame.seek(match.end())
             self.memo.append(self.stack[-1])
 
     def listed(self, raw: bytes) -> list[Any]:
@@ -170,8 +170,8 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
         data, start, memo, lists = frame.getvalue(), frame.tell() - 1, self.memo, self.lists
         same, make, number, order = self.numbers.setdefault, Event._make, int.from_bytes, self.order
         at = start
-        while (found := event.match(data, at)) is not None:
-            action, address, size, time, raw = found.group(*order)
+        while (match := event.match(data, at)) is not None:
+            action, address, size, time, raw = match.group(*order)
             memo += self.before
             if raw[0] == _OPEN:
                 frames = lists.get(raw) or self.listed(raw)
@@ -183,7 +183,7 @@ class _Reader(_PYTHONS):  # type: ignore[misc]  # typeshed has no more than its 
             self.append(
                 make((memo[name], same(place, place), same(asked, asked), _decoded(time), frames))
             )
-            at = found.end()
+            at = match.end()
         if at > start:
             frame.seek(at)
         return at > start

@@ -66,8 +66,7 @@ class ProcFile:
 class Own(NamedTuple):
     """The memory of this process in bytes; NaN if the system does not report it.
 
-    Private memory has its anonymous pages, in memory or in swap, and the shared memory (tmpfs, ``/dev/shm``)
-    that is resident in it.
+    Private memory has anonymous pages, swapped ones too, and resident shared memory (tmpfs, ``/dev/shm``).
     """
 
     resident: float
@@ -183,8 +182,7 @@ _PRIVATE = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 class LinuxMemory:
     """The kernel's own figures.
 
-    The high-water mark is VmHWM and not `ru_maxrss`, which survives `exec`: a kernel started by a large
-    process would begin with that process' peak.
+    The high-water mark is VmHWM: `ru_maxrss` survives `exec`, and so would begin with a large parent's peak.
     """
 
     what = "private memory"
@@ -262,8 +260,7 @@ class LinuxMemory:
 class ResidentPeak:
     """The exact resident peak from now on, from the kernel's own mark, which this resets.
 
-    Only on request: it also resets `ru_maxrss`, which other code in the process may read with
-    `resource.getrusage`. There is one mark, so windows do not nest.
+    Only on request: it also resets `ru_maxrss`, which other code may read. Windows share the one mark.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
@@ -315,10 +312,7 @@ def process_ids(proc: Path = PROC) -> ProcessIds:
 
 
 def address_space(proc: Path = PROC) -> tuple[float, float, str]:
-    """Return the nearest limit (ulimit) on mapped memory, the mapped bytes, and the limit's command.
-
-    NaN if there is no limit, or mapped memory cannot be read.
-    """
+    """Return the nearest ulimit on mapped memory, the mapped bytes, both NaN if unknown, and its command."""
     nothing = (NOT_AVAILABLE, NOT_AVAILABLE, "")
     try:
         import resource
@@ -340,12 +334,6 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
     return min(limits, key=lambda limit: limit[0] - limit[1], default=nothing)
 
 
-FRESH = 10
-"""The list of mappings is valid for new addresses for this multiple of the time that reading it took."""
-
-MOST_REMEMBERED = 100_000
-
-
 def shared_memory() -> int:
     """Return the bytes of shared memory that this process has in use; 0 if unknown."""
     with suppress(OSError, ValueError):  # NaN
@@ -354,10 +342,9 @@ def shared_memory() -> int:
 
 
 class MappedFiles:
-    """Finds addresses that lie in mapped files, such as safetensors' weights.
+    """Finds addresses that lie in mapped files, such as safetensors' weights; outside Linux, none does.
 
-    They stay there when they are written to: the kernel then copies the page. Without a list of mappings,
-    as outside Linux, no address does.
+    They stay there when they are written to: the kernel then copies the page.
     """
 
     def __init__(
@@ -368,27 +355,20 @@ class MappedFiles:
         self._read_at = self._good_until = -math.inf
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self._is_mapped: dict[tuple[int, int], bool] = {}
         self._seen_at: dict[tuple[int, int], float] = {}
 
     def hold(self, address: int, owner: int) -> bool:
-        """Return whether an address lies in a mapped file; remembered for this address of this owner."""
-        key = address, owner
-        if (is_mapped := self._is_mapped.get(key)) is not None:
-            return is_mapped
+        """Return whether an owner's address lies in a mapped file; an old list is read again for new ones."""
         now = self._clock()
-        if len(self._is_mapped) + len(self._seen_at) >= MOST_REMEMBERED:
-            self._is_mapped.clear()
+        if len(self._seen_at) >= 100_000:
             self._seen_at.clear()
-        seen_at = self._seen_at.setdefault(key, now)
-        if self._read_at < seen_at and now >= self._good_until:
+        if (
+            self._read_at < self._seen_at.setdefault((address, owner), now)
+            and now >= self._good_until
+        ):
             self._read()
         index = bisect_right(self._starts, address) - 1
-        lies_within = index >= 0 and address < self._stops[index]
-        if self._read_at >= seen_at:  # else the file may have been mapped since
-            self._is_mapped[key] = lies_within
-            del self._seen_at[key]
-        return lies_within
+        return index >= 0 and address < self._stops[index]
 
     def _read(self) -> None:
         self._read_at = self._clock()
@@ -404,5 +384,6 @@ class MappedFiles:
                 start, _, stop = addresses.partition("-")
                 self._starts.append(int(start, 16))
                 self._stops.append(int(stop, 16))
+        # It is valid for new addresses for ten times as long as reading it took.
         ended = self._clock()
-        self._good_until = ended + FRESH * (ended - self._read_at)
+        self._good_until = ended + 10 * (ended - self._read_at)

@@ -35,8 +35,7 @@ class Source:
     due: float = -math.inf
     """Monotonic seconds before which there is nothing new to read; `inf` if there never will be."""
     devices: tuple[Device, ...] = ()
-    """The known devices. A field that one source leaves empty ("" or NaN) is taken from another source that
-    knows the same key."""
+    """The known devices. A field that is empty ("" or NaN) is taken from another source with the same key."""
     series: tuple[Series, ...] = ()
     """The series of the values of `read`; new ones are only added at the end."""
     notes: list[str]

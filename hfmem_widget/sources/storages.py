@@ -28,8 +28,7 @@ Storage = tuple[int, str, int, str]
 """``(key, device, bytes, dtype)`` of one storage, such as ``(94138722492544, "cuda:0", 4096, "float32")``.
 
 The key identifies a storage among the live ones: it is an address, so it means nothing later. The device is
-"cpu", "cuda:0", "mps:0", …, or `MANAGED` (also pinned memory). The dtype is the tensor's; if it is quantised
-the packed one.
+"cpu", "cuda:0", …, or `MANAGED` (also pinned memory). The dtype is the tensor's, if quantised the packed one.
 """
 
 MANAGED = "managed"
@@ -45,8 +44,7 @@ _LEAVES: tuple[type, ...] = (str, bytes, int, float, complex, bool, type(None), 
 _LEAVES += (FunctionType, MethodType, ModuleType)
 
 MOST_WITHIN, MOST_IN_ONE_ANOTHER = 4096, 6
-"""The most values of a list or a dict that is searched: a KV cache has no more layers. And the most nested
-objects: a cache of caches, its layers, their tuples, and the tensors in these."""
+"""The most values of a list or a dict that is searched, such as a cache's layers, and of nested objects."""
 
 _QUANTISED_BESIDE = ("quant_state", "CB", "SCB")
 """Fields of bitsandbytes' parameters with scales and code books, which are not parameters themselves."""
@@ -117,10 +115,7 @@ def shapes_in(tensor: Any) -> dict[int, tuple[int, ...]]:
 
 
 def states_of(optimizer: Any) -> Iterator[Any]:
-    """Yield every tensor in an optimizer's states, through wrappers (``.optimizer``) and nested containers.
-
-    A tensor that states share comes more than once. Counts of steps in tensors on the CPU are included.
-    """
+    """Yield the tensors in an optimizer's states, through wrappers (``.optimizer``); shared ones repeat."""
     for _ in range(_DEEPEST):
         states = _attribute(optimizer, "state")
         if isinstance(states, Mapping):
@@ -288,9 +283,8 @@ def cache_kind() -> type | None:
 class CacheGrowth:
     """The growth of a cache with each further token, over all layers and all sequences of the batch."""
 
-    token_bytes: float = (
-        0.0  # added by each token; in a static cache, taken from its allocated bytes
-    )
+    # Added by each token; in a static cache, taken from its allocated bytes
+    token_bytes: float = 0.0
     window_bytes: float = 0.0  # added besides as long as there are fewer tokens than `window`
     window: int = 0  # the longest sliding window, in tokens; 0 if there is none
     limit: int = 0  # the most tokens that it can hold; 0 if it has no bound
@@ -315,36 +309,33 @@ def _growth(cache: Any) -> CacheGrowth | None:
     window = limit = length = 0
     for layer in layers:
         is_tuple = isinstance(layer, (list, tuple))
-        pair = tuple(layer[:2]) if is_tuple else (_of(layer, "keys"), _of(layer, "values"))
-        sizes = [_sizes(tensor) for tensor in pair]
-        cumulative = _of(layer, "cumulative_length")
+        field = functools.partial(getattr, layer)
+        pair = tuple(layer[:2]) if is_tuple else (field("keys", None), field("values", None))
+        shapes = [sizes_of(tensor) for tensor in pair]
+        cumulative = field("cumulative_length", None)
         held = cumulative if type(cumulative) is int else 0
-        if held and _of(layer, "_quantized_keys") is not None:
+        if held and field("_quantized_keys", None) is not None:
             # The average so far: the newest tokens are not packed yet.
             token_bytes += sum(size for _, _, size, _ in storages_in(layer)) / held
             length = max(length, held)
             continue
-        if not all(sizes) or not all(shape[-2] for shape in sizes):
+        if not all(len(shape) > 1 and shape[-2] for shape in shapes):
             continue
-        a_token = sum(each.nbytes / shape[-2] for each, shape in zip(pair, sizes, strict=True))
-        most = _of(layer, "max_cache_len")
-        if _of(layer, "is_sliding") is True:
+        a_token = sum(tensor.nbytes / shape[-2] for tensor, shape in zip(pair, shapes, strict=True))
+        most = field("max_cache_len", None)
+        limit = max(limit, most or 0)
+        if field("is_sliding", None) is True:
             window_bytes += a_token
-            window = max(window, most or _of(layer, "sliding_window") or 0)
-            limit = max(limit, most or 0)
+            window = max(window, most or field("sliding_window", None) or 0)
             length = max(length, held)
         else:
             token_bytes += a_token
-            limit = max(limit, most or 0)
-            length = length if most else max(length, sizes[0][-2])
+            length = length if most else max(length, shapes[0][-2])
     growth = CacheGrowth(token_bytes, window_bytes, int(window), int(limit), length)
     return growth if token_bytes or window_bytes else None
 
 
-def _of(layer: object, name: str) -> Any:
-    return getattr(layer, name, None)
-
-
-def _sizes(tensor: Any) -> tuple[int, ...]:
-    shape = getattr(tensor, "shape", ())
-    return tuple(shape) if len(shape) >= 2 and all(type(size) is int for size in shape) else ()
+def sizes_of(value: object) -> tuple[int, ...]:
+    """Return the shape of a tensor; () for another object, and under tracing, where a size is a symbol."""
+    shape = getattr(value, "shape", None)
+    return tuple(shape) if isinstance(shape, tuple) and {*map(type, shape)} == {int} else ()

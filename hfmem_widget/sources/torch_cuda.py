@@ -110,8 +110,7 @@ class CudaAllocator(Allocator):
     def _amd_smi(self, index: int) -> tuple[Any, Any] | None:
         """Return AMD SMI, and its handle of a device; None if torch has not found AMD SMI."""
         if index not in self._handles and self._is_open_on_rocm(index):
-            # torch has imported it with care for two copies of its library (ROCm/amdsmi#72), and knows which
-            # of its devices is which of HIP's.
+            # torch imports it with care for a second copy (ROCm/amdsmi#72), and knows HIP's device in it.
             cuda, self._handles[index] = self._module(), None
             if hasattr(cuda, "amdsmi") and hasattr(cuda, "_get_amdsmi_handler"):
                 self._handles[index] = cuda.amdsmi, cuda._get_amdsmi_handler(index)

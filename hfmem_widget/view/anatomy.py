@@ -85,10 +85,7 @@ def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
 
 
 def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
-    """Return the names of the parts that bars of these anatomies show.
-
-    Other users are left out where they would squeeze the process, and free memory where it is much.
-    """
+    """Return the parts that bars show: no other users that squeeze the process, and no large free memory."""
     ours, all_parts = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
     if 0 < ours * BESIDE_UP_TO < all_parts:
         return PROCESS
@@ -226,10 +223,7 @@ def parts_text(anatomy: Anatomy) -> str:
 
 
 def contents_text(contents: Contents) -> str:
-    """Return models and optimizers in one line; empty where none was found.
-
-    Such as ``BertModel, AdamW · 110,000,000 parameters, all trainable · float32``.
-    """
+    """Return one line such as ``BertModel, AdamW · 110,000,000 parameters, all trainable``, or nothing."""
     texts = [", ".join((*_named(contents.modules), *_named(contents.optimizers)))]
     if contents.parameters:
         share = contents.trainable / contents.parameters

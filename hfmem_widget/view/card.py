@@ -155,7 +155,6 @@ def card_bundle(
 
 
 def _parts_line(session: Session, span: Span, facts: Sequence[Facts]) -> str:
-    """Return the parts at the sentence's peak; empty where unknown, and for a block."""
     if session.ranks is not None or not facts or span.kind != "cell":
         return ""
     worst = worst_of(facts)
@@ -198,7 +197,6 @@ def _header(
 def _sentence_and_bar(
     session: Session, span: Span, facts: tuple[Facts, ...], moved: Movement
 ) -> tuple[kit.Fragment, kit.Fragment]:
-    """Return the sentence and the bar of its peak, or what other processes did and a table of it."""
     if moved.lead:
         return kit.block("margin:7px 0 0;font-size:14px", f"{moved.lead}."), _moved(moved)
     device, capacity, bar = None, 0.0, kit.NOTHING
@@ -236,7 +234,6 @@ def _notes(
 
 
 def _columns(facts: Facts) -> list[tuple[str, str, str]]:
-    """Return the five figures, each as its label, its value, and the small text below."""
     certainty = "" if math.isnan(facts.peak.value) else f" ({facts.peak.certainty})"
     bound = "≥ " if facts.peak.certainty == "at least" else ""
     above, reserved = facts.above_start, facts.reserved_peak
@@ -308,7 +305,6 @@ def _use(facts: Facts) -> kit.Fragment:
 
 
 def _polling(polling: Polling, *, has_steps: bool) -> str:
-    """Say which samples are missing, and what was not measured."""
     texts = []
     due = polling.ticks + polling.missed
     if due and polling.missed / due > MANY_MISSED:

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any, ClassVar
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import GRAVITY, Facts, facts_of, findings_of, outcome_of, ran_out
+from hfmem_widget.analysis.facts import Facts, facts_of, findings_of, outcome_of, ran_out
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.display import Shown
 from hfmem_widget.session import (
@@ -133,7 +133,6 @@ def explain(session: Session) -> Explanation:
     if facts:
         worst = facts.index(worst_of(facts))
         devices = [devices[worst], *devices[:worst], *devices[worst + 1 :]]
-    findings = sorted(findings_of(session, span), key=lambda each: GRAVITY[each.severity])
     stacks = session.stacks
     has_parts = any(part.name in HELD for each in devices for part in each.parts)
     return Explanation(
@@ -145,7 +144,7 @@ def explain(session: Session) -> Explanation:
         devices=tuple(devices),
         phases=tuple(phase_rows(session, span)[:MOST_ITEMS]),
         lines=stacks.rows()[:MOST_ITEMS] if stacks else (),
-        findings=tuple(findings[:MOST_ITEMS]),
+        findings=findings_of(session, span)[:MOST_ITEMS],
         moves=tuple(session.moves[:MOST_ITEMS]),
         next=dict(next_steps(session, span, has_parts=has_parts)),
         ranks=None if session.ranks is None else ranks_data(session.ranks),

@@ -37,10 +37,7 @@ _INDENTED = "margin:1px 0 0 17px"
 def findings_html(
     findings: Sequence[Finding], in_sight: int = IN_SIGHT, *, is_open: bool = False
 ) -> str:
-    """Return the findings as a section of a card; empty without any.
-
-    Those beyond the first few are folded, and so is all advice but the first, unless it `is_open`.
-    """
+    """Return a section of a card with a few findings in sight; their advice is folded unless it `is_open`."""
     if not findings:
         return ""
     drawn = [_finding(each, is_open=is_open) for each in findings[: max(in_sight, MOST)]]
@@ -87,10 +84,7 @@ def sentence(text: str, limit: int = SENTENCE) -> str:
 
 
 def next_steps(session: Session, span: Span, *, has_parts: bool) -> list[tuple[str, str]]:
-    """Return the commands to type next, and what each shows, the most useful first.
-
-    There are none for a span that is not an ended cell of this notebook.
-    """
+    """Return the commands to type after a cell of this notebook, and what each shows; most useful first."""
     is_cell_of_here = span.kind == "cell" and span.stop is not None and session.is_of_here
     return list(_steps(session, span, has_parts=has_parts)) if is_cell_of_here else []
 

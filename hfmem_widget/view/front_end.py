@@ -61,10 +61,7 @@ def finds_anywidget() -> bool:
 
 
 def replaces_outputs(request: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether the front end of an execute request shows updates of displays.
-
-    A terminal (``jupyter console``, qtconsole) does not; it has no page, and can ask for input.
-    """
+    """Return whether updates of displays are shown; a terminal, which can ask for input, shows none."""
     can_ask = request.get("content", {}).get("allow_stdin")
     return not (_has_no_page(request, environ) and can_ask)
 

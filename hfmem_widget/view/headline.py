@@ -85,10 +85,7 @@ def _stays(session: Session, span: Span, facts: Facts, on: str) -> kit.Fragment:
 
 
 def grown_text(session: Session, span: Span, facts: Facts) -> tuple[str, bool]:
-    """Return the parts that a span left behind, the largest first, and whether other parts have shrunk.
-
-    The text is empty where no part was counted.
-    """
+    """Return the parts that a span left behind, if any was counted, and whether other parts have shrunk."""
     parts = [
         moment(session, span, facts.device).parts
         for moment in (anatomies.start_of, anatomies.end_of)

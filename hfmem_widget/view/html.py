@@ -33,8 +33,6 @@ NOTE_LENGTH = 500  # characters of one of our sentences at most: it may hold lab
 UNBROKEN = "\u00a0"
 SQUARE, BULLET = "\u25a0", "\u25cf"
 
-_STATIC = Path(__file__).parents[1] / "static"
-
 
 def of_page(vscode: str, jupyter: str, otherwise: str) -> str:
     """Return the page's value of a style: VS Code's variable, else JupyterLab's, else our own."""
@@ -169,10 +167,15 @@ def drawn_by_script(name: str, data: str, without: Fragment, script: str = "") -
 
 
 @cache
+def built(name: str) -> str:
+    """Return a file of the built front end; raise `FileNotFoundError` where it was not built."""
+    return (Path(__file__).parents[1] / "static" / name).read_text(encoding="utf-8")
+
+
 def script(name: str) -> str:
     """Return a script that an output carries with it; empty where the front end was not built."""
     try:
-        code = (_STATIC / f"{name}.js").read_text(encoding="utf-8").replace("</", "<\\/")
+        code = built(f"{name}.js").replace("</", "<\\/")
     except FileNotFoundError:
         return ""
     return f"<script>{code}</script>"

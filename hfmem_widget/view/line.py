@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of, findings_of, outcome_of
 from hfmem_widget.analysis.others import movement, untouched_text
-from hfmem_widget.session import Peak, Ranks, Session, Span
+from hfmem_widget.session import Peak, Ranks, Session, Span, outermost
 from hfmem_widget.text import (
     format_bytes,
     format_change,
@@ -66,9 +66,9 @@ def duration_text(session: Session, span: Span) -> str:
 
 def length(session: Session) -> float:
     """Return the seconds of a session: those of its only outermost span, else all that passed."""
-    outermost = [span for span in session.spans if span.parent is None]
-    if len(outermost) == 1:
-        return end_of(session, outermost[0]) - outermost[0].start
+    spans = outermost(session.spans)
+    if len(spans) == 1:
+        return end_of(session, spans[0]) - spans[0].start
     stop = session.stopped_at
     return session.last_sample.time if stop is None else max(0.0, stop - session.started_at)
 

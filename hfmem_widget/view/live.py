@@ -107,10 +107,7 @@ def tell_panel(session: Session, *, panel: bool) -> None:
 
 
 class _View:
-    """A live chart among a cell's outputs, where the front end can show one.
-
-    `prefer` is called with the seconds between samples from the page's settings.
-    """
+    """A live chart in a cell's outputs; `prefer` takes the seconds between samples that the page has set."""
 
     def __init__(
         self,
@@ -134,7 +131,6 @@ class _View:
         self._chart_id = self._screen.show({})
 
     def _open(self) -> Broadcast | None:
-        """Show the live chart, and return its broadcast; None without both chart and panel."""
         if not (self._wants_chart or serves_labextensions()):
             return None
         broadcast = Broadcast(self._session, panel=self._wants_panel, prefer=self._prefer)
@@ -161,10 +157,7 @@ class _View:
 
 
 class CellView(_View):
-    """A placeholder of the card and a live chart among a cell's outputs; their still forms replace them.
-
-    `aside` runs a function on another thread, since the imports of the chart take a while.
-    """
+    """The placeholder of a card and a live chart; `aside` runs what imports much on another thread."""
 
     def __init__(
         self,
@@ -291,10 +284,7 @@ class CellView(_View):
 
 
 class NotebookView(_View):
-    """One live chart for a whole notebook, and an annotation under each of its cells.
-
-    A cell gets none if it changed less than `least` bytes and has no finding.
-    """
+    """A notebook's chart, and a note under each cell that changed `least` bytes or more, or has a finding."""
 
     def __init__(
         self,
@@ -353,10 +343,7 @@ class NotebookView(_View):
 
 
 class RunView(NotebookView):
-    """A live chart of a run in another process; once it has ended, its card and its still chart.
-
-    `reader` reads the run; the view keeps it alive until then.
-    """
+    """A live chart of a run in another process, then its card; the view keeps the run's `reader` alive."""
 
     def __init__(self, recorder: Recorder, screen: Screen, reader: object) -> None:
         super().__init__(recorder, screen)

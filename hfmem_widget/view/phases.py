@@ -143,7 +143,7 @@ def _worst(worst: Span) -> str:
     counts = worst.counts
     number = counts.get("step", math.nan)
     first = counts.get("first", number)
-    if first < number:  # a group, of which the worst step is unknown
+    if first < number:  # a group; which step was the worst is unknown
         return f"steps {first:.0f}\N{EN DASH}{number:.0f}"
     name = f"step {number:.0f}" if math.isfinite(number) else plain(worst.label)
     tokens = counts.get("largest_batch", counts.get("tokens", math.nan))

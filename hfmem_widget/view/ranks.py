@@ -58,10 +58,7 @@ _BETWEEN = 12  # pixels from one word at the side to the next
 
 
 def skew_of(ranks: Ranks) -> tuple[str, int, float] | None:
-    """Return the largest excess of a rank over the median, or over the other of two.
-
-    It is the phase, the rank and the share; without phases that of the peaks.
-    """
+    """Return the phase, rank and share of the largest excess over the median, or over the other of two."""
     compared: list[tuple[str, int, float, float, float]] = [
         (phase.kind, phase.rank, phase.low, phase.median, phase.high) for phase in ranks.phases
     ]

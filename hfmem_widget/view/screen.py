@@ -71,10 +71,7 @@ def is_caught(request: str) -> bool:
 
 
 class Clearing:
-    """Wraps a publisher's `clear_output`, and announces each call on whichever thread.
-
-    A publisher's own hooks see the messages of their own thread alone.
-    """
+    """Announces calls of a publisher's `clear_output`; its own hooks see those of their own thread alone."""
 
     def __init__(self, publisher: Any) -> None:
         self._publisher = publisher
@@ -151,10 +148,7 @@ class Screen:
         return getattr(publisher, "pub_socket", None) is not None
 
     def show(self, bundle: Bundle, *, lost: Bundle | None = None) -> str:
-        """Show a bundle of MIME types as a new output, of no height if it is empty; return its display id.
-
-        `lost` is the bundle in its place if nothing replaces it.
-        """
+        """Show a bundle as a new output, or `lost` if nothing replaces it; return its display id."""
         display_id = f"hfmem-{secrets.token_hex(8)}"
         self._publish(bundle, display_id, _mark(display_id, lost), update=False)
         return display_id

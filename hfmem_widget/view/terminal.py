@@ -217,7 +217,6 @@ def data(now: Glance) -> dict[str, Any]:
 
 
 def _where(now: Glance) -> str:
-    """Return the open spans and the step, such as ``train > epoch 2 · step 1,024``."""
     step = []
     if now.steps:
         so_far = "" if now.step == now.steps else f" ({format_counted(now.steps, 'step')} so far)"
@@ -377,10 +376,7 @@ def terminal_of(stream: Any) -> int | None:
 
 
 class BottomLine:
-    """A live line in a terminal's last row, which does not scroll (DECSTBM) until `close`; called each tick.
-
-    The output of the code scrolls above it, untouched.
-    """
+    """A live line in a terminal's last row, which does not scroll (DECSTBM) until `close`."""
 
     def __init__(self, terminal: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._terminal = terminal  # a file descriptor

@@ -100,11 +100,7 @@ def token_cost(session: Session, span: Span, device: Device) -> TokenCost | None
 
 
 def kv_cache_text(session: Session, span: Span) -> str:
-    """Return the growth of a span's KV cache, and the tokens that would fit; empty without a cache.
-
-    Such as ``KV cache: 4.00 GiB; each token takes 512 KiB (4 sequences, all layers); about 61,000 tokens
-    would fit in the free memory.``
-    """
+    """Return the growth of a span's KV cache, and the tokens that would fit; empty without a cache."""
     cache = kv_cache(session, span)
     return "" if cache is None else sentence(cache)
 

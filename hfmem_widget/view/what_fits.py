@@ -31,10 +31,7 @@ _COLUMNS = (
 def moves_table(
     moves: Sequence[Move], advice: Sequence[str] = (), *, can_write: bool = True
 ) -> kit.Fragment:
-    """Return the changes as a table, those after the first few folded; nothing without any.
-
-    Memory that an error still holds counts as free where the `advice` is to free it.
-    """
+    """Return the changes; memory that an error still holds counts as free if the `advice` is to free it."""
     if not moves:
         return kit.NOTHING
     moves = moves[:MOST]

@@ -20,8 +20,8 @@ from hfmem_widget.features.fit import dry_run
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.moves import DryRuns, moves_of
 from hfmem_widget.features.fit.predict import changed_forecast, predict
-from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.training import Training
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import Device
 from hfmem_widget.text import MIB

@@ -20,8 +20,8 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.moves import DryRuns, moves_of
 from hfmem_widget.features.fit.predict import changed_forecast
-from hfmem_widget.features.fit.recorded import Training
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.training import Training
 from hfmem_widget.session import Device, Move
 from hfmem_widget.text import MIB
 from tests.trainer.tiny import (

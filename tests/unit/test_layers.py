@@ -20,7 +20,7 @@ from tests.data.modules import loaded_by
 PACKAGE = Path(hfmem_widget.__file__).parent
 NAME = "hfmem_widget"
 
-RANKS = (
+LAYERS = (
     ("errors",),
     ("text", "guard", "display", "unseen"),
     ("options",),
@@ -33,9 +33,9 @@ RANKS = (
     ("magics", "cli"),
     ("__main__",),
 )
-"""The rooms, lowest first. A module imports from lower rooms and from its own."""
+"""The layers, lowest first. A module imports from lower layers and from its own folder."""
 
-RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+LAYER_OF = {folder: height for height, layer in enumerate(LAYERS) for folder in layer}
 
 ON_META = {
     f"features/fit/{name}.py"
@@ -90,7 +90,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def rooms_of(path: Path) -> tuple[str, ...]:
+def folders_of(path: Path) -> tuple[str, ...]:
     """Return the folders of a module, and its name where it stands at the top."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return parts[:-1] or parts
@@ -100,39 +100,39 @@ def ours(path: Path) -> Iterator[tuple[str, ...]]:
     """Yield the parts of each name that a module imports of the package, at whatever place in it."""
     for name in imported(path):
         parts = tuple(name.split("."))
-        if parts[0] == NAME and len(parts) > 1 and parts[1] in RANK:
+        if parts[0] == NAME and len(parts) > 1 and parts[1] in LAYER_OF:
             yield parts[1:]
 
 
 def test_imports_only_point_down() -> None:
-    """A module imports from lower rooms and from its own alone; the package's front door from all."""
-    rooms = {path: rooms_of(path)[0] for path in MODULES}
+    """A module imports from lower layers and from its own folder alone; the package's front door from all."""
+    folder_of = {path: folders_of(path)[0] for path in MODULES}
 
     assert [
         (name_of(path), ".".join(one))
-        for path, room in rooms.items()
-        for one in (ours(path) if room != "__init__" else ())
-        if one[0] != room and RANK[one[0]] >= RANK[room]
+        for path, folder in folder_of.items()
+        for one in (ours(path) if folder != "__init__" else ())
+        if one[0] != folder and LAYER_OF[one[0]] >= LAYER_OF[folder]
     ] == []
 
 
 def test_no_feature_imports_another() -> None:
     """Features know the list of them at most, and what is below."""
     folders = {one.name for one in (PACKAGE / "features").iterdir() if one.is_dir()}
-    features = [path for path in MODULES if rooms_of(path)[0] == "features"]
+    features = [path for path in MODULES if folders_of(path)[0] == "features"]
 
     assert [
         (name_of(path), ".".join(one))
         for path in features
         for one in ours(path)
-        if one[0] == "features" and one[1:] and one[1] in folders - set(rooms_of(path))
+        if one[0] == "features" and one[1:] and one[1] in folders - set(folders_of(path))
     ] == []
 
 
 def test_few_modules_stand_at_the_top() -> None:
-    """A module that has a room is in its folder."""
+    """Every module is in a folder or file of the list."""
     assert len([*PACKAGE.glob("*.py")]) <= 8
-    assert {rooms_of(path)[0] for path in MODULES} - {"__init__"} == set(RANK)
+    assert {folders_of(path)[0] for path in MODULES} - {"__init__"} == set(LAYER_OF)
 
 
 def test_no_module_imports_itself_through_others() -> None:

@@ -41,7 +41,7 @@ class Forwards:
             self._hooks = ModelHooks(followed, before=self._begins, after=self._ended)
 
     def end(self) -> None:
-        """Take the hooks off the module."""
+        """Take the hooks off."""
         if self._hooks is not None:
             self._hooks.remove()
 

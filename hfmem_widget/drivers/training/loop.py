@@ -34,8 +34,7 @@ MOST_PASSES = 8
 
 MOST_HOOKED = 64
 DEEPEST = 3
-"""The most levels below the outermost module that are searched for the called one: nobody calls a
-LightningModule itself."""
+"""The most levels of modules that are searched for the called one: nobody calls a LightningModule itself."""
 
 REPORTED_ELSEWHERE: frozenset[SpanKind] = FINE_KINDS | {"evaluate", "predict", "load", "save"}
 """The kinds of spans in which a loop has no steps, or other code reports them."""

@@ -13,8 +13,7 @@ from typing import Any
 from hfmem_widget.monitor.process import Part, process_state
 
 SHARE = 0.02
-"""The share of the time that searching the heap may take: half a million objects, as in a training process,
-take 0.1 s."""
+"""The share of the time that searching the heap may take: half a million objects take 0.1 s."""
 
 MOST_SEEN = 8
 

@@ -60,10 +60,9 @@ class TrainingRun:
     """Opens and closes the spans of one training in one session, as its events come in.
 
     An event on the wrong thread, or one that comes twice, does nothing. If the run `accumulates`, a step has
-    several batches, each of which is a *substep*. `grouping` says which steps share one span, without
-    substeps and without phases. `batches` is how many a step has. If it `needs_events`,
-    torch's events tell where steps end; otherwise those within a group are not followed. The `clock` returns
-    seconds.
+    several `batches`, each of which is a *substep*. `grouping` says which steps share one span, without
+    substeps and phases. If it `needs_events`, torch's events tell where steps end; otherwise those within a
+    group are not followed. The `clock` returns seconds.
     """
 
     needs_events = True
@@ -445,7 +444,6 @@ def logged(figures: Mapping[str, float], *, prefix: str = "") -> dict[str, float
 
 def prefix_of(names: Iterable[str]) -> str:
     """Return the prefix of an evaluation's metrics: ``eval``, ``eval_`` and a data set's name, ``test``."""
-    # Every evaluation logs one such name. Metrics of the user's own that end alike begin with the prefix too,
-    # and so have longer names.
+    # Every evaluation logs one. The user's metrics with this ending have the prefix too, so are longer.
     runtimes = [name for name in names if name.endswith("_runtime")]
     return min(runtimes, key=len, default="eval_runtime").removesuffix("_runtime")

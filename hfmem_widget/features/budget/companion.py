@@ -138,7 +138,6 @@ class Budget(Companion):
         return {device: span.peaks[key].value for device, key in keys.items() if key in span.peaks}
 
     def _devices(self, session: Session) -> list[str]:
-        """Return the devices with this budget: the GPUs among the watched devices, else all of these."""
         devices = [device.key for device in session.devices]
         devices = [key for key in devices if not self._wanted or key in self._wanted]
         return [key for key in devices if ":" in key] or devices
@@ -203,7 +202,6 @@ class Budget(Companion):
 
 
 def _name_of(step: Span, session: Session) -> str:
-    """Return the label of a step, or its number if it has the default label."""
     number = step.counts.get("step", session.steps.count + 1)
     return f"step {number:.0f}" if step.label == "step" else step.label
 

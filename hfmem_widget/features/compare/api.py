@@ -35,8 +35,9 @@ from hfmem_widget.features.compare.model import (
     Figure,
     Places,
 )
-from hfmem_widget.session import Certainty, Session
+from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
+from hfmem_widget.session.steps import CERTAINTIES
 from hfmem_widget.text import format_bytes, plain
 
 Subject = str | int | Session | Snapshot | Sequence[Session]
@@ -51,8 +52,6 @@ OF_SNAPSHOTS = (
     "Sizes are the bytes requested while the histories were recorded. A snapshot has line numbers but no "
     "source text, so a line that has moved may not be matched."
 )
-
-CERTAINTIES: tuple[Certainty, ...] = ("sampled", "at least", "exact")  # from the weakest
 
 
 def compare(*subjects: Subject, by: str = "", device: str = "", baseline: str = "") -> Comparison:
@@ -140,10 +139,7 @@ def of_runs(
     baseline: str = "",
     snapshots: Mapping[str, Snapshot] = MappingProxyType({}),
 ) -> Comparison:
-    """Compare cells by name, each with its runs, oldest first; see `compare`.
-
-    `snapshots` are those among the runs whose records `of_stacks` has made.
-    """
+    """Compare cells by name, each with its runs, oldest first; `of_stacks` has made the `snapshots`."""
     if not runs:
         raise OptionError("nothing to compare: name at least one cell")
     if snapshots:
@@ -191,7 +187,6 @@ def of_runs(
 def _beside_snapshots(
     runs: Mapping[str, Sequence[Record]], snapshots: Mapping[str, Snapshot], by: str
 ) -> dict[str, tuple[Record, ...]]:
-    """Return the runs reduced to what snapshots also have: live memory at the peak, by line."""
     bare = len(snapshots) < len(runs)
     if bare and by == "module":
         raise OptionError(
@@ -260,7 +255,7 @@ def _compared(
             figure: _figure([read(*run) for run in zip(records, devices, strict=True)])
             for figure, read in FIGURES.items()
         },
-        certainty=next(certainty for certainty in CERTAINTIES if certainty in certainties),
+        certainty=next(each for each in reversed(CERTAINTIES) if each in certainties),
         at_peak=usual.at_peak,
         made=usual.made,
         at_start=usual.at_start,
@@ -294,7 +289,6 @@ def _lines(
 
 
 def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) -> Iterator[str]:
-    """Yield notes on cells that began with more or less memory than the baseline."""
     starts = {
         name: _figure([used.before for used in devices]) for name, devices in used_by_name.items()
     }
@@ -308,7 +302,6 @@ def _earlier(used_by_name: Mapping[str, Sequence[DeviceRecord]], baseline: str) 
 
 
 def _versions(runs: Mapping[str, Sequence[Record]], baseline: str) -> Iterator[str]:
-    """Yield notes on cells that ran with other versions of libraries than the baseline."""
     before = runs[baseline][-1].software
     for name, records in runs.items():
         others = (

@@ -63,7 +63,6 @@ def _change(old: Row, new: Row) -> Change:
 
 
 def _by_line(rows: Iterable[Row]) -> dict[Hashable, Row]:
-    """Return rows by their lines; rows of the same line are summed."""
     lines = _by(_line, rows).items()
     return {line: replace(same[0], bytes=sum(row.bytes for row in same)) for line, same in lines}
 
@@ -97,10 +96,7 @@ _KEYS: tuple[Callable[[Row], Hashable], ...] = (
 
 
 def sentence(cell: Compared, baseline: Compared) -> str:
-    """Return how much more or less a cell holds at its peak than the baseline; empty if not compared.
-
-    A line is named if it has at least `SHARE` of all bytes added, or of all removed.
-    """
+    """Return how much a cell holds above or below the baseline, and by which lines; empty if not compared."""
     if cell.changes is None or cell.live is None:
         return ""
     # The measured peak of the host is another one: tensors are only a part of its memory.

@@ -102,7 +102,6 @@ def parts_of(cell: Compared) -> dict[str, float]:
 
 
 def _what(comparison: Comparison) -> str:
-    """Return a title of the lines, such as "allocated, highest of each step"."""
     spread = ", median and range" if any(cell.runs > 1 for cell in comparison.cells) else ""
     if comparison.by == "time":
         return f"{comparison.allocated_label} since the start of the cell{spread}"
@@ -122,7 +121,6 @@ def svg(comparison: Comparison) -> str:
 
 
 def _lines(comparison: Comparison) -> str:
-    """Return the cells' lines over the ranges of their runs, without tooltips."""
     drawn = [
         (stroke_of(at), cell.line, name_of(cell, NAME_LENGTH))
         for at, cell in enumerate(comparison.cells)
@@ -177,7 +175,6 @@ def whole_bundle(comparison: Comparison) -> dict[str, str]:
 
 
 def _tables(comparison: Comparison) -> Iterator[kit.Fragment]:
-    """Yield a table with a row for each figure and part; for many cells, two with a row for each cell."""
     names = [_cell_head(comparison, at) for at in range(len(comparison.cells))]
     wholes, parts = figure_columns(comparison), part_columns(comparison)
     if len(names) < len(wholes):

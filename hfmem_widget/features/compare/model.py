@@ -102,14 +102,10 @@ class Compared:
     at_peak: Mapping[str, float]  # bytes by part
     at_start: Mapping[str, float]
     at_end: Mapping[str, float]
-    made: Mapping[
-        str, float
-    ]  # bytes by part, at most, that may be among the activations at the peak
+    made: Mapping[str, float]  # bytes by part, at most, that activations at the peak may include
     line: AlignedLine | None = None  # None if there is nothing to draw
     live: LivePeak | None = None  # None without stacks
-    changes: tuple[Change, ...] | None = (
-        None  # since the baseline's peak, largest first; None if not compared
-    )
+    changes: tuple[Change, ...] | None = None  # since the baseline, largest first, if compared
 
     @property
     def runs(self) -> int:

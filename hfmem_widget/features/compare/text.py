@@ -44,9 +44,8 @@ MOST_CHANGES = 15
 LEAST_CHANGE = 0.005 * MIB  # less reads as none
 
 Format = Callable[[float], str]
-Cell = tuple[
-    kit.Content, str, str
-]  # a value, its range over the runs, and its difference to the baseline's
+# A value, its range over the runs, and its difference to the baseline's.
+Cell = tuple[kit.Content, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +289,6 @@ def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
 
 
 def _spread(figure: Figure, shown: Format) -> str:
-    """Return the lowest and the highest value, with one unit for both."""
     if shown is format_rate or shown is format_duration:
         low, high = shown(figure.low), shown(figure.high)
         return "" if low == high else f"{low}{TO}{high}"

@@ -67,7 +67,6 @@ def _found_by(look: Callable[[], str]) -> str:
 
 
 def _versions(*names: str) -> str:
-    """Return installed versions, and the imported one if pip has replaced it since."""
     versions = []
     for name in names:
         try:

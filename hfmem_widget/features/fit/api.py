@@ -150,8 +150,5 @@ def _held(model: Any) -> Counter[str]:
         getattr(model, "parameters", tuple)(), getattr(model, "buffers", tuple)()
     )
     for tensor in storages(tensors):
-        kind = tensor.device.type
-        if kind in {"cpu", "cuda"}:
-            device = kind if kind == "cpu" else f"cuda:{tensor.device.index or 0}"
-            held[device] += tensor.untyped_storage().nbytes()
+        held[str(tensor.device)] += tensor.untyped_storage().nbytes()
     return held

@@ -173,11 +173,6 @@ def room_before(error: Finding) -> float:
     return sum(float(value) if isinstance(value, int) else math.nan for value in figures)
 
 
-def failed_spans(session: Session, root: Span) -> list[Span]:
-    """Return the spans that an error ended, the watched one first."""
-    return [span for span in session.spans if span.id >= root.id and span.outcome == root.outcome]
-
-
 def others_of(session: Session, span: Span, device: Device) -> float:
     """Return the bytes that were allocated at a span's beginning besides models and their optimizers.
 

@@ -8,13 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from hfmem_widget.features.fit.beside import (
-    Forecasts,
-    LastTraining,
-    beside_text,
-    error_of,
-    failed_spans,
-)
+from hfmem_widget.analysis.facts import failed_spans
+from hfmem_widget.features.fit.beside import Forecasts, LastTraining, beside_text, error_of
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
 from hfmem_widget.monitor.companion import NOTHING, Companion
 from hfmem_widget.monitor.monitor import Monitor
@@ -82,9 +77,8 @@ class Fits(Companion):
             if self._steps < 2:
                 beside = [each.model for each in self._seen_since(began, is_training=False)]
             session.beside = beside
-            if (
-                error and "torch" in sys.modules
-            ):  # else nothing was trained, and it is not ours to import
+            # Without torch nothing was trained, and it is not ours to import.
+            if error and "torch" in sys.modules:
                 from hfmem_widget.features.fit.moves import moves_after_an_error
                 from hfmem_widget.features.fit.passes import PASSES, moves_of_passes
 

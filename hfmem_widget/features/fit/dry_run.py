@@ -122,9 +122,8 @@ def training_step(
         routes, assumed, events = mode.routes, live.known.assumed, tuple(live.events)
     unused = frozenset(map(id, model.parameters())) - reached if has_loss else frozenset()
     forward, backward = played.peaks[-2:]
-    gradients = played.marked
     return Step(
-        forward, backward, kept, gradients, batches, unused, routes, assumed, events, has_loss
+        forward, backward, kept, played.marked, batches, unused, routes, assumed, events, has_loss
     )
 
 
@@ -213,30 +212,22 @@ def generation(
 def _of_results(
     model: Any, outputs: Any, device: str, live: LiveBytes, mode: AsOnDevice
 ) -> Inference:
-    tensors = tensors_in([*_caches_in(outputs).values()])
-    sizes = {storage_id(one): one.untyped_storage().nbytes() for one in tensors}
+    # Not looked up by name: transformers warns of a renamed attribute once, and that is for the user.
+    named = outputs if isinstance(outputs, Mapping) else {}
+    caches = tensors_in([value for name, value in named.items() if name in _CACHES])
+    sizes = {storage_id(tensor): tensor.untyped_storage().nbytes() for tensor in caches}
+    # What a Trainer keeps in an evaluation:
+    ignored = getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", ())
+    dropped = {"loss", *_CACHES, *ignored}
+    predictions = tensors_in([value for name, value in named.items() if name not in dropped])
     return Inference(
         live.peak,
         kv_cache=sum(round_up(size, GRANULARITY[device]) for size in sizes.values()),
         routes=mode.routes,
         assumed=live.known.assumed,
         events=tuple(live.events),
-        predictions=sum(one.nbytes for one in _predictions_in(model, outputs)),
+        predictions=sum(tensor.nbytes for tensor in predictions),
     )
-
-
-def _predictions_in(model: Any, outputs: Any) -> list[torch.Tensor]:
-    """Return the results of a pass that a Trainer keeps in an evaluation."""
-    config = getattr(model, "config", None)
-    dropped = {"loss", *_CACHES, *getattr(config, "keys_to_ignore_at_inference", ())}
-    named = outputs.items() if isinstance(outputs, Mapping) else ()
-    return tensors_in([each for name, each in named if name not in dropped])
-
-
-def _caches_in(outputs: Any) -> dict[str, Any]:
-    # Not looked up by name: transformers warns of a renamed attribute once, and that is for the user.
-    named = outputs.items() if isinstance(outputs, Mapping) else ()
-    return {name: each for name, each in named if name in _CACHES and each is not None}
 
 
 def mixes_rows(model: Any) -> bool:

@@ -95,9 +95,10 @@ def _facts(forecast: Forecast) -> list[str]:
 
 
 def _millions(count: int) -> str:
-    for size, name in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {name}"
+    rounded = float(f"{count:.3g}")  # which may take it to the next unit
+    for size, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if rounded >= size:
+            return f"{rounded / size:.3g} {name}"
     return str(count)
 
 

@@ -148,9 +148,7 @@ class Verdict:
     held: int  # bytes of the model that are allocated already
     fits: bool | None  # None if the room is unknown, or if more than the forecast will be needed
     largest_batch: int | None  # rows; 0 if not even one fits, None if unknown
-    longest: int | None = (
-        None  # tokens of each row that fit at the forecast's batch; None if not asked
-    )
+    longest: int | None = None  # tokens of each row with the forecast's batch; None if not asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,47 +11,23 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final, Literal
 
-from hfmem_widget.analysis.facts import active_devices, ran_out
-from hfmem_widget.analysis.parts import OF_ALLOCATED, known_of
+from hfmem_widget.analysis.facts import ran_out
+from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.beside import (
-    HOW_TO_RECORD,
-    batches_of,
-    calibration_of,
-    error_of,
-    failed_spans,
-    others_of,
-    others_that_ran,
-    room_before,
-    shape_of,
-)
-from hfmem_widget.features.fit.dry_run import GRANULARITY, counts_items, mixes_rows
+from hfmem_widget.features.fit.beside import calibration_of
+from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.liger import can_have_liger
 from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import kind_of
 from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
-from hfmem_widget.features.fit.recorded import (
-    CANNOT,
-    Training,
-    live,
-    made_again,
-    margin_on,
-)
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.training import Training, margin_on, newest_training, training_of
 from hfmem_widget.features.fit.what_if import what_if
 from hfmem_widget.session import HELD, Change, Finding, Move, Session, Span
-from hfmem_widget.sources.procfs import address_space
-from hfmem_widget.text import (
-    MIB,
-    checkpointing_option,
-    format_bytes,
-    format_count,
-    format_counted,
-    plain,
-)
+from hfmem_widget.text import checkpointing_option, format_bytes, format_count, format_counted
 
 SECONDS_AFTER_AN_ERROR: Final = 6.0
 SECONDS_IF_ASKED: Final = 30.0
@@ -62,9 +38,6 @@ RANK: Final = 16
 
 LEAST_LENGTH: Final = 32
 """The shortest rows that are tried, in tokens."""
-
-LEAST_LEFT: Final = 256 * MIB
-"""Bytes that this process must still be allowed to map: with fewer, PyTorch may crash in a dry run."""
 
 FOR_THE_LARGEST: Final = 0.5
 """The share of the remaining time for the largest batch and length with each change."""
@@ -127,106 +100,6 @@ class DryRuns:
         return self._known[setting]
 
 
-def training_of(session: Session, headroom: float) -> Training:
-    """Return the training that a session has watched, or raise OptionError.
-
-    Its room is what this process could have had when memory ran out; without an error, what it could have
-    now, less a share of `headroom`.
-    """
-    if session.ranks is not None:
-        raise OptionError(f"{CANNOT}a training on several ranks is not supported yet")
-    limit, used, _ = address_space()  # NaN without a limit
-    if limit - used < LEAST_LEFT:
-        left = format_bytes(limit - used)
-        why = f"this process may map {left} more, too little for a dry run"
-        raise OptionError(f"{CANNOT}{why}; %memholders --free errors may help")
-    root = _newest_training(session)
-    error = error_of(session, root)
-    devices = {device.key: device for device in session.devices}
-    failed_on = "" if error is None else str(error.evidence.get("device", ""))
-    device = devices.get(failed_on) or active_devices(session)[0]
-    key = device.key
-    trained = live(session) if session.is_of_here else made_again(session.recipe)
-    trainings = [
-        span for span in session.coarse_spans if span.kind == "train" and span.id >= root.id
-    ]
-    by_trainer = bool(trainings)
-    counts = dict(trainings[-1].counts) if trainings else {}
-    model, optimizer, seen = trained.model, trained.optimizer, trained.seen
-    if seen is not None and not seen.length:  # of images, for example: only the rows can change
-        shape = {"largest_batch": float(seen.rows), "longest": 1.0, "batches": batches_of(session)}
-    elif error is None:
-        shape = shape_of(session, key, (trainings or [root])[-1].start)
-    else:
-        shape = _failed_shape(session, root, by_trainer=by_trainer)
-    kind, length = key.partition(":")[0], int(shape["longest"])
-    if kind not in GRANULARITY:
-        raise OptionError(f"forecasts support {' and '.join(GRANULARITY)}, not {plain(kind)}")
-    # The last batch of an epoch has fewer rows.
-    rows = round(max(shape["largest_batch"] / length, counts.get("rows", 0.0)))
-    batches = int(max(1.0, counts.get("batches", shape["batches"])))
-    setting = Setting(
-        batch=max(1, rows), length=length, accumulation=batches, device=kind, **trained.ran
-    )
-    forecast = changed_forecast(model, setting, optimizer, seen, by_trainer=by_trainer)
-    if forecast.left_out:
-        raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
-    held = {
-        name: known_of(session.value(session.last_sample, f"{key}/{name}"), 0.0) for name in HELD
-    }
-    of_other_models = sum(max(0.0, held[name] - forecast.full(name)) for name in HELD)
-    spare = 0.0 if error is None else others_of(session, root, device)
-    if error is None:
-        room = (1 - headroom) * trained.available.get(key, math.nan) + sum(held.values())
-    else:
-        room = room_before(error) - spare
-    loss: Any = next((name for name in ("own", "smoothed") if f"{name}_loss" in counts), "model")
-    return Training(
-        device,
-        model,
-        optimizer,
-        setting,
-        forecast,
-        loss if by_trainer else "loop",
-        room - of_other_models,
-        spare,
-        seen,
-        others=others_that_ran(session, model)
-        if session.is_of_here
-        else plain(session.recipe.get("others", ""), 200),
-    )
-
-
-def _newest_training(session: Session) -> Span:
-    """Return the newest outermost span that trained or ran out of memory."""
-    ended = {each.span_id for each in session.findings if ran_out(each)}
-    trained = (
-        span
-        for span in reversed(session.coarse_spans)
-        if span.parent is None
-        if span.id in ended or any(each.kind == "step" for each in session.phases(span.id))
-    )
-    return next(trained, session.spans[0])
-
-
-def _failed_shape(session: Session, root: Span, *, by_trainer: bool) -> dict[str, float]:
-    """Return the size of the batch of the step in which memory ran out, or raise OptionError."""
-    failed = failed_spans(session, root)
-    kinds = {span.kind for span in failed}
-    if kinds & {"evaluate", "predict", "prefill", "decode", "save", "load"}:
-        listed = "; the card of that cell lists what fits, and %memfit --write N writes it"
-        raise OptionError(
-            f"{CANNOT}memory did not run out in a step of a training{listed if session.moves else ''}"
-        )
-    names = ("largest_batch", "tokens", "longest", "batches")
-    counts = {name: span.counts[name] for span in failed for name in names if name in span.counts}
-    if "step" not in kinds or not counts.get("longest", 0) > 0:
-        unseen = "it has no tokens, or the error came before the model saw it"
-        reason = unseen if by_trainer else HOW_TO_RECORD
-        raise OptionError(f"{CANNOT}the size of the batch was not seen; {reason}")
-    return {"largest_batch": counts.get("tokens", 0.0), "batches": batches_of(session), **counts}
-
-
 def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[Move]:
     """Return the changes with which a training that ran out of memory would fit; empty where unknown.
 
@@ -256,7 +129,7 @@ def fit_training(session: Session, headroom: float) -> Fit:
         measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
         if ":" in training.device.key:  # the host's memory holds much besides models
             measured["allocated"] = peak.allocated
-        calibration = calibration_of(session, _newest_training(session), training.device, raw)
+        calibration = calibration_of(session, newest_training(session), training.device, raw)
         training = replace(training, calibration=calibration, forecast=calibration.of(raw, raw))
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
@@ -350,14 +223,7 @@ def largest(
         return training.most(other)
 
     try:
-        fitting = most_that_fit(
-            need,
-            size,
-            slope,
-            training.room,
-            high,
-            next_too=False,
-        )
+        fitting = most_that_fit(need, size, slope, training.room, high, next_too=False)
     except OptionError:
         return None
     return None if fitting >= high < most else fitting
@@ -387,7 +253,7 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
 def _ways(
     training: Training, dry: DryRuns, tried: Mapping[Move, Setting]
 ) -> Iterator[tuple[Option, ...]]:
-    """Yield the changes to try, alone and in pairs, depending on which moves were `found` to fit."""
+    """Yield the changes to try, alone and in pairs; which come next depends on those that fit so far."""
     setting = training.setting
     # If weights and states alone do not fit, fewer activations do not help.
     can_help = training.held <= training.room + training.spare

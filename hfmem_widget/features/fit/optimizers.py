@@ -45,13 +45,9 @@ class Optimizer:
     states: States
     shared: int = 0  # bytes of states that all tensors share
     at_once: float = 0.0  # copies of all trained tensors, at the peak of a step
-    one_by_one: float = (
-        0.0  # copies of the largest tensor in float32, where tensors are updated in turn
-    )
+    one_by_one: float = 0.0  # copies of the largest tensor in float32, if updated in turn
     when_cast: float = 0.0  # additional such copies where tensors of half precision are cast
-    paged: bool = (
-        False  # whether states move to the host when the device is full, outside of the allocator
-    )
+    paged: bool = False  # whether states are outside of the allocator, and may move to the host
 
 
 @dataclass(frozen=True, slots=True)

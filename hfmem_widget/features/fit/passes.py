@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from hfmem_widget.analysis.facts import active_devices
+from hfmem_widget.analysis.facts import active_devices, failed_spans
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.allocator import Replay, has_growing_segments
-from hfmem_widget.features.fit.beside import error_of, failed_spans, others_of, room_before
+from hfmem_widget.features.fit.beside import error_of, others_of, room_before
 from hfmem_widget.features.fit.dry_run import Inference, generation, inference
 from hfmem_widget.features.fit.model import (
     MEASURED,
@@ -35,10 +35,11 @@ from hfmem_widget.features.fit.predict import (
     inputs_of,
     precision_of_accelerate,
 )
-from hfmem_widget.features.fit.recorded import has_ranks, margin_on
+from hfmem_widget.features.fit.recorded import has_ranks
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, errors_as
+from hfmem_widget.features.fit.training import margin_on
 from hfmem_widget.features.fit.workspaces import of_cublas
 from hfmem_widget.monitor.batch import SeenBatch
 from hfmem_widget.session import Change, Device, Finding, Move, Session, Span
@@ -333,7 +334,8 @@ def _of_a_generation(passes: Passes) -> Iterator[Move]:
     rows = _most(passes, partial(passes.generation, whole=passes.whole), passes.rows)
     if rows < passes.rows:
         options = {"per_device_eval_batch_size": str(rows)} if passes.is_of_trainer else {}
-        name = f"{format_counted(rows, 'sequence')} at a time instead of {passes.rows}"
+        before = format_count(passes.rows)
+        name = f"{format_counted(rows, 'sequence')} at a time instead of {before}"
         cost = "other random draws" if passes.is_sampled else ""
         yield _move(passes, passes.generation(rows, passes.whole), rows, name, options, cost=cost)
     prompt, of_rows = passes.answer or passes.seen.length, partial(passes.generation, passes.rows)

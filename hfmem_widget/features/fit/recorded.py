@@ -11,22 +11,15 @@ import sys
 import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.allocator import has_growing_segments
-from hfmem_widget.features.fit.beside import (
-    UNCALIBRATED,
-    Calibration,
-    live_model,
-    others_that_ran,
-)
-from hfmem_widget.features.fit.model import Forecast
+from hfmem_widget.features.fit.beside import live_model, others_that_ran
 from hfmem_widget.features.fit.room import rooms
-from hfmem_widget.features.fit.setting import PRECISIONS, Setting, errors_as
+from hfmem_widget.features.fit.setting import PRECISIONS, errors_as
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
-from hfmem_widget.session import HELD, Device, Session
+from hfmem_widget.session import Session
 from hfmem_widget.sources.libraries import has_buckets
 from hfmem_widget.text import plain
 
@@ -54,52 +47,6 @@ class Subject:
     ran: Mapping[str, Any]  # fields of its setting
     available: Mapping[str, float]  # free bytes by device, now or when its watch ended
     is_compiled: bool = False
-
-
-def margin_on(device: Device) -> float:
-    """Return the most that malloc may map for tensors, as a multiple of their bytes; 1 on a GPU.
-
-    Factors of 1.4 to 1.9 were measured, counted as a limit on mapped memory counts.
-    """
-    return 1.0 if ":" in device.key else 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A watched training."""
-
-    device: Device
-    model: Any
-    optimizer: Any
-    setting: Setting
-    forecast: Forecast
-    loss: Literal["loop", "model", "own", "smoothed"]
-    """The code that combines the losses of a step's batches: the user's loop, the model, or the Trainer."""
-    room: float
-    """Bytes that it may have on the device, including those that it has; NaN if unknown."""
-    spare: float = 0.0
-    """Bytes that something else held when it began, and that may be free by now."""
-    seen: SeenBatch | None = None
-    """Its largest batch."""
-    calibration: Calibration = UNCALIBRATED
-    others: str = ""
-    """The classes of other models that ran meanwhile; forecasts leave out their bytes within a step."""
-
-    @property
-    def held(self) -> float:
-        """Bytes that do not depend on the batch."""
-        return sum(self.forecast.full(name) for name in HELD)
-
-    def most(self, forecast: Forecast, spare: float = 0.0) -> float:
-        """Return the most bytes that it may need, with the gaps between an allocator's blocks."""
-        most, room = forecast.interval[1] * margin_on(self.device), self.room + spare
-        if forecast.replay is None or most > room or has_growing_segments():
-            return most
-        return max(most, forecast.replay.needs(room))
-
-    def fits(self, forecast: Forecast, spare: float = 0.0) -> bool:
-        """Return whether a step is sure to fit, if the spare bytes are free."""
-        return self.most(forecast, spare) <= self.room + spare
 
 
 def live(session: Session) -> Subject:

@@ -13,8 +13,8 @@ import numpy as np
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.model import Forecast
-from hfmem_widget.features.fit.recorded import Training, margin_on
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.training import Training, margin_on
 from hfmem_widget.session.what_if import Moment, Variant, WhatIf
 from hfmem_widget.text import MIB
 
@@ -123,7 +123,7 @@ def _variant(
             )
     if not possible:
         return None
-    variant = min(possible, key=lambda each: _off(each, fitted))
+    variant = min(possible, key=lambda each: _off(each, runs))  # a close fit may be wrong elsewhere
     off = max(LEAST_OFF, _off(variant, runs))
     if off > MOST_OFF:
         return None

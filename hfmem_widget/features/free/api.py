@@ -263,7 +263,7 @@ def parse_request(
     """Return the request of some words; errors and outputs without any.
 
     Each word is one of `WORDS`, an output such as "Out[12]", or a variable; `variables` are always variables.
-    An OptionError is raised if there is no such variable or output.
+    Raises `OptionError` for any other.
     """
     for name in (*what, *variables):
         if not isinstance(name, str):
@@ -285,7 +285,7 @@ def parse_request(
         items[f"the variable {name}" if name in WORDS else plain(name)] = _variable(name, shell)
     return Request(
         items,
-        collect=collect and words != {CACHE},
+        collect=collect and (bool(items) or words != {CACHE}),
         empty_cache=empty_cache,
         trim=trim,
         is_named=is_named,

@@ -69,7 +69,6 @@ def _peak_text(before: DeviceRecord, now: DeviceRecord) -> str:
 
 
 def _pace_text(before: Record, now: Record) -> str:
-    """Return how much slower or faster a step was; without steps, the cell."""
     seconds = [
         1 / each.pace.steps_per_second if each.pace.steps_per_second > 0 else each.duration
         for each in (before, now)

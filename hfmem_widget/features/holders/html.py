@@ -112,14 +112,9 @@ def _grown(row: Grown) -> TableRow:
 
 
 def _noun(row: Holder | Grown) -> str:
-    nouns = {
-        "NumPy": "array",
-        "pandas": "array",
-        "polars": "frame",
-        "Arrow": "buffer",
-        "PIL": "image",
-    }
-    return (nouns | {"Python objects": "item", "shared memory": "block"}).get(row.kind, "tensor")
+    nouns = {"NumPy": "array", "pandas": "array", "polars": "frame", "Arrow": "buffer"}
+    nouns |= {"PIL": "image", "Python objects": "item", "shared memory": "block"}
+    return nouns.get(row.kind, "tensor")
 
 
 def _graph_note(row: Holder) -> str:

@@ -122,7 +122,7 @@ class Leaks(Companion):
         for leak in leaks:
             device = str(leak.evidence["device"])
             spans = [span, *(later for later in session.spans if later.start >= span.start)]
-            began, *later = (session.value(each.before, f"{device}/allocated") for each in spans)
+            began, *later = (session.value(span.before, f"{device}/allocated") for span in spans)
             freed, idle = began - min(later, default=began), self._idle(session, device)
             before = replace(known, freed=freed, idle=idle)
             finding = with_holder(leak, holders, before)

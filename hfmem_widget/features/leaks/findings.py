@@ -25,9 +25,8 @@ from hfmem_widget.text import (
 from hfmem_widget.text import number as in_units
 
 LAST_STEPS = 32  # the next steps are assumed to need as much as the highest of these
-_FAR_OFF = (
-    100  # a device that is full after more than this many times the points so far is not mentioned
-)
+# A device that is full after more than this many times the points so far is not mentioned
+_FAR_OFF = 100
 
 
 def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
@@ -104,7 +103,7 @@ def guide_of(trend: Trend) -> Guide:
 def _label(session: Session, device: str) -> str:
     label = label_of(session, Device(device, ""), "allocated")
     label = "allocated memory" if label == "allocated" else label
-    gpus = sum(":" in each.key for each in session.devices)
+    gpus = sum(":" in device.key for device in session.devices)
     where = f" on {device}" if ":" in device and gpus > 1 else ""
     return f"{label[0].upper()}{label[1:]}{where}"
 
@@ -126,7 +125,7 @@ def _unit_for(size: float) -> tuple[float, str]:
 
 def _left(session: Session, device: str) -> float:
     """Return the bytes by which a device can still grow before a step no longer fits; infinite if unknown."""
-    total = next((each.total for each in session.devices if each.key == device), math.nan)
+    total = next((known.total for known in session.devices if known.key == device), math.nan)
     allocated, reserved, used = (
         session.latest(f"{device}/{metric}") for metric in ("allocated", "reserved", "device_used")
     )
@@ -202,7 +201,7 @@ def _grown_workers(time: Floats, held: Floats) -> Iterator[tuple[float, float, f
     if seconds < WORKERS_SECONDS or warm.sum() < WORKERS_READINGS:
         return
     first = float(held[warm][0])
-    levels = [first, *(float(np.median(each)) for each in np.array_split(held[warm], 4))]
+    levels = [first, *(float(np.median(quarter)) for quarter in np.array_split(held[warm], 4))]
     grown = levels[-1] - first
     if (
         grown >= max(WORKERS_LEAST, WORKERS_SHARE * first)

@@ -18,9 +18,8 @@ LEAST_RUNS = 3
 LEAST_LEFT = MIB  # bytes by which each run's allocated memory must have grown
 LEAST_LEFT_ON_THE_HOST = 16 * MIB
 LEAST_KEPT = 0.5  # share of the bytes left by a run that must still be there when the next run ends
-LEAST_UNNAMED = (
-    0.25  # share of the bytes left by all runs that makes unnamed memory worth a sentence
-)
+# Share of the bytes left by all runs that makes unnamed memory worth a sentence
+LEAST_UNNAMED = 0.25
 MOST_NAMED = 2  # more candidates than these are not named
 EVEN = 0.5  # ratio of the smallest to the largest rise, at least
 
@@ -36,7 +35,7 @@ def enter_reruns(session: Session, span: Span, cell: Cell | None) -> None:
     findings = reruns(session, span, HISTORY.runs_of(names_of(span, "", cell)[2]))
     if findings:
         held = search()
-        session.findings += (with_names(one, held) for one in findings)
+        session.findings += (with_names(finding, held) for finding in findings)
 
 
 def with_names(finding: Finding, held: Holders) -> Finding:

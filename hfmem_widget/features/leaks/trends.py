@@ -24,15 +24,13 @@ _SPREAD = 1.4826  # the standard deviation of normal noise, in median absolute d
 
 # The least rise of a quarter of the readings, as a share of even growth:
 LEAST_RISE = 0.2
-LEAST_RISE_AT_END = (
-    0.7  # of the last quarter, which is lower on a plateau and in a cache that fills up
-)
+# Of the last quarter, which is lower on a plateau and in a cache that fills up
+LEAST_RISE_AT_END = 0.7
 LEAST_LASTING = 0.1  # of the level below which memory never falls again
 
 LEAST_UNEVEN = 0.1  # share of all changes of size that must differ from their median
-MOST_IN_TWO = (
-    0.55  # share of lasting growth in the two biggest rises, such as a model and a workspace
-)
+# Share of lasting growth in the two biggest rises, such as a model and a workspace
+MOST_IN_TWO = 0.55
 
 RECURRING: Mapping[SpanKind, str] = {
     "train": "a training",
@@ -58,9 +56,8 @@ LEAST_STEPS = 12  # the least number of steps, or of readings of a loop without 
 WARM_UP = 5  # steps that are left out, at most a sixth of all: states and workspaces are made there
 
 MOST_WITHIN = 0.7  # share of the growth within evaluations from which on they explain it
-BEYOND_TEETH = (
-    1.5  # times the highest earlier tooth by which memory that fell must rise to be a leak
-)
+# Times the highest earlier tooth by which memory that fell must rise to be a leak
+BEYOND_TEETH = 1.5
 # Time explains growth if the spread over the number of spans is this many times that over the time,
 CLEARLY = 2.0
 UNEVEN = 0.01  # and this share of the growth.
@@ -130,10 +127,7 @@ def thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def without_size(y: Floats, size: Floats) -> Floats | None:
-    """Return readings corrected for a size that they depend on, such as a batch's tokens.
-
-    None if the size rises so evenly that its effect cannot be separated from growth over time.
-    """
+    """Return readings without the effect of a size, such as a batch's tokens; None if it rises too evenly."""
     if np.isnan(size).any() or np.ptp(size) == 0:
         return y
     by, changes = np.diff(size), np.diff(y)
@@ -261,7 +255,7 @@ def _spans(
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
         outer = [spans[span_id] for span_id in _around(group[-1].id, spans)[1:]]
-        is_nested = any((root, each.kind, each.name) in recurring for each in outer)
+        is_nested = any((root, span.kind, span.name) in recurring for span in outer)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])

@@ -231,10 +231,7 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
 
 
 def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
-    """Return a finding for bytes left that no variable leads to; None if they are few.
-
-    `holders` are those of a thorough search.
-    """
+    """Return a finding for bytes that no variable leads to, from a thorough search; None if they are few."""
     rows = [row for row in holders.of(left.device).rows if row.path == UNNAMED]
     # As much of it as could be may have been there before.
     size = min(left.bytes, sum(row.bytes for row in rows) - left.before)

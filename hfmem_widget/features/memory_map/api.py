@@ -37,10 +37,7 @@ def read_map(
     find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryMap:
-    """Return the map of one device, by default of all GPUs, or of the C heap if there are none.
-
-    A device that cannot be read has a note. By default, the allocator is that of the loaded torch.
-    """
+    """Return the map of a device, by default of all GPUs, or else the C heap; notes say what failed."""
     started = clock()
     allocator = allocator or loaded_allocator()
     gpus = tuple(map(allocator.key, allocator.devices()))

@@ -93,7 +93,6 @@ class LiveMemoryMap(Companion):
             self._busy = False
 
     def _refresh(self, session: Session) -> None:
-        """Read, and draw if it is due; on a thread of its own."""
         try:
             with self._lock:
                 if not self._ended:

@@ -29,10 +29,7 @@ LOOK = (
 
 
 def holes(session: Session, span: Span) -> Iterator[Finding]:
-    """Yield a finding for each device whose allocator needed more memory because of holes.
-
-    Holes are measured when most was allocated, and count only if the span reserved more from the driver.
-    """
+    """Yield a finding for each device that reserved more because of holes when most was allocated."""
     for device in session.devices:
         unusable, reserved = _at_the_fullest(session, span, device)
         retries = _risen(session, span, device, "alloc_retries")

@@ -31,9 +31,7 @@ ROWS_OF_A_HEAP = 4  # with its scale
 STRIP = 64  # characters of the picture in plain text
 NOTE_LENGTH = 400
 NONE = "\N{EN DASH}"
-LEAST_SHARE = (
-    0.01  # share of reserved memory: smaller parts, or below 1 MiB, are only in the legend
-)
+LEAST_SHARE = 0.01  # of reserved memory: smaller parts, or below 1 MiB, are only in the legend
 
 _MARKS = dict(zip(LABELS, "█▓▒░·sp", strict=True))
 _Sized = Iterator[tuple[float, str]]  # sentences with the bytes that decide whether they are shown
@@ -68,7 +66,6 @@ def live_bundle(memory_map: MemoryMap) -> dict[str, str]:
 
 
 def _groups_of(title: str, memory_map: MemoryMap) -> list[_Group]:
-    """Return the devices with segments or a note; all devices if none has any."""
     present = {*memory_map.notes, *(segment.device for segment in memory_map.segments)}
     devices = [device for device in memory_map.devices if device in present] or memory_map.devices
     return [
@@ -107,7 +104,6 @@ def _section(group: _Group, groups: int) -> kit.Fragment:
 
 
 def _live(group: _Group, groups: int) -> kit.Fragment:
-    """Return a picture whose height allows for a few more rows, and a short legend."""
     fragmentation = group.fragmentation
     picture = picture_html(fragmentation, LIVE_PIECES // groups) if fragmentation.reserved else ""
     height = STEP * (ROWS_OF_A_HEAP if fragmentation.is_host else ROWS + 2)
@@ -127,7 +123,6 @@ def _name(part: Part, more: str = "") -> kit.Fragment:
 
 
 def _size(size: float) -> str:
-    """Return bytes as text; zero as less than the smallest figure."""
     return kit.size_text(size or 1.0)
 
 
@@ -136,7 +131,6 @@ def _share(size: float, fragmentation: Fragmentation) -> str:
 
 
 def _segments(fragmentation: Fragmentation, most: int) -> kit.Fragment:
-    """Return a table of the largest segments; a heap has none."""
     segments = [(segment, place) for place in fragmentation.places for segment in place.segments]
     if fragmentation.is_host:
         return kit.NOTHING

@@ -101,7 +101,6 @@ def _bars(
 
 
 def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
-    """Yield bars in rows, each in the first row with enough room."""
     ends: list[float] = []
     for stretch in stretches:
         width = sum(size for _, size in stretch) * WIDTH / full

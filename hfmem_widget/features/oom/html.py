@@ -142,13 +142,13 @@ def where(incident: Incident) -> tuple[str, ...]:
 
 
 def batch(incident: Incident) -> str:
-    """Return the size of the batch, such as "8 by 512 tokens"; empty if unknown."""
+    """Return the size of the batch, such as ``8 \u00d7 512 tokens``; empty if unknown."""
     samples, longest = incident.batch_samples, incident.count("longest")
     tokens = incident.batch_tokens
     if samples > 0 and longest > 0 and samples * longest == tokens:
         return f"{format_count(samples)} \u00d7 {format_count(longest)} tokens"
     if tokens > 0:
-        return f"{format_count(tokens)} tokens"
+        return format_counted(tokens, "token")
     return format_counted(samples, "sample") if samples > 0 else ""
 
 

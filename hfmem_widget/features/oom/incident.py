@@ -10,7 +10,7 @@ from itertools import chain, islice
 from traceback import walk_tb
 from typing import Any, NamedTuple
 
-from hfmem_widget.analysis.facts import findings_of
+from hfmem_widget.analysis.facts import failed_spans, findings_of
 from hfmem_widget.analysis.parts import key_of, known_of, parts_of
 from hfmem_widget.features.oom.advice import advise
 from hfmem_widget.features.oom.diagnosis import diagnose
@@ -290,13 +290,11 @@ def report_on(
 
 
 def _raised_in(session: Session, root: Span) -> tuple[Span, ...]:
-    """Return the spans that an error ended, outermost first."""
+    """Return the spans in which an error was raised, outermost first."""
     by_id = {span.id: span for span in session.spans}
-    raised = [
-        part for part in by_id.values() if part.outcome == root.outcome and part.id >= root.id
-    ]
     path: list[Span] = []
-    span = max(raised, key=lambda part: (part.start, part.id), default=None)
+    failed = failed_spans(session, root)
+    span = max(failed, key=lambda part: (part.start, part.id), default=None)
     while span is not None:
         path.insert(0, span)
         span = by_id.get(span.parent or 0) if span.id != root.id else None

@@ -123,7 +123,6 @@ class FollowedRanks(Companion):
 
 
 def _unoccupied(directory: Path) -> Path:
-    """Return a directory without a run; a number is appended if there is one, as when a cell is run again."""
     numbered = (directory.with_name(f"{directory.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([directory], numbered) if not is_run(path))
 

@@ -21,9 +21,7 @@ from hfmem_widget.recording.lines import Lines
 from hfmem_widget.session import LocalNote, Recorder, Sample, Session, Span
 from hfmem_widget.text import format_count, format_counted, plain
 
-MOST_WAITING = (
-    6000  # samples that wait for the disk, of ten minutes by default; older ones are lost
-)
+MOST_WAITING = 6000  # samples (ten minutes by default) that wait for the disk; older ones are lost
 PATIENCE = 5.0  # seconds that the end of a watch waits for the disk
 MOST_BEFORE_REPORT = 30.0  # seconds from the end of a session to its report
 TRIES = 3  # attempts to write before the recording ends
@@ -174,14 +172,12 @@ class FileRecording(Companion):
             self._ticker.tick_now(0.0)
 
     def _has_news(self, session: Session) -> bool:
-        """Return whether there is a new finding, guide or end of a training, which is written at once."""
         seen, self._seen = self._seen, (len(session.findings), len(session.guides))
         trained, self._trains = self._trains, any(s.kind == "train" for s in session.open_spans)
         return (trained and not self._trains) or seen != self._seen
 
 
 def _newest(session: Session, count: int) -> list[Sample]:
-    """Return the newest samples: subscribers are not notified of those at the final edges."""
     rows = session.between(-math.inf, math.inf)
     if rows.bucket > 1:
         return [session.last_sample] if count > 0 else []

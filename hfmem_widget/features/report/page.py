@@ -49,8 +49,6 @@ from hfmem_widget.view.what_fits import moves_table, what_if_html
 from hfmem_widget.view.wire import protocol
 
 LARGEST = 1_500_000  # bytes of a page with the live chart
-_SCRIPT = Path(__file__).parents[2] / "static" / "chart.js"
-_STYLE = Path(__file__).with_name("page.css")
 _ROOM_BESIDE = 300  # bytes at most behind the frame
 # Seconds since the epoch that `datetime` cannot represent; a recording may have any.
 _NO_YEAR = 2.0**37
@@ -106,7 +104,7 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
         none = '<p class="note">There are too few samples for a chart.</p>'
         return document(still or none)
     try:
-        script, device = _read(_SCRIPT), busiest(session)
+        script, device = kit.built("chart.js"), busiest(session)
     except FileNotFoundError:
         raise HFMemError(
             "the live chart is not built in this checkout: run make build, or write a static report"
@@ -121,7 +119,6 @@ def page(session: Session, *, static: bool = False, now: float | None = None) ->
 
 
 def _folded(session: Session, rows: int) -> str:
-    """Return a note on the folding of samples in the chart; empty if it has all of them."""
     timeline = session.between(0.0, math.inf)
     if timeline.bucket == 1 and len(timeline) <= rows:
         return ""
@@ -170,7 +167,7 @@ def _document(
 <meta name="referrer" content="no-referrer">
 <meta name="generator" content="hfmem_widget {version}">
 <title>{title}</title>
-<style>{_read(_STYLE)}</style>
+<style>{_style()}</style>
 </head>
 <body>
 <main class="{kit.AS_TEXT}">
@@ -187,7 +184,6 @@ def _document(
 
 
 def _policy(script: str, *, images: bool) -> str:
-    """Return the page's content security policy: its own script, inline styles, and `images` in it."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = f" script-src 'sha256-{digest}';" if script else ""
     own += " img-src data:;" if images else ""
@@ -210,8 +206,8 @@ def _time(seconds: float) -> str:
 
 
 @cache
-def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+def _style() -> str:
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def packed(session: Session, room: int) -> tuple[str, int]:
@@ -376,7 +372,6 @@ def _phases(session: Session) -> str:
 
 
 def _steps(session: Session) -> str:
-    """Return the steps with the peaks of the highest device; many steps are folded into rows."""
     devices = session.steps.devices
     groups = [group_of(row, devices) for row in session.folded_steps(MOST_STEPS).tolist()]
     highest = [(steps.peak, device) for group in groups for device, steps in group.devices.items()]

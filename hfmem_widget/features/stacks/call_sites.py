@@ -51,10 +51,7 @@ _BACKWARD_FILES = re.compile(
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
-    """Return the place where a stack allocates, as a site without bytes; the stack None is unknown.
-
-    `cells` has the numbers of the notebook's cells by the file names of their compiled code.
-    """
+    """Return where a stack (or None) allocates; `cells` has numbers of cells by the names of their files."""
     if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
     frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]
@@ -142,7 +139,6 @@ def qualified(frame: Frame) -> str:
 
 @lru_cache(maxsize=64)
 def _scopes(filename: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the first line, last line and qualified name of a file's functions, outer ones first."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python of this version

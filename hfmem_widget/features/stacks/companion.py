@@ -36,10 +36,7 @@ WITHOUT_TORCH = "No stacks were recorded: torch was not imported."
 
 
 class StacksCompanion(Companion):
-    """Records while the code runs, and reports the live memory at the peak.
-
-    The operators of the watching thread are followed until a device with a history of allocations is up.
-    """
+    """Records while the code runs; follows operators until a device with a history of allocations is up."""
 
     def __init__(self, options: WatchOptions) -> None:
         devices = options.devices

@@ -34,7 +34,7 @@ ACTIONS = ("alloc", "free_requested", "free_completed")
 Stack = tuple[tuple[CodeType, int], ...]
 """Code and line of each Python frame, innermost first."""
 
-NOWHERE = 0  # the place of a block of which neither operator nor stack is known
+NOWHERE = 0  # the place of a block whose operator and stack are unknown
 
 _EVENT = Struct("<BQQdI")
 
@@ -281,10 +281,7 @@ class OperatorTracker:
             _without_those_above(self._depth, self._mode.__enter__)
 
     def seen(self, func: Any, values: Any, made_by: str) -> str:
-        """Note new storages among an operator's arguments, or among its results if `made_by` is its name.
-
-        Return the operator's name; empty if nothing is recorded.
-        """
+        """Note new storages of an operator (`made_by` it); return its name, empty if nothing is recorded."""
         if not self._following:
             return ""
         began = time.thread_time()
@@ -306,7 +303,6 @@ class OperatorTracker:
         return name
 
     def _look(self, values: Any, made_by: str) -> None:
-        """Note the storages of tensors in `values`, which may be nested."""
         tensor = sys.modules["torch"].Tensor
         for value in values:
             if isinstance(value, tensor):
@@ -346,7 +342,6 @@ class OperatorTracker:
                 self._events.add(FREE_COMPLETED, storage.address, storage.size, now)
 
     def _stack(self) -> Stack:
-        """Return the Python frames of the call, innermost first, without IPython's and ours."""
         frames: list[tuple[CodeType, int]] = []
         frame: Any = sys._getframe(1)
         while frame is not None and len(frames) < DEEPEST:

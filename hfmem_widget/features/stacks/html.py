@@ -102,7 +102,6 @@ def _facts(peaks: Sequence[LivePeak], recording: StackRecording) -> list[str]:
 
 
 def _how_to_keep(stacks: Stacks) -> kit.Fragment:
-    """Return a note on saving the snapshot, in HTML only, since it has a link."""
     if not stacks.pickled:
         return kit.NOTHING
     viewer = f'<a href="{VIEWER}" style="color:inherit">{VIEWER.removeprefix("https://")}</a>'
@@ -197,7 +196,6 @@ def _row(row: Row, colour: str, highest: int) -> TableRow:
 
 
 def _size(size: float) -> str:
-    """Return bytes as text; a few bytes are not rounded to zero."""
     return f"{format_count(size)} B" if 0 < size < FEW else format_bytes(size)
 
 
@@ -264,7 +262,6 @@ def _frame(over_time: OverTime, peak: int) -> Frame:
 
 
 def _curves(over_time: OverTime, by: By) -> Iterator[Curve]:
-    """Yield the upper edges of the bands, the highest first, since lower ones are drawn over it."""
     bands, colours = over_time.bands[by], colours_of(over_time, by)
     edges = np.cumsum(np.array([band.sizes for band in bands], dtype=np.int64), axis=0)
     for band, edge in zip(reversed(bands), reversed(edges.tolist()), strict=True):

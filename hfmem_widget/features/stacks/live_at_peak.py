@@ -212,7 +212,6 @@ def _chosen(allocated: Ints, times: Ints, most: int) -> Ints:
 def _bands(
     table: Blocks, places: Sequence[Site], by: By, moments: Ints, allocated: Ints
 ) -> tuple[Band, ...]:
-    """Return the bands from the bottom to the top: earlier memory, the largest places, and the rest."""
     names: dict[str, int] = {BEFORE: 0}
     group_of_place = [names.setdefault(getattr(place, by), len(names)) for place in places]
     groups = np.array(group_of_place, dtype=np.int64)[table.stacks]

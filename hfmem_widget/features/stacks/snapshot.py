@@ -28,10 +28,7 @@ NOT_TORCHS = "it is not a snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Read a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
-
-    None of its code is run, and none of the files that it names is opened.
-    """
+    """Read a snapshot; run none of its code, and open no file that it names. Raises `OptionError`."""
     try:
         return _read(path)
     except (NotPlainError, MemoryError) as error:
@@ -115,7 +112,6 @@ def _are_amounts(*amounts: Any, bits: int = 52) -> bool:
 
 
 def _look(frame: dict[str, Any]) -> None:
-    """Check a frame, and add the local file of the same library, if there is one."""
     name = frame["filename"]
     _need(isinstance(name, str) and isinstance(frame["name"], str) and _are_amounts(frame["line"]))
     _, is_library, tail = name.rpartition("-packages/")

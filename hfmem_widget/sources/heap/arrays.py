@@ -138,10 +138,7 @@ def buffers_of(value: Any, kind: Kind) -> Iterator[HeapMemory]:
 
 
 def lent_or_shared(tensor: Any) -> tuple[int, bool]:
-    """Return the address of memory that was lent to PyTorch, as by `from_numpy`, or 0 if it allocated it.
-
-    And whether PyTorch allocated it in memory that processes share, or in a file.
-    """
+    """Return the address of memory lent to PyTorch, or 0, and whether its own is shared or mapped."""
     is_shared = False
     try:
         storage = tensor.untyped_storage()

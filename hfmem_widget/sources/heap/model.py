@@ -149,8 +149,7 @@ class Holders(Shown):
     def since(self, earlier: Holders) -> Growth:
         """Return the names that hold more now than in an earlier search.
 
-        Rows of both searches are the same if their paths are, except for numbers and keys in brackets:
-        ``losses[0..49]`` has grown to ``losses[0..99]``.
+        Paths that differ only in numbers and keys count as one: ``losses[0..49]`` grew to ``losses[0..99]``.
         """
         then = {_key(row): row for row in earlier.rows}
         now = {_key(row): row for row in self.rows}

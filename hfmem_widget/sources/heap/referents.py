@@ -122,7 +122,7 @@ def _in_tuple(value: Any) -> Iterator[Held]:
 
 def _in_dict(value: Any) -> Iterator[Held]:
     items = list(dict.items(value))
-    if ATOMS.issuperset({type(each) for item in items for each in item}):
+    if ATOMS.issuperset({type(part) for item in items for part in item}):
         return
     for key, held in items:
         name = _key_text(key)
@@ -272,10 +272,7 @@ _BY_BASE: tuple[tuple[type, Look], ...] = (
     (types.MethodType, lambda value: iter([(".__self__", value.__self__), ("", value.__func__)])),
     (types.BuiltinFunctionType, lambda value: iter([(".__self__", value.__self__)])),
     (functools.partial, _in_partial),
-    (
-        type(functools.lru_cache(lambda: None)),
-        lambda value: chain(in_c(value), kept_fields(value)),
-    ),
+    (type(functools.lru_cache(len)), lambda value: chain(in_c(value), kept_fields(value))),
     (BaseException, in_exception),
     (types.TracebackType, in_traceback),
     (types.FrameType, in_frame),

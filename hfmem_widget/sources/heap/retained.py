@@ -188,8 +188,7 @@ class _SearchForRetained(Search):
     def _note_plain(self, group: int, key: Key, size: int, referents: list[Any]) -> None:
         """Note an object's bytes with those of the objects that it alone holds; arrive at all others.
 
-        Most objects are held once, so that they count with their holder. A number that is held twice counts
-        with neither.
+        Most objects are held once, so they count with their holder. Numbers that are held twice do not count.
         """
         waiting: list[Any] = []
         try:

@@ -1,7 +1,4 @@
-"""The roots of a search: names that a person knows, which of them are new, and how to free what they keep.
-
-Python and IPython keep errors and outputs under names of their own.
-"""
+"""The roots of a search: names that a person knows, which of them are new, and how to free what they keep."""
 
 from __future__ import annotations
 

@@ -114,16 +114,16 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
     paths = [path for path, _, _ in group]
     # Every view of a storage keeps it.
     alike = [
-        (each, path)
+        (arrival, path)
         for _, _, arrivals in group
-        for each in arrivals
-        if _pattern(path := each.node.path()) == pattern
+        for arrival in arrivals
+        if _pattern(path := arrival.node.path()) == pattern
     ]
     owners = [owner for _, owner, _ in group]
     others: list[PathNode] = []
     for _, owner, arrivals in group:
         if len(others) < _SAMPLED:
-            others += [each.node for each in arrivals if each is not owner][:_SAMPLED]
+            others += [arrival.node for arrival in arrivals if arrival is not owner][:_SAMPLED]
     biggest = max(owners, key=lambda owner: owner.bytes)
     through_graphs = [owner for owner in owners if owner.node.is_graph]
     return Holder(
@@ -138,7 +138,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         graphs=len({id(owner.node) for owner in through_graphs}),
         also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
         parts=_parts(owners, paths),
-        views=sum(each.is_view for each, _ in alike),
+        views=sum(arrival.is_view for arrival, _ in alike),
         pattern="".join(pattern),
     )
 

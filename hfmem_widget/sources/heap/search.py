@@ -210,7 +210,7 @@ class Search:
         return True
 
     def weigh(self, value: Any, *, below: bool) -> int:
-        """Return the bytes of an object and of its texts and numbers; with `below`, of all its contents.
+        """Return the bytes of an object with its texts and numbers; with `below`, of all its contents.
 
         Contents that several objects refer to count with an equal share for each.
         """

@@ -94,10 +94,7 @@ def in_node(node: Any) -> Iterator[Any]:
 
 
 def in_saved(saved: Any) -> Iterator[Any]:
-    """Yield the saved tensor, or the object that a hook packed it into, and the hook that unpacks it.
-
-    In a PyTorch without ``data`` the memory stays unexplained: ``unpack()`` would run the user's hooks.
-    """
+    """Yield the saved tensor, or what a hook packed it into, and the hook; `unpack` would run a hook."""
     for name in ("data", "unpack_hook"):
         with suppress(Exception):  # a value that cannot be read stays unexplained
             held = getattr(saved, name, None)

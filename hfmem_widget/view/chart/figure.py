@@ -89,10 +89,7 @@ def anatomy_dict(anatomies: Sequence[Anatomy]) -> dict[str, Any]:
 
 
 def chart_bundle(session: Session, span: Span | None = None) -> dict[str, Any] | None:
-    """Return the still chart by MIME type; None with too few samples.
-
-    The Plotly part stays below 60 kB. The HTML part is an SVG, for front ends without Plotly.
-    """
+    """Return the still chart by MIME type, with less than 60 kB of Plotly; None with too few samples."""
     scene = build_scene(session, span, columns=figure_columns(session))
     if scene is None:
         return None

@@ -47,7 +47,8 @@ class Fold:
         """Return ticks with the time of day; of ticks within one second the first has it."""
         values = time_ticks(self.drawn[-1]).values
         seconds = session.started_at + np.interp(values, self.drawn, self.times)
-        texts = [time.strftime("%H:%M:%S", time.gmtime(each)) for each in seconds]
+        # Of its own day, since a recording from outside may have begun in any year.
+        texts = [time.strftime("%H:%M:%S", time.gmtime(each % 86400)) for each in seconds]
         once = (text * (text != before) for before, text in pairwise(texts))
         return Ticks(values, (f"{texts[0]} UTC", *once))
 

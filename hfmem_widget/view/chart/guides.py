@@ -53,10 +53,7 @@ def guides_in(
     highest: float,
     others: Iterable[str] = (),
 ) -> tuple[DrawnGuide, ...]:
-    """Return the lines and the newest marks over the chart of one device between two instants.
-
-    `highest` is the most that was allocated on it, in bytes. Marks of `others` begin with the device's key.
-    """
+    """Return the lines and the newest marks over a device's chart; `highest` bytes were allocated on it."""
     own = [guide for guide in session.guides if guide.device == device]
     lines = [guide for guide in own if guide.kind != "oom"][:MOST]
     drawn = (_drawn(guide, view, highest, session.findings) for guide in lines)

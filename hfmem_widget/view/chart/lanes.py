@@ -60,10 +60,7 @@ def range_label(first: str, last: str) -> str:
 
 
 def _assign(session: Session, spans: Sequence[Span]) -> tuple[list[list[Span]], LaneOf]:
-    """Return lanes with every span below its parent, and further down where siblings overlap.
-
-    Also return a function from a span's id to the lane of its steps: the deepest for an unknown span.
-    """
+    """Return the spans of each lane, and a function from a span's id to the lane of its steps."""
     epoch_parents = {span.parent for span in spans if span.kind == "epoch"}
     lane_of: dict[int | None, int] = {}
     busy_until = [-math.inf] * MOST_LANES
@@ -121,10 +118,7 @@ def _bar(
 def lay_steps(
     session: Session, device: str, view: tuple[float, float], lane_of: LaneOf, most: int
 ) -> tuple[list[Bar], list[Bar]]:
-    """Return about `most` bars of the steps within a view, and that of the worst, if one stands out.
-
-    `lane_of` returns the lane of steps by the id of their span.
-    """
+    """Return about `most` bars of the steps in view, and that of the worst; `lane_of` takes a span's id."""
     start, stop = view
     devices = session.steps.devices
     table = session.steps.table

@@ -200,10 +200,7 @@ def rows(
 def snapshot(
     session: Session, run: str, seq: int, *, panel: bool = True, detail: Detail = FULL
 ) -> tuple[Message, Buffers]:
-    """Return the whole session with its findings and guides, decimated to the room of `detail`.
-
-    The full snapshot of all ranks is a little finer.
-    """
+    """Return the whole session with its findings and guides, decimated to the room of `detail`."""
     if detail is FULL and session.ranks is not None:
         detail = OF_RANKS
     columns = charted(session)

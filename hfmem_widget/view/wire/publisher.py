@@ -152,7 +152,7 @@ class Publisher:
         return message, buffers
 
     def _news_of_ranks(self, now: float) -> protocol.RanksMessage | None:
-        # The table and the newest columns, of which the last that was sent may have grown since.
+        # The table and the newest columns: the last one sent may have grown since.
         ranks, is_early = self._session.ranks, now - self._ranks_at < self._pace(now).ranks
         if ranks is None or ranks is self._ranks or is_early:
             return None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -15,6 +13,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.options import seconds
 from hfmem_widget.session import Session
 from hfmem_widget.view.front_end import serves_labextensions
+from hfmem_widget.view.html import built
 from hfmem_widget.view.wire import protocol
 
 ELSEWHERE = (
@@ -23,13 +22,6 @@ ELSEWHERE = (
 )
 """The text of a page without the widget: that of another person who shares the notebook, or of a notebook
 that was saved while the cell ran."""
-
-STATIC = Path(__file__).parents[2] / "static"
-
-
-@cache
-def _asset(name: str) -> str:
-    return (STATIC / name).read_text(encoding="utf-8")
 
 
 def _pack_history(history: tuple[Session, str, bool] | None, _widget: object) -> dict[str, Any]:
@@ -66,7 +58,7 @@ class MemoryWidget(anywidget.AnyWidget):
     ) -> None:
         self._on_interval = on_interval
         self._answers = {"seen": on_seen, "resync": on_resync}
-        esm = _asset("widget.js" if serves_labextensions() else "chart.js")
+        esm = built("widget.js" if serves_labextensions() else "chart.js")
         super().__init__(_esm=esm, _history=(session, run, panel))
         self.on_msg(self._receive)
 
@@ -96,7 +88,7 @@ class MemoryWidget(anywidget.AnyWidget):
         if isinstance(kind, str) and kind in self._answers:
             self._answers[kind]()
         elif kind == "bundle":
-            self.publish({"kind": "bundle"}, [_asset("chart.js").encode()])
+            self.publish({"kind": "bundle"}, [built("chart.js").encode()])
         elif kind == "interval" and self._on_interval is not None:
             with suppress(OptionError):
                 if (interval := seconds(content.get("seconds"))) is not None:

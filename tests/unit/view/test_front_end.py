@@ -127,7 +127,7 @@ def test_a_widget_carries_the_loader_or_all(
 ) -> None:
     """A kilobyte where the page can fetch the rest, everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
-    monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
+    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
     made = a_widget()
 
     assert made._esm == f"// {name}"
@@ -138,7 +138,7 @@ def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatc
     """What could not be fetched comes over the comm, whole."""
     sent: list[tuple[object, list[bytes]]] = []
     made = a_widget()
-    monkeypatch.setattr(widget, "_asset", lambda asked: f"// {asked}")
+    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
     monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
     made._receive(made, {"kind": "bundle"}, [])
 

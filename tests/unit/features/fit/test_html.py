@@ -77,12 +77,15 @@ def test_only_unusual_settings_are_shown(forecast: Forecast, more: set[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
-    [(7, "7"), (999, "999"), (1000, "1 k"), (1_500_000, "1.5 M"), (8_030_000_000, "8.03 B")],
+    ("count", "text"),
+    [
+        *((7, "7"), (999, "999"), (1000, "1 k"), (1_500_000, "1.5 M"), (8_030_000_000, "8.03 B")),
+        *((999_499, "999 k"), (999_500, "1 M"), (999_600_000, "1 B"), (10**12, "1 T")),
+    ],
 )
-def test_parameters_are_counted_in_thousands(count: int, told: str) -> None:
-    """With three digits, from a thousand on."""
-    assert facts(replace(FORECAST, parameters=count, trainable=count))[0] == f"{told} parameters"
+def test_parameters_are_counted_in_thousands(count: int, text: str) -> None:
+    """With three digits, from a thousand on; what rounds up to a larger unit has that unit."""
+    assert facts(replace(FORECAST, parameters=count, trainable=count))[0] == f"{text} parameters"
 
 
 def test_the_table_has_a_row_for_each_part() -> None:

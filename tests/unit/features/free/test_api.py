@@ -139,22 +139,27 @@ def test_an_error_that_is_being_handled_is_noted() -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_a_cycle_is_collected_only_on_request(main: dict[str, Any]) -> None:
-    """It outlives its name until then."""
+@pytest.mark.parametrize(
+    "collects", [{"what": ["garbage"]}, {"what": ["cache"], "variables": ["other"]}], ids=str
+)
+def test_a_cycle_is_collected_only_on_request(
+    main: dict[str, Any], collects: dict[str, list[str]]
+) -> None:
+    """It outlives its name until then; "cache" alone collects nothing, a variable beside it does."""
 
     class Node:
         pass
 
     node: Any = Node()
     node.itself = main["node"] = node
+    main["other"] = None
     seen = weakref.ref(node)
     del node
     hfmem_widget.free("node", collect=False)
-    assert seen() is not None
-    assert "node" not in main
     hfmem_widget.free("cache")
     assert seen() is not None
-    hfmem_widget.free("garbage")
+    assert "node" not in main
+    hfmem_widget.free(*collects["what"], variables=collects.get("variables", ()))
     assert seen() is None
 
 

@@ -71,7 +71,7 @@ def test_a_snapshot_of_an_older_torch_has_fewer_keys() -> None:
     """Without pools, streams, expandable segments and requested sizes, all that is in use was asked for."""
     listed = [
         {"device": 0, "address": 4096, "total_size": 1024, "segment_type": "small",
-         "blocks": [{"size": 1024, "state": "active_allocated"}]}
+         "blocks": [{"address": 4096, "size": 1024, "state": "active_allocated"}]}
     ]  # fmt: skip
     (segment,) = segments_of(listed)
     assert (segment.pool, segment.stream, segment.expandable) == ((0, 0), 0, False)

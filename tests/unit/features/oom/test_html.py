@@ -364,6 +364,7 @@ def test_settings_of_models_are_read_from_their_fields() -> None:
         ({"samples": 8, "longest": 512, "tokens": 4096}, "8 \u00d7 512 tokens"),
         ({"samples": 8, "longest": 512, "tokens": 4095}, "4,095 tokens"),
         ({"samples": 0, "longest": 512, "tokens": 0}, ""),
+        ({"tokens": 1}, "1 token"),
         ({"samples": 1}, "1 sample"),
         ({"samples": 2, "longest": 0, "tokens": 0}, "2 samples"),
         ({}, ""),

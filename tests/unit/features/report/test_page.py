@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -123,9 +124,9 @@ def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None
     assert "url(" not in page(scripted_run(), static=True)
 
 
-def test_a_live_page_needs_the_front_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_live_page_needs_the_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkout in which it was not built says so in a sentence; a static page needs none."""
-    monkeypatch.setattr("hfmem_widget.features.report.page._SCRIPT", tmp_path / "chart.js")
+    monkeypatch.setattr("hfmem_widget.view.html.built", Mock(side_effect=FileNotFoundError))
 
     with pytest.raises(HFMemError, match="make build"):
         page(scripted_run())

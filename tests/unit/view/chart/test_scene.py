@@ -299,6 +299,16 @@ def test_the_axis_has_the_time_of_day() -> None:
     assert "over 1 h" in bundle["text/plain"]
 
 
+@pytest.mark.parametrize("began", [-(2.0**59), 2.0**59])
+def test_a_recording_may_have_begun_in_any_year(began: float) -> None:
+    """The head of a file from outside may say so; the axis has a time of day all the same."""
+    session = notebook(*CELLS)
+    session.started_at = began
+    first, *_ = figure_dict(session)["layout"]["xaxis"]["ticktext"]
+
+    assert re.fullmatch(r"\d\d:\d\d:\d\d UTC", first)
+
+
 def test_a_budget_is_crossed_where_that_is_drawn() -> None:
     """In the second cell, an hour after the session began."""
     session = notebook(*CELLS)
