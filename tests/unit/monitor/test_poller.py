@@ -273,11 +273,27 @@ class Training:
             self.bench.pass_time(self.pace)
 
 
-@pytest.mark.parametrize(("steps", "pace"), [(0.8, INTERVAL), (1.2, RARER), (3, RAREST)])
-def test_short_steps_make_ticks_rarer(steps: float, pace: float) -> None:
-    """Steps of 83 ms make 24 samples a second; the session says at what pace it is polled."""
+@pytest.mark.parametrize(
+    ("moments", "pace"),
+    [
+        pytest.param([(20, 0.8)], INTERVAL, id="steps of 125 ms"),
+        pytest.param([(20, 1.2)], RARER, id="steps of 83 ms, 24 samples a second"),
+        pytest.param([(20, 3)], RAREST, id="steps of 33 ms"),
+        pytest.param([(20, 3), (2, 0)], INTERVAL, id="longer ones after short ones"),
+        pytest.param([(SURE_TICKS - 1, 3), (1, 0)] * 5, INTERVAL, id="moments with many edges"),
+        pytest.param(
+            [(20, 3), (20, 1.5)], RAREST, id="somewhat longer ones, which would alternate"
+        ),
+        pytest.param(
+            [(20, 1.5), (20, 0.75)], RARER, id="somewhat longer ones at the next threshold"
+        ),
+    ],
+)
+def test_short_steps_make_ticks_rarer(moments: list[tuple[int, float]], pace: float) -> None:
+    """The pace follows the length of the steps; the session says at what pace it is polled."""
     training = Training()
-    training.pass_ticks(20, steps)
+    for ticks, steps in moments:
+        training.pass_ticks(ticks, steps)
 
     assert training.pace == pace
     assert training.session.polling.current_interval == pace
@@ -293,15 +309,6 @@ def test_where_steps_share_spans_ticks_are_rarest() -> None:
         paces[has_gpu] = training.pace
 
     assert paces == {True: RAREST, False: INTERVAL}
-
-
-def test_the_usual_pace_comes_back_with_longer_steps() -> None:
-    """The usual pace comes back with longer steps, such as an evaluation's."""
-    training = Training()
-    training.pass_ticks(20, steps=3)
-    training.pass_ticks(2, steps=0)
-
-    assert training.pace == INTERVAL
 
 
 def test_ticks_that_cost_too_much_stay_rare() -> None:
@@ -323,27 +330,6 @@ def test_a_nested_watch_leaves_the_pace_as_it_was() -> None:
         training.monitor.end(inner)
         training.pass_ticks(2, steps=0)
         assert training.pace == INTERVAL
-
-
-def test_a_moment_with_many_edges_changes_nothing() -> None:
-    """Several short moments with many edges do not change the pace."""
-    training = Training()
-    for _ in range(5):
-        training.pass_ticks(SURE_TICKS - 1, steps=3)
-        training.pass_ticks(1, steps=0)
-
-    assert training.pace == INTERVAL
-
-
-@pytest.mark.parametrize(("before", "steps"), [(3, 1.5), (1.5, 0.75)])
-def test_somewhat_longer_steps_keep_their_pace(before: float, steps: float) -> None:
-    """Steps near a threshold keep their pace, which would else alternate."""
-    training = Training()
-    training.pass_ticks(20, before)
-    pace = training.pace
-    training.pass_ticks(20, steps)
-
-    assert training.pace == pace != INTERVAL
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, 0.05, RARER])
