@@ -26,6 +26,7 @@ from tests.unit.sources.conftest import pass_on
 
 class Owner:
     def work(self, number: int = 1) -> int:
+        """Do it."""
         return 2 * number
 
 
