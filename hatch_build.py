@@ -1,7 +1,5 @@
 """Builds the front end into the wheel and the sdist, with a Node of its own where there is none."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

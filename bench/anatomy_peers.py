@@ -18,8 +18,6 @@ A tool that claims no figure has a dash. The time is that of the step under it, 
 and after.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import os

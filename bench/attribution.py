@@ -16,8 +16,6 @@ optimizer's own hooks say where one ends. As differences of a few tenths of a pe
 within counting is also taken by itself, in one long watch.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import warnings

@@ -7,8 +7,6 @@ snapshot, event by event, by the first lines of the stacks. Each workload has a 
 where there is a GPU.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

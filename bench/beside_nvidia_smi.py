@@ -4,8 +4,6 @@ Not a measurement of speed: it shows which of nvidia-smi's numbers each of ours 
 nvidia-smi it says so.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -12,8 +12,6 @@ Busy is Chromium's own `TaskDuration`, painting included, up to the second frame
 the row "nothing" is the same with no update.
 """
 
-from __future__ import annotations
-
 import base64
 import math
 import os

@@ -7,8 +7,6 @@ chart shows, and is given them once an hour, since at every tick it would not fi
 the first simulated minute on.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import subprocess

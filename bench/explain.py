@@ -5,8 +5,6 @@ counters: so what a kernel takes while it runs is told beside its results. The s
 With ``--small`` the real step runs on the CPU, where only tensors are counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import weakref
 from collections import Counter

@@ -4,8 +4,6 @@ On a GPU a `Trainer` makes four steps with random weights, and the allocator's o
 truth. With ``--small`` the models are small, it runs on the CPU, and tensors are counted as they come and go.
 """
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from collections.abc import Callable

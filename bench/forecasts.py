@@ -11,8 +11,6 @@ step of a plain loop with fused AdamW, or of a forward pass. The others are told
 With ``--small`` the models are small, it runs on the CPU, and tensors are counted as they come and go.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import math

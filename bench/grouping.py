@@ -7,8 +7,6 @@ jobs on the machine change little; the wall clock is told beside it. What a bloc
 what the one before has left.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from dataclasses import dataclass

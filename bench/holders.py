@@ -13,8 +13,6 @@ those it gives a name that the notebook knows.
     python bench/holders.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import io

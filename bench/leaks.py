@@ -6,8 +6,6 @@ to the byte, and as the heap of this process. Then rows of random readings, with
     python bench/leaks.py
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

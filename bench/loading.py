@@ -7,8 +7,6 @@ costs least: the weights stay in the files, so that hardly more is done than the
 time, garbage is collected before: on a shared machine the clock on the wall cannot tell apart one per cent.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import tempfile

@@ -10,8 +10,6 @@ Models have random weights, and nothing is downloaded. With ``--small`` the mode
 CPU, where a hook fails once: that shows all but the peaks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

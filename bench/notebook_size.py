@@ -8,8 +8,6 @@ The last rows are the outputs of longer runs, from `tests.scenes`, as they would
 Sizes hardly vary from run to run: of three, the largest.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ taken in, so it has the time for writing in it.
     python bench/ranks.py [--seconds 60] [--only NAME]
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

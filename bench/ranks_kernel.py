@@ -7,8 +7,6 @@ front end does: a browser would take the cores that are measured.
     python bench/ranks_kernel.py [--seconds 60]
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -9,8 +9,6 @@ middle the page is reloaded.
     python bench/ranks_page.py [--seconds 660]
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -7,8 +7,6 @@ can be compared on a busy machine, by turns with another checkout:
     python bench/ranks_replay.py [--seconds 24]
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

@@ -16,8 +16,6 @@ train a small model.
     python bench/ranks_slowdown.py [--seconds 200] [--batch 4] [--tokens 512]
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -5,8 +5,6 @@ Every way writes once a second. A cut takes away the end of the file at a random
 lost machine does. Parquet is measured where pyarrow is installed, TensorBoard where it is.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import importlib.util

@@ -4,8 +4,6 @@ Ten samples a second, of which some figures change, and two steps a second, thro
 the real writer. It is opened in a process of its own, whose time and memory are its own.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

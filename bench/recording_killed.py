@@ -1,7 +1,5 @@
 """What is lost of a recording when its process is killed without warning, 24 times at random moments."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

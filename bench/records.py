@@ -4,8 +4,6 @@ A real ipykernel runs `pass`, watched, and counts the CPU time of its own thread
 are made of scripted runs, in this process, and their size is what Python's allocator has for them.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 import tracemalloc

@@ -19,8 +19,6 @@ With the default batch a GPU waits for Python, which is where we could be felt; 
 for the GPU. On the CPU one core is left free.
 """
 
-from __future__ import annotations
-
 import gc
 import re
 import time

@@ -10,8 +10,6 @@ watched, with and without it, and without it twice, as a control.
     python bench/stacks.py
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ later cells are interleaved within it. As after an installation, bytecode is the
 the first round, even where the environment says not to write any.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from functools import partial

@@ -4,8 +4,6 @@ All of it is dry runs: nothing is built, and no device is touched. ``--types`` n
 all of them; by default those that the tests know are taken.
 """
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections import Counter

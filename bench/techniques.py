@@ -5,8 +5,6 @@ of it and the allocator's own peak read around each training. Only where there i
 is no counter to compare with.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ Edges are those of a training step's parts, four spans deep, 8 ms apart by the c
 user's own thread, so there is nobody else to lose time.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import statistics

@@ -5,8 +5,6 @@ small objects; the fewer, the more often the user's own line is not among them. 
 how long it takes to read what it knows.
 """
 
-from __future__ import annotations
-
 import json
 from statistics import median
 

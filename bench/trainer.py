@@ -17,8 +17,6 @@ bert-large's shape on a GPU; on the CPU a small BERT beside invented counters of
 as much. ``--layers`` makes shorter steps.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import tempfile

@@ -6,8 +6,6 @@ allocator's own peak is compared with what the sliders show there. Models have r
 downloaded. Needs a GPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

@@ -7,8 +7,6 @@ and buffers. Sizes do not vary from run to run, so there is no spread: given are
 largest message.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -7,8 +7,6 @@ workloads just run, on any machine. Those of several ranks run under torchrun, o
 rank has its own line; ``--ranks`` runs these alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Objects that Jupyter shows: each names its renderer as text, which is imported only to show it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The errors of this package. Every message says what happened, what still works, and what to do."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 

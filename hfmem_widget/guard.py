@@ -4,8 +4,6 @@ Each of our functions that the user's code enters (a hook, a callback, a wrapped
 a listener) is an `entry`. It defers signals while our code runs, and catches our faults.
 """
 
-from __future__ import annotations
-
 # `signal.signal` and `signal.getsignal` spend 4 microseconds a call on turning numbers into enumerations.
 import _signal  # type: ignore[import-not-found]  # CPython's own, without a stub
 import functools

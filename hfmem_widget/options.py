@@ -1,7 +1,5 @@
 """The options of a watch: each is a field of `WatchOptions`, from which flags and texts are derived."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import math

@@ -4,8 +4,6 @@ Labels and device names are made plain once, on entry, and escaped by each sink 
 memory is in bytes and time in seconds. Shown memory has binary units (GiB, MiB), as in nvidia-smi.
 """
 
-from __future__ import annotations
-
 import hashlib
 import html
 import math

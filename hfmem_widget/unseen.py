@@ -6,8 +6,6 @@ begins with it, and tracers and profilers then see a call (`_PyFrame_IsIncomplet
 Here it comes after the wrapped call, so that they see as many calls as returns.
 """
 
-from __future__ import annotations
-
 import dis
 import functools
 import itertools

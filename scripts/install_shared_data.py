@@ -4,8 +4,6 @@ An editable install does that once; after the front end was built anew its copy 
 Copied, not linked: tornado from 6.5.9 on refuses to serve what a link leads out of the folder to.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tomllib

@@ -11,8 +11,6 @@
 RUN.ipynb is a notebook that was executed on a GPU. It is shown without a kernel, as a reader would open it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -10,8 +10,6 @@
 4. For the Python that runs this: torch beside it, and the quickstart notebook from top to bottom.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

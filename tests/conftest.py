@@ -1,7 +1,5 @@
 """Rules for all tests: each has the state of a new process, and the ``slow`` ones run first."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The architectures that forecasts are checked with: a configuration, a batch and a step of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final

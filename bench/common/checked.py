@@ -1,7 +1,5 @@
 """What keeps a GPU alive for the models that come after one whose batch does not fit it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """A GPU for machines that have none: the real torch and pynvml in front, invented counters behind them."""
 
-from __future__ import annotations
-
 import marshal
 import os
 import sys

@@ -3,8 +3,6 @@
 Imported by the scripts in the folder above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shared by the scripts in the folder above. Run by itself it prints the machine and the versions they run with.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import json

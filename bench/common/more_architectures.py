@@ -1,7 +1,5 @@
 """49 more architectures that forecasts are checked with, which nobody had named: text, images and sound."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from common.architectures import Case

@@ -1,7 +1,5 @@
 """What users run until memory runs out: models of random weights that train, are evaluated, or generate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """A comm that goes nowhere and counts what it would have sent, envelope and signature included."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import comm

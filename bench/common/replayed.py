@@ -4,8 +4,6 @@ On a GPU the allocator's own trace is replayed, by requested bytes; on the CPU, 
 reports to torch's profiler. Imported by the scripts in the folder above.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

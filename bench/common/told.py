@@ -3,8 +3,6 @@
 Imported by `anatomy_peers.py`, which says what is taken from each.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Ten minutes of samples of eight GPUs, of which some figures change."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hfmem_widget.session import Sample, Session

@@ -1,7 +1,5 @@
 """What a training run may be under while `slowdown.py` times it: nothing, us, and others."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

@@ -3,8 +3,6 @@
 Weights and batches are random, and nothing is downloaded. On a machine without a GPU all sizes are small.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial

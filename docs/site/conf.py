@@ -5,8 +5,6 @@ here and on a code host. The navigation is the list of docs/README.md; the front
 The pages about how it works are below one entry.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

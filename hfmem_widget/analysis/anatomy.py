@@ -1,7 +1,5 @@
 """The anatomy of a device at a moment of a session: now, at the peak, at a step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

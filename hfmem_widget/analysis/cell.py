@@ -1,7 +1,5 @@
 """Which cell of a notebook a watch is in."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

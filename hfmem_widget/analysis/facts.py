@@ -1,7 +1,5 @@
 """The figures of a card on one device in one span, and the findings of that span."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

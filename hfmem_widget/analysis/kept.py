@@ -1,7 +1,5 @@
 """The parts of the allocated bytes over time, with those that a search found names to keep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

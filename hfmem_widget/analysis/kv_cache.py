@@ -1,7 +1,5 @@
 """The KV cache of a call of ``generate``: how it grows, and the longest sequence that would fit."""
 
-from __future__ import annotations
-
 import math
 from operator import itemgetter
 

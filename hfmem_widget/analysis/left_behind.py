@@ -1,7 +1,5 @@
 """Memory that a span left on each device, beyond that of known models and optimizers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

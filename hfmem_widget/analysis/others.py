@@ -1,7 +1,5 @@
 """Memory beside PyTorch's that grew in a span: of child processes, of other processes, and in malloc."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The parts of a device's memory at a reading, between two, or at a peak; the unknown rest is a part too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

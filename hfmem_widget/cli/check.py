@@ -1,7 +1,5 @@
 """``hfmem check RUN``: what a recording, the directory of a run or a snapshot holds, and what is damaged."""
 
-from __future__ import annotations
-
 import json
 import time
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """``hfmem compare A B``: two recordings side by side, and whether the second takes more."""
 
-from __future__ import annotations
-
 import json
 import math
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """``hfmem doctor``: what was found here, for bug reports."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 

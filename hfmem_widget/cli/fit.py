@@ -1,7 +1,5 @@
 """``hfmem fit``: what a model needs, and whether it fits here."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What is typed after ``hfmem``. Nothing heavy is loaded before a command is known."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence

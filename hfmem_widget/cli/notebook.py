@@ -1,7 +1,5 @@
 """``hfmem run NOTEBOOK.ipynb``: each cell is recorded, and compared with that of an earlier run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What a command prints, in the letters that the terminal has."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """``hfmem run -- COMMAND``: a command whose ranks are followed, or a notebook."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

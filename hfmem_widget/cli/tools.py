@@ -3,8 +3,6 @@
 Each runs a command of ``hfmem`` in its own process, so the server imports nothing heavy and keeps nothing.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """``hfmem watch RUN``: a recording as it grows, in a terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """``hfmem explain``, ``report`` and ``export``: a recording as text, or as another file."""
 
-from __future__ import annotations
-
 import json
 from argparse import Namespace
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Context managers that decorate functions, coroutine functions and generator functions."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import types

@@ -4,8 +4,6 @@ Methods are surrounded on their classes once these are imported, which includes 
 before. Without a watch, a surrounded method only checks whether there is one.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Optimizers are followed by torch's own hooks. The function in which all backward
 and so is `eval()`, after which a module's passes belong to an evaluation.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Watches tests, or the cells of a notebook, one after the other, and records each to its own file."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Runs every feature's check once on each outermost span that has ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The first line of a ``%%memwatch`` cell becomes a call that starts a watch."""
 
-from __future__ import annotations
-
 import linecache
 import re
 import shlex

@@ -5,8 +5,6 @@ edges of spans and around an optimizer's step. On autograd's own thread the back
 gradient while it is read, which would free it under the reader.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

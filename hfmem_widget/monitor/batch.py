@@ -1,7 +1,5 @@
 """The shape of a batch, from what a model is called with, and nothing that waits for a device."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import weakref

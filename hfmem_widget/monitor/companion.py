@@ -1,7 +1,5 @@
 """The base of what features do during a watch and report at its end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 

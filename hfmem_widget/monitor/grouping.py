@@ -5,8 +5,6 @@ the steps after it share one span, a *group*: they are counted, and have one exa
 lasts until the time that has gone by pays for what was measured; then comes one step by itself.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

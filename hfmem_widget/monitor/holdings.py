@@ -1,7 +1,5 @@
 """Counting the bytes of models and optimizers, each storage once, by device and by what it is for."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections import Counter

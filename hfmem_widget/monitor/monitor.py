@@ -1,7 +1,5 @@
 """The monitor that drivers call: sessions, spans with a reading at each edge, and one poller for all."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

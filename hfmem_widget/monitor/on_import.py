@@ -1,7 +1,5 @@
 """An import hook: calls a function with a module as soon as the user's code has imported it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder

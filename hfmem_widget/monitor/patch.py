@@ -4,8 +4,6 @@ Neither the caller nor the callee notices: the wrapper has the name and the sign
 its frame is hidden from tracebacks (`unseen`).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -12,8 +12,6 @@ The entry points through which Python reads and resets the counter are wrapped, 
 functions say what they would have said without us.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections import defaultdict, deque

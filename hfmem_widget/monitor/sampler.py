@@ -1,7 +1,5 @@
 """Reads all sources into one row of values."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import threading

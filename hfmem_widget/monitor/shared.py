@@ -1,7 +1,5 @@
 """The one monitor of a process, however many watches there are."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

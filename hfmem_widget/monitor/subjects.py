@@ -1,7 +1,5 @@
 """The models and optimizers of the process: registered ones, and those in the notebook's variables."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import weakref

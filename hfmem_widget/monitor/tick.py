@@ -1,7 +1,5 @@
 """What the poller does each time: read, hand the row to every open session, and count what that cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The lines of all ranks, made into one session: pure, with no thread, file or clock of its own."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading

@@ -4,8 +4,6 @@
 regular files that the user owns, no links, in a directory that no other user may change.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Two environment variables by which the children of a watched cell record themselves while it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, MutableMapping

@@ -1,7 +1,5 @@
 """Which process of a distributed run this is, by what launchers leave in its environment, or by its group."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

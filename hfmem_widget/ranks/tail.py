@@ -1,7 +1,5 @@
 """Follows the files of a run's directory, one after another."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -1,7 +1,5 @@
 """The name of the format, and the limits of its reader."""
 
-from __future__ import annotations
-
 FORMAT = "hfmem"
 VERSION = 1
 

@@ -1,7 +1,5 @@
 """The parts of a session that were not written yet, as lines: pure functions from data to bytes."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Builds a session from the lines of a recording: of a whole file, or of one that still grows."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -4,8 +4,6 @@ Curves are counters, with one process for each device. Spans and steps are slice
 are nested or follow each other. Findings are instants.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Changes to the user's code that make a training, an evaluation or a generation fit."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The ranks of a distributed run: the identity of one, and the state of all at one moment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

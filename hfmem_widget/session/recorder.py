@@ -1,7 +1,5 @@
 """The recorder, which writes samples, spans and steps into a session, and calls the listeners."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence

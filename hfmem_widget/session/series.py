@@ -1,7 +1,5 @@
 """The label and look of each series and part; the front end reads the same ``series.json``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

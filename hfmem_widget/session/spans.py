@@ -1,7 +1,5 @@
 """The spans of a session, the highest samples since each open one began, and totals by kind."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy

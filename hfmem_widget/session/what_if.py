@@ -1,7 +1,5 @@
 """The memory of a training at other batches and lengths, by coefficients from its dry runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How memory is read: one file for each way, all of the same shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any

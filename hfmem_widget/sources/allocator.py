@@ -5,8 +5,6 @@ Nothing is called before the user's own code has initialised the device: most of
 it, or create a context, or forbid forking (pytorch#103584, accelerate#1751).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """The host memory of the processes that this one has started, such as a DataLoader's workers."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The series of readings at edges: a caching allocator's counters, and the bytes of tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final

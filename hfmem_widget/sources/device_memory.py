@@ -1,7 +1,5 @@
 """The memory in use on a device, and by which processes, where NVML does not report it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Sequence

@@ -4,8 +4,6 @@ Private memory includes all memory that allocators took from the system: malloc'
 own objects, Arrow, polars, shared memory. Memory that malloc and Python have free is left out (docs/host.md).
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

@@ -6,8 +6,6 @@ waited for, imported or initialised.
 
 # ruff: noqa: SLF001  (none of this is public)
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

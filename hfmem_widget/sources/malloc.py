@@ -1,7 +1,5 @@
 """The bytes in use and free in glibc's malloc, Python's own allocator and Arrow, and those not in memory."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import sys

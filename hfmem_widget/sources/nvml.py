@@ -4,8 +4,6 @@ NVML creates no context and does not initialise CUDA. It is opened at the first 
 opening it again and again has caused faults of drivers (go-nvml#152).
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """One GPU, or MIG instance, as NVML reports it, and NVML's errors as sentences."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -4,8 +4,6 @@ It is made for torch's snapshots, with millions of events: each becomes an `Even
 equal lists of frames become one list. Time and memory are bounded by the size of the file.
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import pickle

@@ -4,8 +4,6 @@ A control group limits the memory of a container or a batch job. Both versions o
 the kernel documents them: admin-guide/cgroup-v2 and cgroup-v1/memory.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The base class of sources, and how often slow readings are repeated."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

@@ -12,8 +12,6 @@ Nothing is copied, waited for or initialised, and torch is never imported.
 
 # ruff: noqa: SLF001  (torch has no public way to identify a storage, or to read it unnoticed)
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """PyTorch's CUDA caching allocator, and ROCm's, which has the same names."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """PyTorch's allocator for Apple's GPUs: the bytes of tensors, and those that Metal holds for this process."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PyTorch's caching allocator for Intel GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

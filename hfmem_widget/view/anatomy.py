@@ -1,7 +1,5 @@
 """The anatomy as bars and a table, in HTML that needs no script and no kernel, and as plain text."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

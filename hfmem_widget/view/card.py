@@ -1,7 +1,5 @@
 """The card of a cell, of many cells, and of a session: HTML without script, style sheet and kernel."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Where the memory of a run went: at most 40 lines of text, and data for a program."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field

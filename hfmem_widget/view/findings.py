@@ -1,7 +1,5 @@
 """Findings as sentences with a figure, at most three in sight, and the commands to type next."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The shell that runs a cell, the host whose page shows its outputs, and the abilities of that page."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

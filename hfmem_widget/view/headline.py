@@ -1,7 +1,5 @@
 """The result of a watched cell in one sentence: its peak, where that was, and what stays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ But for `drawn_by_script` the HTML has inline styles, no script, and no class bu
 sanitizer, nbconvert and GitHub keep it as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

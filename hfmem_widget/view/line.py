@@ -3,8 +3,6 @@
 The first watched cell of a kernel waits for what this module imports.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ a notebook (`figure.for_notebook`). No grey has 4.5:1 on both #ffffff and #11111
 √18.9 = 4.35 at best); `INK` has that.
 """
 
-from __future__ import annotations
-
 from hfmem_widget.session import SpanKind, series
 
 ALLOCATED = series.TABLE["allocated"].color

@@ -1,7 +1,5 @@
 """The phases of a watched span: a row for each kind, with its highest peak."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

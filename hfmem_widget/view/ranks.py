@@ -1,7 +1,5 @@
 """All ranks of a run: figures, a table, phases compared, and ranks by time as a picture."""
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

@@ -1,7 +1,5 @@
 """A table, described once: as HTML without a style sheet, as aligned plain text, as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The bytes of a token: at the peak of a step, in words and drawn, and in the KV cache of ``generate``."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The changes with which a training fits, and its memory at other sizes."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

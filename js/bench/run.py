@@ -9,8 +9,6 @@ does; `receive`, `draw`, `paint` and their `total` are medians of the wall clock
 
 # ruff: noqa: INP001 - a script beside the page it opens, not a package
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A kernel of a Jupyter server and the websocket to it, as a page has them."""
 
-from __future__ import annotations
-
 import json
 import select
 import socket

@@ -1,7 +1,5 @@
 """One server and one browser for all tests, one notebook for each, and one page wherever that will do."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether what is written on a page can be read: the contrast of what is painted (WCAG 2)."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Page
 
 LEAST = 4.5

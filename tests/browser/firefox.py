@@ -3,8 +3,6 @@
 Protocol: https://w3c.github.io/webdriver-bidi/
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """A real JupyterLab server, apart from whatever Jupyter the person who runs the tests has."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

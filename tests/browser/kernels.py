@@ -4,8 +4,6 @@ To a Jupyter server such a kernel is the process that it started, which stands i
 is sent to one reaches the other, and neither outlives the other.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """JupyterLab's memory panel as a person sees it."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab

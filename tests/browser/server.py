@@ -4,8 +4,6 @@ Two thirds of that are grammars of internationalized addresses, which jsonschema
 package for them; and Node is started to be asked for a registry of packages, from which nothing is built.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Charts in a real JupyterLab: of a run shown through the real wire as if it went on, and of a cell."""
 
-from __future__ import annotations
-
 from playwright.sync_api import Locator
 
 from tests.browser.lab import Lab

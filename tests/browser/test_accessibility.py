@@ -1,7 +1,5 @@
 """Accessibility: no violation of WCAG 2.1 AA or of best practices."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Firefox: a report from disk, and JupyterLab while a cell runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 ``HFMEM_HOSTS`` names a Python that has them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """All that a keyboard reaches in a live chart, in a cell and in the panel."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The live chart in a cell's output and in the panel: what memory is for, budget and leak, all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where there is little room: between both side bars of a small window, on a phone, at 200 % zoom."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The panel of a real JupyterLab: beside a busy cell, after reloads, in its room, as a person has set it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.browser.lab import THEMES, Lab, busy

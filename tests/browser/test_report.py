@@ -1,7 +1,5 @@
 """A report opened from disk: its live chart; the picture of `--stacks` and sliders, as on a card."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

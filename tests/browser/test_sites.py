@@ -1,7 +1,5 @@
 """JupyterLab as a site serves it: below a path, with a policy for its pages, with strangers' notebooks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

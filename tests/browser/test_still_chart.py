@@ -1,7 +1,5 @@
 """The chart that stays, at every width: nothing of ours runs in it, so its figure alone must hold."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainings in a real JupyterLab: steps in the panel, phases on the card, workers of a DataLoader."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a page that is closed, or does not read, costs a real Jupyter server."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

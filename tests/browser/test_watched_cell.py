@@ -1,7 +1,5 @@
 """A watched cell in a real JupyterLab: live while it is busy, then a card and a chart; after a reload too."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

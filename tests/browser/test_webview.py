@@ -1,7 +1,5 @@
 """VS Code, of which `webview.py` says what is real there and what is played."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -14,8 +14,6 @@ and what lies between manager and kernel (plotly.js is the Plotly package's, not
 - a policy allows no `eval` and no connection. VS Code's default allows both.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

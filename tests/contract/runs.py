@@ -4,8 +4,6 @@ Every time is a multiple of `TICK` and every reading a whole number of MiB, so t
 binary, also as the wire's 32-bit floats.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What Python sends is what the page is tested against (`js/tests/contract.test.ts`)."""
 
-from __future__ import annotations
-
 from itertools import zip_longest
 
 import pytest

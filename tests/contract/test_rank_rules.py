@@ -3,8 +3,6 @@
 The front end's part is `js/tests/rank_rules.test.ts`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 The front end's part is `js/tests/rules.test.ts`. Null is what is not known.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Writes what Python sends into ``frames/``, for the page: ``python -m tests.contract.write_frames``."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data that several tests share: runs, cases, recordings of real cards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Large sets of parameters, of which `make test` tries some, and `make test-full` all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All existing caches of keys and values, by what the collector can reach, and our figures for them."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

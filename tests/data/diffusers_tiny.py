@@ -1,7 +1,5 @@
 """Pipelines of diffusers with a few thousand random weights; no file is read."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ its pieces, and a digest of them. ``python -m tests.data.drawn NAME`` prints the
 whose names begin so: printed before and after a change, they show which moved.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The scenes of `drawn`: sessions of a dozen samples, and cards with everything that a picture can have."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

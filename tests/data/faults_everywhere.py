@@ -1,7 +1,5 @@
 """Raises a fault at a line of ours, the first time that a thread runs it below an entry point."""
 
-from __future__ import annotations
-
 import dis
 import functools
 import sys

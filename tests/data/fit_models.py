@@ -1,7 +1,5 @@
 """Small models of the families for which forecasts are tested, and the memory of a real step of them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Types of models in transformers, with their default configurations, and the results of their forecasts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

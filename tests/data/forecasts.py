@@ -1,7 +1,5 @@
 """Forecasts whose options are keyword arguments."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hfmem_widget.features.fit import predict as of_a_model

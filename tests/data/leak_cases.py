@@ -1,7 +1,5 @@
 """Loops as people write them, with and without leaks."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

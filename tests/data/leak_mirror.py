@@ -1,7 +1,5 @@
 """A fake GPU whose allocator hands out, to the byte, whatever torch allocates on the CPU."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager

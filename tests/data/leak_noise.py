@@ -1,7 +1,5 @@
 """Random series of readings, drawn after the rules were made: some are level, some grow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scripted loops, played and judged by our rules, and by simple rules that compare two readings."""
 
-from __future__ import annotations
-
 import gc
 import warnings
 from dataclasses import dataclass

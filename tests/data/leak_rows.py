@@ -3,8 +3,6 @@
 Of each row the trend that is found is kept, with its figures, or that there is none.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from itertools import product

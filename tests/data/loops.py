@@ -1,7 +1,5 @@
 """Training loops without spans, as functions that return their losses, and their expected spans."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

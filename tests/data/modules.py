@@ -1,7 +1,5 @@
 """Runs code in a new interpreter, and lists the modules that it loads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

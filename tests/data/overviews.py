@@ -3,8 +3,6 @@
 All of it is invented, and the same every time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Python code on the pages of the documentation, block by block."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sessions with known parts, written out by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

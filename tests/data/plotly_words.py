@@ -1,7 +1,5 @@
 """The texts of a Plotly figure without the colours that a notebook gives them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The output of `torch.cuda.memory_snapshot`, and the allocator's counters, on an H200 with torch 2.11."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

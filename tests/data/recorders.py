@@ -1,7 +1,5 @@
 """Sessions whose readings are written out row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

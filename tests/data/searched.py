@@ -1,7 +1,5 @@
 """Limits a test's search to its own objects, although other tests have left some in the process."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections.abc import Iterator

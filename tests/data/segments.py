@@ -1,7 +1,5 @@
 """Segments of an allocator, and a heap, given in MiB."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hfmem_widget.session.segments import Block, BlockState, MemoryMap, Segment

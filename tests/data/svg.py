@@ -1,7 +1,5 @@
 """Reads the SVG of the still views: the place of every stroke, area, box and word, in pixels."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import NamedTuple

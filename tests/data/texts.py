@@ -3,8 +3,6 @@
 ``HFMEM_UPDATE_TEXTS=1 pytest`` writes the files anew; the difference is then read before it is committed.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from html import unescape

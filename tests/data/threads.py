@@ -1,7 +1,5 @@
 """Runs work on threads of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

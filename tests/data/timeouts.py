@@ -1,7 +1,5 @@
 """A timeout of the user's, as code sets one by ``signal.alarm``."""
 
-from __future__ import annotations
-
 import signal
 
 

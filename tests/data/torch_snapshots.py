@@ -1,7 +1,5 @@
 """Snapshots of an allocator in the form in which torch 2.1 to 2.13 dumps them."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from typing import Any

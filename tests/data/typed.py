@@ -3,8 +3,6 @@
 A slip is an error before it runs: mypy says where one of the comments below is not needed.
 """
 
-from __future__ import annotations
-
 from typing import assert_type
 
 import hfmem_widget

@@ -3,8 +3,6 @@
 Figures only, of threads as they stood in November 2026; none of these machines was at hand.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

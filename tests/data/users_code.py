@@ -1,7 +1,5 @@
 """Users' code with our package, without hardware: each piece returns `RESULT`, even if we fail."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A session sampled by a script, and the messages that a page gets of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

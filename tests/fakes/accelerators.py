@@ -5,8 +5,6 @@ torch/{mps,backends/mps}/__init__.py and torch/cuda/memory.py of torch 2.13. Wha
 or synchronise, fails the test.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from functools import lru_cache

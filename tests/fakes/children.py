@@ -1,7 +1,5 @@
 """Code for notebooks that starts processes with GPUs of the stand-in driver library, like ranks."""
 
-from __future__ import annotations
-
 LAUNCH = '''
 import contextlib, os, subprocess, sys, time
 from pathlib import Path

@@ -3,8 +3,6 @@
 It is loaded as a module of `liger_kernel.ops`, as the place of the code decides how it is read.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from types import MethodType, ModuleType, SimpleNamespace

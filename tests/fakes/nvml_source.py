@@ -1,7 +1,5 @@
 """`NvmlSource` over a fake NVML and an invented ``/proc``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 

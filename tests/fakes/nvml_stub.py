@@ -1,7 +1,5 @@
 """Builds the stand-in for libnvidia-ml, for subprocesses that find it by `LD_LIBRARY_PATH`."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

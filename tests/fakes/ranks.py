@@ -4,8 +4,6 @@
 >>> run.write(Path("run"), seconds=30.0)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A simulated run of ranks, and its reader, on a slow disk."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Container

@@ -1,7 +1,5 @@
 """A source with scripted readings, and a span around a block."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A caching allocator without a device: by itself, as an `Allocator`, or behind a fake `torch`."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

@@ -4,8 +4,6 @@ For XPU after torch/xpu/{__init__,memory}.py of torch 2.13, torch/csrc/xpu/Modul
 c10/xpu/XPUCachingAllocator.cpp.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace

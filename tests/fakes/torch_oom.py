@@ -1,7 +1,5 @@
 """The part of torch that runs out of CUDA memory: counters, blocks, observers called before the error."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """A training on a fake GPU, step by step, and the peaks that its spans must have by a trace."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Cells in a new kernel, as nbclient and papermill run them, and what they leave."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

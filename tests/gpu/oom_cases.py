@@ -1,7 +1,5 @@
 """Code that runs out of memory on a GPU: training, loading, generating, each for a reason of its own."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

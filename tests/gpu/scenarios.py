@@ -1,7 +1,5 @@
 """Code that the GPU tests run with us and without us."""
 
-from __future__ import annotations
-
 MODEL = """
 import torch
 from transformers import BertConfig, BertForSequenceClassification

@@ -1,7 +1,5 @@
 """What the memory is for, on a real GPU: counted to the byte, and never made to add up."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

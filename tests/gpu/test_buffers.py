@@ -1,7 +1,5 @@
 """Buffers of libraries on a real GPU: told by what owns them, so that hardly anything is unexplained."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A pipeline of diffusers on a real GPU: the same pixels, and each phase's peak to the byte."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

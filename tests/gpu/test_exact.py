@@ -1,7 +1,5 @@
 """Peaks are the allocator's own, to the byte."""
 
-from __future__ import annotations
-
 from tests.gpu.conftest import Run
 from tests.gpu.scenarios import MODEL, SETUP, TRAIN
 

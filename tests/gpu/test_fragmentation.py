@@ -1,7 +1,5 @@
 """The memory map of a real allocator: to the byte, and true in what it promises."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

@@ -1,7 +1,5 @@
 """The culprits of the kernel tests, on a GPU: first in the list, to the byte, and no byte missing."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Generation on a real GPU: the KV cache to the byte at every step, and a peak that is explained."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

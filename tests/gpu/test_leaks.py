@@ -1,7 +1,5 @@
 """Leaks on a real GPU, whose allocator counts to the byte; and what looks like one there and is none."""
 
-from __future__ import annotations
-
 from tests.gpu.conftest import Run
 
 LOOP = """

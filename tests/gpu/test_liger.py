@@ -1,7 +1,5 @@
 """Liger's kernels on a real GPU: forecasts, and the change that a training out of memory is advised."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

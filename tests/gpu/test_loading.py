@@ -1,7 +1,5 @@
 """Loading a checkpoint onto a real GPU: its shards are told, and its weights are counted there."""
 
-from __future__ import annotations
-
 from tests.gpu.conftest import Run
 
 

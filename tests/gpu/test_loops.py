@@ -1,7 +1,5 @@
 """Loops that nobody names, on a GPU: each step's peak is the byte that the bare loop reads by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

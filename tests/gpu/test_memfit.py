@@ -1,7 +1,5 @@
 """Forecasts on a real GPU: what they leave alone, and how close they come."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

@@ -1,7 +1,5 @@
 """`%memholders --free` on a GPU: freed memory is returned to the device, as measured."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes after an out-of-memory error on a real GPU: those that should fit do, with the forecast peak."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

@@ -1,7 +1,5 @@
 """A real kernel executes a notebook on the GPU, as nbclient and papermill do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

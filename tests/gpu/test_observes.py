@@ -1,7 +1,5 @@
 """Watching changes nothing: not CUDA's state, not the user's counters, not a fork, not an exit."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

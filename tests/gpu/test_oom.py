@@ -1,7 +1,5 @@
 """Out-of-memory errors of different causes, provoked: the reason is right, the error is the user's own."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The pytest plug-in on a real GPU: exact peaks, and CUDA comes up when the test brings it up."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

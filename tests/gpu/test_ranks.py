@@ -1,7 +1,5 @@
 """Ranks on several GPUs: the session that started them has each one's own peak, to the byte."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

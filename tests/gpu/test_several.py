@@ -1,7 +1,5 @@
 """Two GPUs or more: every figure belongs to the device that CUDA means by its number."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

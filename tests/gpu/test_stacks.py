@@ -1,7 +1,5 @@
 """Stacks on a real GPU: the composition of the peak is the allocator's own peak, to the byte."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

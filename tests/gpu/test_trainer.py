@@ -1,7 +1,5 @@
 """A Trainer's phases on a real GPU: exact to the byte, and right when it ends badly."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.gpu.conftest import Run

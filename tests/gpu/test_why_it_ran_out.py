@@ -3,8 +3,6 @@
 ``pytest -s`` prints each card.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from typing import NamedTuple

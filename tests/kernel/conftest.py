@@ -4,8 +4,6 @@ Where that does not matter, the tests of a file share one, and each begins with 
 shared kernel has imported torch and transformers as it begins where a file says ``WITH_TORCH = True``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

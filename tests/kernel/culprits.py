@@ -3,8 +3,6 @@
 The same cells run on the CPU and on a GPU: there all tensors are made on the GPU.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, NamedTuple

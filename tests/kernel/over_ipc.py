@@ -4,8 +4,6 @@ Over TCP a manager picks free ports, lets them go and leaves it to the kernel to
 comes between, such as the kernel of another test, has them then (jupyter_client#487).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

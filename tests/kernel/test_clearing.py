@@ -1,7 +1,5 @@
 """Outputs that the user's code clears: a card always appears exactly once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.kernel.drive import Kernel, Result

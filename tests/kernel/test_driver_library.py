@@ -1,7 +1,5 @@
 """With a stand-in for the driver's library: hung calls, exits in the middle of one, and child processes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

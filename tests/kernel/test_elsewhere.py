@@ -1,7 +1,5 @@
 """Watches without magics, and the outputs of a notebook without a front end."""
 
-from __future__ import annotations
-
 import html
 import re
 import weakref

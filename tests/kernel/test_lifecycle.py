@@ -1,7 +1,5 @@
 """Loading, unloading, forking and exiting leave nothing behind."""
 
-from __future__ import annotations
-
 from tests.data.modules import run_alone
 from tests.kernel.drive import Kernel
 

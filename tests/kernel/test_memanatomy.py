@@ -1,7 +1,5 @@
 """`%memanatomy` in a real kernel: the owners of memory, a cell's parts, and maps of the heap."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

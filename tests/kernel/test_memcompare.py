@@ -1,7 +1,5 @@
 """`%memcompare` in a real kernel: watched cells side by side, without effect on the cells."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

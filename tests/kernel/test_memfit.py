@@ -1,7 +1,5 @@
 """`%memfit` in a real kernel."""
 
-from __future__ import annotations
-
 import re
 
 from tests.kernel.drive import Kernel

@@ -1,7 +1,5 @@
 """`%memholders --free` in a real kernel: it lists what can be freed, frees only that, and measures it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

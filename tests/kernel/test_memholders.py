@@ -1,7 +1,5 @@
 """`%memholders` in a real kernel: culprits of every kind are found, first in the list, to the byte."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -3,8 +3,6 @@
 The notebooks about the quickstart and the Trainer run in a real JupyterLab, in `tests/browser`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A watched cell that runs out of memory in a real kernel: its own error once, with the card above."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -6,8 +6,6 @@ Colab shows a widget of a third party by a script whose address a hook adds to t
 stand-in plays here. ipykernel keeps hooks for each thread, and Colab registers its own once.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """Ranks that a cell starts, in a real kernel: found, shown while they run, and kept in the session."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

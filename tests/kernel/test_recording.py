@@ -1,7 +1,5 @@
 """A recording in a real kernel: it outlives it, and any way in which it may end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`hfmem run NOTEBOOK`: its cells in a kernel of their own, each recorded and compared with another run's."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

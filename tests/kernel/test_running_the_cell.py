@@ -1,7 +1,5 @@
 """`%%memwatch` does not change the cell, and reports on it."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """`%%memwatch --stacks` in a real kernel: its output, and that nothing of it is left."""
 
-from __future__ import annotations
-
 import pickle
 import random
 from collections.abc import Iterator

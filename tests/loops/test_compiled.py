@@ -1,7 +1,5 @@
 """torch.compile compiles in a watch what it compiles without one, and what comes after finds it compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any

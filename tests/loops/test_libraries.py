@@ -4,8 +4,6 @@ Each is skipped where its library is missing: these are no requirements of the d
 says with which versions they were run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Evaluations and batch inference with models of one's own: each pass, with no word from the user."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Launchers are started as processes; this one lends them what they need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

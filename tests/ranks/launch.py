@@ -1,7 +1,5 @@
 """Starts launchers with two ranks, and reads what the ranks have written."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """Buffers of DDP and FSDP on two real ranks: what is told of them is what their owners have."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

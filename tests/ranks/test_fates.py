@@ -1,7 +1,5 @@
 """However a rank ends, it ends as it would if nobody followed it, and leaves what it has written."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

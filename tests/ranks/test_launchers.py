@@ -1,7 +1,5 @@
 """Launchers that users have, with scripts that know nothing of us: exactly the ranks are followed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@
 that the same name always gives the same session.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Final

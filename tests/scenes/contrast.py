@@ -1,7 +1,5 @@
 """The contrast of two colours."""
 
-from __future__ import annotations
-
 
 def contrast(first: str, second: str) -> float:
     """Return the WCAG contrast ratio of two ``#rrggbb`` colours, from 1 to 21."""

@@ -1,7 +1,5 @@
 """Adds steps to a table from the groups that are read of it."""
 
-from __future__ import annotations
-
 import math
 
 from hfmem_widget.session import StepGroup, Steps

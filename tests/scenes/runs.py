@@ -1,7 +1,5 @@
 """Scripts of trainings and other cells."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Devices whose memory follows a script, sampled into a session like by a poller."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

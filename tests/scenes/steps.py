@@ -1,7 +1,5 @@
 """Scripts of trainings with batches of different lengths."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from functools import cache

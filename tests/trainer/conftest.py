@@ -1,7 +1,5 @@
 """Tests beside a real Trainer on the CPU: tiny models with random weights, nothing fetched."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

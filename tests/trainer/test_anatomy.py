@@ -1,7 +1,5 @@
 """What a real Trainer's memory is for: counted, and beside it forecasts, which a measured step scales."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Trainers are followed by themselves, or get a watch of their own; nothing of ours stays when that ends."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import subprocess

@@ -1,7 +1,5 @@
 """Pipelines of diffusers, real ones: what is encoded, each denoising step, what is decoded."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

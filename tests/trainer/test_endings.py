@@ -1,7 +1,5 @@
 """However a training ends, it ends as it would without us, or as `--stop` asks for."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import time

@@ -1,7 +1,5 @@
 """KV caches of real models that decode: to the byte, at every step, however they decode."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import threading

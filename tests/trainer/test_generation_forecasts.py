@@ -1,7 +1,5 @@
 """Generations beside real ones: with an encoder and a decoder, with any cache, and however they decode."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

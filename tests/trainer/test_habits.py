@@ -1,7 +1,5 @@
 """The settings and libraries that people train with change nothing about what is followed."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Forecasts with Liger's kernels; a stand-in has the code around them, which run on a GPU alone."""
 
-from __future__ import annotations
-
 import sys
 import time
 import weakref

@@ -1,7 +1,5 @@
 """`from_pretrained` of real checkpoints, with nothing written by the user."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 import sys

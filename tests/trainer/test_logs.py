@@ -1,7 +1,5 @@
 """`MemoryCallback(log=True)` adds its figures to what the Trainer logs, for everybody who reads that."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

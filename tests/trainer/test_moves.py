@@ -1,7 +1,5 @@
 """What would fit: changes to a training that a watch has seen, by dry runs of its model."""
 
-from __future__ import annotations
-
 import gc
 import math
 import re

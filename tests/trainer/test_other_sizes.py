@@ -1,7 +1,5 @@
 """What a training would take at other sizes, and the largest that fit, as dry runs find them."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What would fit of an evaluation or a generation that ran out of memory, by dry runs of its passes."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from dataclasses import replace

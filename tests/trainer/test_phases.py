@@ -1,7 +1,5 @@
 """A training has phases, one within the other in their order, and each step the size of its batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

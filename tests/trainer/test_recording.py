@@ -1,7 +1,5 @@
 """A training that is recorded, and shown again by a process that has no part in it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Where measuring would take too much of the time, a training goes on as it would, with less measured."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from pathlib import Path

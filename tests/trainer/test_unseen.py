@@ -1,7 +1,5 @@
 """Every function of another library that a watch surrounds is called by the user's code, as without it."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import types

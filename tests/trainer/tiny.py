@@ -1,7 +1,5 @@
 """A Trainer on the CPU with a model of a few thousand weights, and what a session shows of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

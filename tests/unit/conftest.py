@@ -1,7 +1,5 @@
 """Rules for all unit tests: their outcome does not depend on the machine, or on how busy it is."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

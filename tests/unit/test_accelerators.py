@@ -1,7 +1,5 @@
 """Every accelerator that is supported, watched from one end to the other on a stand-in of its torch."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What every test here has."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import cache

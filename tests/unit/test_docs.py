@@ -1,7 +1,5 @@
 """What the documentation points to is there, what it lists is complete, and code in a text is valid."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Whatever of ours fails, the user's code does what it does unwatched, and the next watch is healthy."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

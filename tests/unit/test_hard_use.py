@@ -1,7 +1,5 @@
 """What a hard day's use has shown: the user's code goes on as it would unwatched."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import gc

@@ -1,7 +1,5 @@
 """What the wheel holds, and what it takes to build it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

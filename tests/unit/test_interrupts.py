@@ -1,7 +1,5 @@
 """Interrupts are held back for our bookkeeping, and never lost."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The architecture, held: who may import whom, and what importing us may load."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

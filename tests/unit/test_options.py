@@ -1,7 +1,5 @@
 """What can be configured, and what is said about the rest."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Text from outside is text; bytes and counts are as people read and write them."""
 
-from __future__ import annotations
-
 import math
 import unicodedata
 

@@ -1,7 +1,5 @@
 """What the product says and draws, whole, of scripted runs, errors, maps and faults: `tests/data/texts`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 

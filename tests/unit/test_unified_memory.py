@@ -1,7 +1,5 @@
 """GPUs that share the CPU's memory, watched from one end to the other on stand-ins of owners' figures."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """Forward passes as spans: of a model given to `watch`, and those without gradients of any module."""
 
-from __future__ import annotations
-
 import threading
 import time
 import weakref

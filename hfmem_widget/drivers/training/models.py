@@ -1,7 +1,5 @@
 """The models that an optimizer trains: the outermost modules that have its parameters."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import time

@@ -1,7 +1,5 @@
 """Calls the user's function once for each finding, on a thread of its own, so that no code waits for it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping
 from contextvars import copy_context

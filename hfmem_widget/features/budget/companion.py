@@ -1,7 +1,5 @@
 """``--budget``: a warning, once in each cell, when a device exceeds it; ``--stop`` ends the training."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Finds whether a device was nearly full, with or without a budget."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from hfmem_widget.analysis.facts import Facts, facts_of

@@ -1,7 +1,5 @@
 """``hfmem_widget.compare``: finished sessions, or watched cells of this notebook, side by side."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Lines are the same if file, function and text (without a text, the number) are e
 are unique on each side match by file name, function and text, by file name and text, or by similar text.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A comparison as an output of a notebook: tables, lines by step or time, and a bar for each cell."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """The figures and sentences of a comparison as text, and the comparison in plain text and Markdown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

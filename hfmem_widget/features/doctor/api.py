@@ -4,8 +4,6 @@ Each line is read separately, so that a fault costs only that line. Texts that m
 are not printed: messages of errors, environment variables, UUIDs, names of files and of the machine.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

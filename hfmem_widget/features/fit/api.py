@@ -1,7 +1,5 @@
 """`fit`: whether a model fits the devices here, and with how large a batch."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

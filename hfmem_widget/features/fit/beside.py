@@ -3,8 +3,6 @@
 If they differ, later forecasts are scaled: each constant part by its own factor, all others by one factor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

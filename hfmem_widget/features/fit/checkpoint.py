@@ -1,7 +1,5 @@
 """Models on disk: their configuration, and the headers of their files. Nothing is loaded."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

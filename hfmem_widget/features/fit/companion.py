@@ -1,7 +1,5 @@
 """Adds to a watch the forecast of one of its steps, and the changes with which it would have fit."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """A forecast and whether it fits, as a card without scripts and as plain text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Forecasts as plain data: nothing here needs torch, a model or a device."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Changes that make a watched training fit, each with the peak in a dry run of its model."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -3,8 +3,6 @@
 The bytes allocated at its beginning were measured; only those above them are forecast.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping

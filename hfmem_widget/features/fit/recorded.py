@@ -4,8 +4,6 @@ A recording keeps its class of transformers, its configuration and how it was tr
 paths.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import weakref

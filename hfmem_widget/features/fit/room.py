@@ -1,7 +1,5 @@
 """The memory of each device that this process could still take, also for ``device_map="auto"``."""
 
-from __future__ import annotations
-
 import math
 import os
 import sys

@@ -1,7 +1,5 @@
 """The largest batch and the longest rows that fit some bytes, by forecasts at other sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 `errors_as` turns exceptions from other code into one sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A forecast for one of several ranks, among which ZeRO, FSDP or tensor parallelism divide some parts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A watched training, and the room that it has."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Final, Literal

@@ -1,7 +1,5 @@
 """The process that makes real steps: it reads a document from stdin, and writes the answer to stdout."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

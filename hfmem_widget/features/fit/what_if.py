@@ -1,7 +1,5 @@
 """The memory of a training at other batches and lengths, from a handful of dry runs of its model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -6,8 +6,6 @@ transformers/cuda/mem_eff_attention/kernel_backward.h; cuDNN's were measured, al
 are those in which blocks of threads share a sum (native/cuda/Reduce.cuh).
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Changes written into the user's own calls, as the text of a new cell. No user code is run."""
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

@@ -1,7 +1,5 @@
 """The result of freeing, or its preview, as a table: HTML without a script, and plain text."""
 
-from __future__ import annotations
-
 import math
 
 from hfmem_widget.features.free.model import Change, Freeable, Release

@@ -1,7 +1,5 @@
 """What can be freed, and the result of freeing it: texts and figures only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar

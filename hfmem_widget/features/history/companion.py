@@ -1,7 +1,5 @@
 """Adds each watch that has ended to the history, and compares it with the last run of the same cell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hfmem_widget.analysis.cell import Cell

@@ -1,7 +1,5 @@
 """The history as a table: a row for each cell, and the drift over its runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate

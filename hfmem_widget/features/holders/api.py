@@ -1,7 +1,5 @@
 """``hfmem_widget.holders``: which names of a notebook or script still hold memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

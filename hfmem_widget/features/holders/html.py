@@ -1,7 +1,5 @@
 """Tables of what holds memory, or holds more than before: HTML without a script, and plain text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Follows trends during a watch; at its end names the variables that hold what grew or was left."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

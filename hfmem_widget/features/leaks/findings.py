@@ -1,7 +1,5 @@
 """Findings and guides for memory that keeps growing: between comparable points, and of data workers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Whether a cell that is run again and again leaves more memory each time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

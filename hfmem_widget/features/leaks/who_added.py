@@ -1,7 +1,5 @@
 """Which names hold added memory, found by comparing two searches: during growth, or after a cell."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """``hfmem_widget.memory_map``: the layout of an allocator's memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """Shows the memory map below a running cell's chart; afterwards the maps at the end and at the highest."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Finds whether fragmentation made a span need more memory, by the allocator's counters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A memory map as a picture with figures and explanations: HTML without a script, and plain text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain

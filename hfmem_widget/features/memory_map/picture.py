@@ -3,8 +3,6 @@
 Blocks that are too small to be seen are merged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, groupby

@@ -4,8 +4,6 @@ The reason is a part of memory, a phase or the request. The saving of a part tha
 own figure. If dry runs of the model (`features.fit`) were made, the changes that they try are left out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

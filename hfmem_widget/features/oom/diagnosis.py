@@ -3,8 +3,6 @@
 The names of the running functions tell what the code was doing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import takewhile
 

@@ -4,8 +4,6 @@ An error is recognised by its type or the beginning of its text, not by "out of 
 in a ValueError. Sizes are as exact as the text, which has two decimals. No error is kept.
 """
 
-from __future__ import annotations
-
 import errno
 import re
 from collections.abc import Mapping

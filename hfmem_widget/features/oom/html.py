@@ -1,7 +1,5 @@
 """The card below an out-of-memory error: the request, the memory, the cause and the advice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hfmem_widget.analysis.parts import LABELS, OF_ALLOCATED

@@ -1,7 +1,5 @@
 """The report on an error that ended the code, with the figures of the moment it occurred; its finding."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

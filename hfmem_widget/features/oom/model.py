@@ -1,7 +1,5 @@
 """An out-of-memory error: the figures of the allocator, of the error's text and of the session."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

@@ -6,8 +6,6 @@ raises. PyTorch calls it on the thread that requested memory, before the error i
 allocator's lock. In a backward pass that is autograd's own thread, which may run no Python.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import threading

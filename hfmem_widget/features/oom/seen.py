@@ -3,8 +3,6 @@
 Only texts and figures are kept.
 """
 
-from __future__ import annotations
-
 import dis
 import re
 import sys

@@ -1,7 +1,5 @@
 """Writes a session to a file while it runs, on its own thread: a slow disk delays nothing else."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """Warns once in each cell, while it runs, when tasks wait for memory that CPU and GPU share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The source of an allocation by the frames of its stack: line, module and operator."""
 
-from __future__ import annotations
-
 import ast
 import linecache
 import os

@@ -1,7 +1,5 @@
 """Records stacks on request, for the live memory at the peak and the places of its allocation."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 import time

@@ -8,8 +8,6 @@ an operator are not seen.
 
 # ruff: noqa: SLF001  (frames, storages' identities, modes and their stack are offered there only)
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """The live memory at the peak as a picture and tables, in HTML that needs no script and in plain text."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

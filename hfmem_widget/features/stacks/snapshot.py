@@ -1,7 +1,5 @@
 """A snapshot of torch's allocator in a file: read as mere data, and shown by the places that held memory."""
 
-from __future__ import annotations
-
 import mmap
 import sysconfig
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ None of these libraries is imported, and no code of a user's subclass runs: arra
 own descriptors, pandas' objects as the garbage collector sees them, Arrow's and polars' by their own figures.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ No property, ``__getattr__``, ``__iter__`` or lazy loading is touched: referents
 descriptors and methods of Python's own base types, or as the garbage collector reads them.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import gc

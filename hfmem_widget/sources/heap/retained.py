@@ -1,7 +1,5 @@
 """Retained sizes: the bytes that are freed when a group of objects is freed."""
 
-from __future__ import annotations
-
 import gc
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence

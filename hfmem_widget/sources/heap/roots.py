@@ -1,7 +1,5 @@
 """The roots of a search: names that a person knows, which of them are new, and how to free what they keep."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

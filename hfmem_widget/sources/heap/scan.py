@@ -1,7 +1,5 @@
 """The search for holders: breadth first from every root, so that the shortest path is found."""
 
-from __future__ import annotations
-
 import gc
 import io
 import math

@@ -3,8 +3,6 @@
 The bytes of Python's own objects are those that their types report; no ``__sizeof__`` of a user's class runs.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import random

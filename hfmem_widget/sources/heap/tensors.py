@@ -2,8 +2,6 @@
 
 # ruff: noqa: SLF001  (subclasses may override the public names)
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress

@@ -1,7 +1,5 @@
 """Cells end to end, with shortened pauses between them, as in the live chart (``js/src/core/fold.ts``)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Guides as they are drawn over a scene: cut to its time, budgets only near the data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Spans and steps as bars in lanes; many similar neighbours are grouped into one bar."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence

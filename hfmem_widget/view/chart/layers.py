@@ -1,7 +1,5 @@
 """The parts of the allocated memory over time, as a stack of layers."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hfmem_widget.analysis.curve import Points, chosen_rows, joined

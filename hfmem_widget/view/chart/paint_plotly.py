@@ -1,7 +1,5 @@
 """Paints shapes and axes as Plotly's JSON: plain values, drawn without a kernel."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The contents of a chart, before it is painted as SVG or Plotly; a pure function of a session."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

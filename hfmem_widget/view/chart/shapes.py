@@ -4,8 +4,6 @@ Positions across are in the units of the frame's horizontal axis, heights in byt
 Ticks are at the same round figures as in the live chart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

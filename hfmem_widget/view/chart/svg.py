@@ -1,7 +1,5 @@
 """The still chart as inline SVG, for front ends without Plotly: GitHub, nbviewer, printed pages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

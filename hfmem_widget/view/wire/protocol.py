@@ -1,7 +1,5 @@
 """The wire: a session as messages. ``docs/wire.md`` says what they mean; `protocol.ts` reads them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

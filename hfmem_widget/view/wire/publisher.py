@@ -1,7 +1,5 @@
 """Sends the news of a session, at a pace that neither floods the page nor outlives its readers."""
 
-from __future__ import annotations
-
 import json
 import math
 import secrets

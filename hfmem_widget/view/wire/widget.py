@@ -1,7 +1,5 @@
 """The chart in the notebook: an anywidget with a small loader, and a history for pages opened later."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any

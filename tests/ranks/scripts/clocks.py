@@ -1,7 +1,5 @@
 """Two ranks that end their steps together; the clock of the second one's host is five seconds ahead."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -1,7 +1,5 @@
 """A launcher whose world changes: 2 ranks, then 4, then a node of two is lost and 2 go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

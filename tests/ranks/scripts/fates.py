@@ -4,8 +4,6 @@
 once, and ``FOLDER/ends.json`` has how they ended: exit code, stdout and stderr.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -1,7 +1,5 @@
 """What a cell does with notebook_launcher, in a process that watches."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A script that follows itself, and of which rank 1 fails at the first attempt."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Two processes of torch.multiprocessing; what rank 1 is to do, and how they begin, stands in the command."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 Where nobody has launched it, it is both ranks: ``train.py FOLDER PORT``.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A rank that makes steps until a file is there, whatever happens to the others: none waits for another."""
 
-from __future__ import annotations
-
 import sys
 import time
 from pathlib import Path

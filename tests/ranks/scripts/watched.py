@@ -1,7 +1,5 @@
 """Watches a command as a cell does, in a process of its own, and says what it knows of the ranks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The anatomy at a moment: which reading it is taken from, and what it admits not to know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A line in few points: extremes stay, gaps break it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

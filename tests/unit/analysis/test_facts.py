@@ -1,7 +1,5 @@
 """The figures of a card: which devices, and what each number is made of."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What was watched is kept, within bounds, and found again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

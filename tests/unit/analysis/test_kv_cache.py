@@ -1,7 +1,5 @@
 """What is worked out of a decode: how its KV cache grows, and what would fit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the card leads with where other processes filled the devices, and this one used none."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

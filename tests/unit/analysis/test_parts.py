@@ -1,7 +1,5 @@
 """The parts of one reading, and of memory that is not attributed what names keep."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

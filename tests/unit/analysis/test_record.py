@@ -1,7 +1,5 @@
 """A record has what a span came to, and no more than its bounds."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs of pytest within this process, on a machine with GPUs that are not there."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import pytest

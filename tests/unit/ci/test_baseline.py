@@ -1,7 +1,5 @@
 """Peaks are compared with those in a file, which only `--hfmem-update` writes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Tests that exceed a limit fail, and no others."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """What a run says at its end: in the terminal, in JUnit's file, with xdist; and nothing where unused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Recordings for the commands."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

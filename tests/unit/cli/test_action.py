@@ -1,7 +1,5 @@
 """`action.yml`: its report on a pull request, played as GitHub would run it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`hfmem compare`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

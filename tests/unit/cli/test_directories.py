@@ -1,7 +1,5 @@
 """`hfmem` with the directory of a distributed run."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

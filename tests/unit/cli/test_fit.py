@@ -1,7 +1,5 @@
 """``hfmem fit``: a forecast in a terminal."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

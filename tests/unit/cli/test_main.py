@@ -1,7 +1,5 @@
 """The common parts of all commands: help, errors in one line, exit codes, character sets, closed pipes."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

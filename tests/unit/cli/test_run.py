@@ -1,7 +1,5 @@
 """`hfmem run`: its process becomes a command, whose ranks are recorded; of a notebook it checks the file."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`hfmem` with snapshots of torch's allocator from elsewhere."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

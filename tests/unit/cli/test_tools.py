@@ -1,7 +1,5 @@
 """`--json` and its schemas, the tools for agents that call it, and the text of `hfmem skill`."""
 
-from __future__ import annotations
-
 import json
 import re
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """`hfmem watch`: it follows a recording until it ends."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """`hfmem export` and `hfmem report`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

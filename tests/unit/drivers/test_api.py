@@ -1,7 +1,5 @@
 """What `hfmem_widget.watch` takes besides a label."""
 
-from __future__ import annotations
-
 import weakref
 from contextlib import ExitStack, suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """`watch` and `span` as decorators: open for as long as what they decorate runs."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """A process becomes a rank once, follows itself until it ends, and lets none of its children be one."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

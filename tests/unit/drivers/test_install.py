@@ -1,7 +1,5 @@
 """Leaving everything alone again is done to the end, whatever fails on the way."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A model that transformers loads: its shards as spans, and which files its tensors complete."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Following optimizers by torch's own hooks, and leaving them as they were."""
 
-from __future__ import annotations
-
 import gc
 import math
 import signal

@@ -1,7 +1,5 @@
 """`hfmem_widget.span` tells a stretch of what is watched apart."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """What goes along with a watch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

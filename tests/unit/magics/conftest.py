@@ -1,7 +1,5 @@
 """Cells to run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """However a cell ends, and whatever runs at the same time, its own watch ends with it and no other."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

@@ -1,7 +1,5 @@
 """`%memwatch`: its texts, the watches that it begins and ends, and the first line of a cell."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """The line of all magics: its parsing, its errors, and its completion by Tab."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

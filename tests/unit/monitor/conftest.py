@@ -1,7 +1,5 @@
 """A monitor without hardware and without a thread, whose clock advances only on request."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """When tensors and buffers of libraries are counted, and what is assumed in between."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The shape of a batch, from what a model is called with."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

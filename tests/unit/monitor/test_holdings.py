@@ -1,7 +1,5 @@
 """What models, optimizers and caches hold, against what their tensors say themselves."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The monitor polls while a span is open, and reads exactly at its edges."""
 
-from __future__ import annotations
-
 import math
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """Something happens to a module as soon as it is imported, and nothing imports it for that."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What spans and samples say of what the memory is for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

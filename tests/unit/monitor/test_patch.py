@@ -1,7 +1,5 @@
 """A method of somebody else's class can be surrounded unseen, and put back."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """The ledger keeps exact peaks for any windows and leaves the user's own as they were."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock

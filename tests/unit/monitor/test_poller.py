@@ -1,7 +1,5 @@
 """How long the poller lives, and how often it ticks: rarely where spans have many edges."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """What changes in a process is one object, with which a forked child does not go on."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import dataclass, field

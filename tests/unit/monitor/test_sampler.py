@@ -1,7 +1,5 @@
 """The sampler makes one row of all sources, and reads each GPU no more often than is needed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

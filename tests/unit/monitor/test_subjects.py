@@ -1,7 +1,5 @@
 """Which models and optimizers are found, and that looking for them touches nothing."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Simulated runs, fed to a collector as a reader of their files would."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence

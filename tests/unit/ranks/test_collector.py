@@ -1,7 +1,5 @@
 """The lines of many ranks, as one session."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """The directory of a run: made once, joined by all, and read with suspicion."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """What a watched cell lends to its children, and takes back; and the `sitecustomize` that they run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

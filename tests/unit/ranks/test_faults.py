@@ -1,7 +1,5 @@
 """A fault of ours in what is made of the ranks: it costs a line or a look, and no run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

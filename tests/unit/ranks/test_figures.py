@@ -1,7 +1,5 @@
 """Figures over ranks: how they spread, who are peers, who stands out, whose clock is off."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

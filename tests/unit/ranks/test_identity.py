@@ -1,7 +1,5 @@
 """Who a process is in a distributed run: launchers' variables, and what makes no sense in them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Judgements over ranks: the faults that there are, and thresholds from both sides."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A run as a person has it in Python."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The files of a run's directory, as they grow, break and come back, and on a slow or missing server."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import replace

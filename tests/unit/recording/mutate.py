@@ -3,8 +3,6 @@
 Prints how many were dropped, and the most memory that the process had, in kB.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

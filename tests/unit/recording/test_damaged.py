@@ -1,7 +1,5 @@
 """Recordings that were cut, changed or made by a stranger are read as far as they can be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """What would have fit goes along with a recording, and is shown wherever that is opened."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """What is saved is what is opened, and a path that cannot be is refused."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

@@ -1,7 +1,5 @@
 """Samples, steps and spans for other programs: as files, and by the documentation's programs."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import re

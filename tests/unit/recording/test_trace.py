@@ -1,7 +1,5 @@
 """A trace obeys the rules of Chrome's format, and has what the session has."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import defaultdict

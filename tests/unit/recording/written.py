@@ -1,7 +1,5 @@
 """Lines of a session: as they are saved, and as they are written while it runs."""
 
-from __future__ import annotations
-
 import math
 
 from hfmem_widget.recording.lines import Lines

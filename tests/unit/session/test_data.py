@@ -1,7 +1,5 @@
 """A session is data: it can be built, compared and copied; its series have a table of looks."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import importlib

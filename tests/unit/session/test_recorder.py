@@ -1,7 +1,5 @@
 """The recorder of a session, and its listeners."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

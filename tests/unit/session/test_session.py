@@ -1,7 +1,5 @@
 """A session has the data of one watch."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import platform

@@ -1,7 +1,5 @@
 """The public form of stacks: rows, a data frame, a file."""
 
-from __future__ import annotations
-
 import pickle
 import resource
 import stat

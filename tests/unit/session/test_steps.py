@@ -1,7 +1,5 @@
 """Steps fold into groups, and spans into phases of each cell, without losing what matters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

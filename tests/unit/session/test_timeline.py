@@ -1,7 +1,5 @@
 """The timeline keeps the shape of a run of any length, and the highs of open spans, in bounded memory."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """What the children of this process hold on the host, from an invented ``/proc`` and from a real one."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is in use on a device where NVML does not tell, and whose it is, as AMD SMI tells on a stand-in."""
 
-from __future__ import annotations
-
 import math
 import os
 from types import ModuleType

@@ -1,7 +1,5 @@
 """What holds for every way of reading memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The process' own memory."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import math

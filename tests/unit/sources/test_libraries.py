@@ -1,7 +1,5 @@
 """What libraries keep beside a model's tensors, read from what owns it."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 from typing import Any

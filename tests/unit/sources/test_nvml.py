@@ -1,7 +1,5 @@
 """Device memory through NVML: which devices, what their figures mean, and everything that can be wrong."""
 
-from __future__ import annotations
-
 import math
 import os
 from itertools import count

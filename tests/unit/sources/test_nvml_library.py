@@ -1,7 +1,5 @@
 """The real pynvml over a stand-in for the driver's library."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Pickles read as data: what Python's own unpickler makes of plain ones, and nothing of all others."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import struct

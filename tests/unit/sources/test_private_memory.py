@@ -1,7 +1,5 @@
 """What the host's figure says of everything that people keep there, each kind in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

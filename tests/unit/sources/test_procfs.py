@@ -1,7 +1,5 @@
 """What is read from ``/proc``: processes started by this one, mapped files, the limit of a container."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The CUDA allocator: its counters, read without disturbing anything, and its entry points, wrapped."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

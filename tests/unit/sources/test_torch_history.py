@@ -1,7 +1,5 @@
 """Recording the allocator's history: when it begins, what it leaves alone, how it ends."""
 
-from __future__ import annotations
-
 import os
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The anatomy as people see it: a table, its bars, plain text, a figure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

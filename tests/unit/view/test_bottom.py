@@ -1,7 +1,5 @@
 """The live line of a terminal: on a pseudo-terminal of 20 rows and 60 columns."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

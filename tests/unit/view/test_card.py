@@ -1,7 +1,5 @@
 """The card: its facts, in their order, in any front end."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Findings on the card: few, in sentences, with what to do one click away."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Which host's page shows the outputs, what it can do, and where the chart's code comes from."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace

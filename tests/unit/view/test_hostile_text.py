@@ -1,7 +1,5 @@
 """Text from outside is text: in every sink, and in each place that the kit of cards and tables has for it."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

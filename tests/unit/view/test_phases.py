@@ -1,7 +1,5 @@
 """The rows of a card on what a watched cell was made of, and what a token takes at the peak of a step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

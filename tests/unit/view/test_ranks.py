@@ -1,7 +1,5 @@
 """How all ranks of a run are told: on the card, in its line, a table, the strip and the still chart."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -4,8 +4,6 @@ The stand-in does what `marimo.output` of 0.25.2 does (`_runtime/output/_output.
 `tests/browser/test_hosts.py` runs marimo itself.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import sys

@@ -1,7 +1,5 @@
 """A session shows and explains itself: as it stands now, and as text for people and programs."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

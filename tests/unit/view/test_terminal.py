@@ -1,7 +1,5 @@
 """A session, or all ranks of a run, as a screen, a line and data for a terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import unicodedata

@@ -1,7 +1,5 @@
 """A training at other sizes: what it would take, the table of it, and what the page's script gets."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Where measuring costs too much, neighbouring steps share one exact peak; all else stays as it was."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

@@ -1,7 +1,5 @@
 """Loops that nobody names: their steps and phases, and what following them leaves."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

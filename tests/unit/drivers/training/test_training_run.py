@@ -1,7 +1,5 @@
 """A training's events become spans, in whatever order they come, and whether or not they come."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

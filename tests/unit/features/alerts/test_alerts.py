@@ -1,7 +1,5 @@
 """`on_finding` is told of each finding once, in nobody's way."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """`--budget`: one warning, with when, where and by how much; `--stop` ends a Trainer's training alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack

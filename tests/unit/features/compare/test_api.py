@@ -1,7 +1,5 @@
 """`hfmem_widget.compare`: sessions side by side, from a script."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

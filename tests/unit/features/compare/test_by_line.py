@@ -1,7 +1,5 @@
 """Comparing by line: real small runs with one known change each, from their recordings; and what is said."""
 
-from __future__ import annotations
-
 import linecache
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Watched cells side by side: figures, repeats, differences, and runs laid over each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The comparison as people see it: table, picture, text, and the list of what there is."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `hfmem_widget.doctor` finds: each line by itself, and nothing personal."""
 
-from __future__ import annotations
-
 import json
 import platform
 import subprocess

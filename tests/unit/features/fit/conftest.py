@@ -1,7 +1,5 @@
 """Rules for all forecasts here: the largest batch is not searched, unless a test sets the free memory."""
 
-from __future__ import annotations
-
 from math import nan
 
 import pytest

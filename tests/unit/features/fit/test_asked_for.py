@@ -1,7 +1,5 @@
 """Forecasts with more than a plain step: adapters, quantised weights, longest rows, real steps, one rank."""
 
-from __future__ import annotations
-
 import gc
 import re
 import sys

@@ -1,7 +1,5 @@
 """The forecast beside the peak of a step of its size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models of several parts: those without input are named, and their forecasts are never called exact."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from typing import Any

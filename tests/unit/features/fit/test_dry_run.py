@@ -1,7 +1,5 @@
 """A dry run against a real step of the same model, and the backward pass without autograd's engine."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from itertools import groupby

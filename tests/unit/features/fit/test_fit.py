@@ -1,7 +1,5 @@
 """`fit`: its options, models on disk, whether they fit, and the largest batch."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """The text of a forecast: its facts, parts and verdicts, for invented forecasts."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The rules of a GPU's allocator and kernels in a forecast."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Forecasts on the meta device leave models as they were, and know values that follow from the batch."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The rules for optimizers' states, compared with optimizers after a step."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

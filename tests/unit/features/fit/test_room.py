@@ -1,7 +1,5 @@
 """The free memory of each device, also for ``device_map="auto"``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Many types of models: each is forecast, or refused with the true reason; and mixtures of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

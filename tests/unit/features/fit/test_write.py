@@ -1,7 +1,5 @@
 """Changes in the user's own calls: `tests/data/written_cells.txt` has the cells before and after."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What holds for all tests of what can be freed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """`free()` outside of a notebook, what it does to odd objects, and how a release reads."""
 
-from __future__ import annotations
-
 import math
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """Memory that `free()` predicts: everything that goes with a name, whatever has it, and nothing else."""
 
-from __future__ import annotations
-
 import io
 import mmap
 import sys

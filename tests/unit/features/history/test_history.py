@@ -1,7 +1,5 @@
 """The history keeps small rows of what was watched, those of a cell together, and forgets the oldest."""
 
-from __future__ import annotations
-
 import csv
 import gc
 import math

@@ -1,7 +1,5 @@
 """The table of what holds memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The names given for a leak, and the cases without a search for them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who is named for memory that grew: by what each name held when the watch began, whatever it holds."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace

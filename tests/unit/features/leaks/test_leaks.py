@@ -1,7 +1,5 @@
 """The findings on sessions and real loops in which memory grows, and on those in which it does not."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable

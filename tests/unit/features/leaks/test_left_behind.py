@@ -1,7 +1,5 @@
 """Who is named for what a cell left behind, and where nobody is."""
 
-from __future__ import annotations
-
 import math
 import sys
 import tracemalloc

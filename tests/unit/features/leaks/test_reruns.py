@@ -1,7 +1,5 @@
 """A cell that is run again and again, by what it left each time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Trends: lines through readings, what tells growth from other rises, and the spans that explain it."""
 
-from __future__ import annotations
-
 import random
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

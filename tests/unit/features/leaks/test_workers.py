@@ -1,7 +1,5 @@
 """The findings on a DataLoader's workers: the memory that they hold, and its growth."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

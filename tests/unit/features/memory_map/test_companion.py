@@ -1,7 +1,5 @@
 """The memory map that goes along with a watch: how often it is read and sent, and what is left of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

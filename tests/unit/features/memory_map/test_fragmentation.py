@@ -1,7 +1,5 @@
 """What an allocator's segments are made of, to the byte, and fragmentation found in samples."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

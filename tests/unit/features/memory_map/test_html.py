@@ -1,7 +1,5 @@
 """The picture of a memory map, and its figures."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

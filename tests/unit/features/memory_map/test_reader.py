@@ -1,7 +1,5 @@
 """Segments and blocks, read without disturbing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The companion of a watch that explains why memory ran out."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Iterator, Mapping

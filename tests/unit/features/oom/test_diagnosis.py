@@ -1,7 +1,5 @@
 """The cause of an out-of-memory error and the advice, for scripted errors with known causes."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

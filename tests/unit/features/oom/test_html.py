@@ -1,7 +1,5 @@
 """The figures and the card of an out-of-memory error: without a script, fully escaped, also in plain text."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

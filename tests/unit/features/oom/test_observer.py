@@ -1,7 +1,5 @@
 """The observer of the CUDA allocator: it notes figures and names, and disturbs nothing."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from functools import partial

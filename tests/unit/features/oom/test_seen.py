@@ -1,7 +1,5 @@
 """Observations while an error is alive: the holders of memory, and the memory needed next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """Texts of out-of-memory errors of many versions, and whole errors of an H200 (torch 2.11)."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math

@@ -1,7 +1,5 @@
 """A recording is written beside the watch; what the disk does costs the recording alone."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """The page that a session becomes: what is on it, how large it is, and what it may do."""
 
-from __future__ import annotations
-
 import base64
 import getpass
 import gzip

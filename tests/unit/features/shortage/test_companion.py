@@ -1,7 +1,5 @@
 """A warning while a cell runs, where CPU and GPU share memory and tasks wait for it."""
 
-from __future__ import annotations
-
 import pytest
 
 from hfmem_widget.features.shortage.companion import LITTLE, STALLED, Shortage

@@ -1,7 +1,5 @@
 """The places of allocations, by stacks as torch records them."""
 
-from __future__ import annotations
-
 import json
 import linecache
 from collections.abc import Iterator

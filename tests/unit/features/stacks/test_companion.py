@@ -1,7 +1,5 @@
 """`--stacks` from end to end, with a fake CUDA and a real CPU."""
 
-from __future__ import annotations
-
 import sys
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The tracker of operators: its counts, and that code runs under it as it does without it."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """The pictures and the tables of the live memory at the peak, and of the places that held it over time."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Live memory at the peak and over time, compared with a simulation that remembers the whole history."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass, field

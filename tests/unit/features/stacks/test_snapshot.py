@@ -1,7 +1,5 @@
 """Snapshots of torch's allocator in files: opening and display."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from hfmem_widget.sources.heap import scan, search

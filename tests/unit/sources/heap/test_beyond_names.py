@@ -1,7 +1,5 @@
 """What no name of the notebook leads to: what libraries hold, functions that run, and uncollected cycles."""
 
-from __future__ import annotations
-
 import gc
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Where a kernel keeps errors and outputs by itself, and what lets go of each kind of name."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

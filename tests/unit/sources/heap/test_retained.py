@@ -1,7 +1,5 @@
 """What each group keeps alone: bytes that are free once it is gone, and nothing else's."""
 
-from __future__ import annotations
-
 import weakref
 from types import ModuleType
 from typing import Any

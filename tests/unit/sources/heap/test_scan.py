@@ -1,7 +1,5 @@
 """The search by itself: its bounds, its order of blame, what it leaves behind, and what grew between two."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

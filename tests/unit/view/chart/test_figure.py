@@ -1,7 +1,5 @@
 """The still chart as Plotly is given it, which has what the scene has, and as a saved notebook carries it."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Budgets and trends over the still chart."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

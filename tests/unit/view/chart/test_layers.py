@@ -1,7 +1,5 @@
 """Bars and their labels above the chart, and the stack of parts in it."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The picture before it is drawn: where its labels stand, which way they turn, and how far its axes reach."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The still chart as SVG, read back: what is drawn stands where the figures say, and says what they are."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import pairwise

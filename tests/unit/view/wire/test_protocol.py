@@ -1,7 +1,5 @@
 """What goes over the wire: samples, steps, spans, and what is judged."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The pace of the wire, and what is sent of all ranks: as much of a thousand as of eight."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise
