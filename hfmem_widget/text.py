@@ -9,6 +9,7 @@ import html
 import math
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -207,6 +208,17 @@ def format_change(before: float, after: float) -> str:
         return MISSING
     divisor, name = unit_for(max(finite, key=abs))
     return f"{number(before, divisor)} → {number(after, divisor)} {name}"
+
+
+def time_text(seconds: float, form: str, *, is_local: bool = False) -> str:
+    """Return an instant as `time.strftime` does, in UTC unless `is_local`, or that no calendar has it.
+
+    It is in seconds since the epoch, and may come from a file.
+    """
+    try:
+        return time.strftime(form, (time.localtime if is_local else time.gmtime)(seconds))
+    except (OSError, OverflowError, ValueError):
+        return "a time outside the calendar"
 
 
 def format_duration(seconds: float) -> str:

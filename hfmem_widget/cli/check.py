@@ -1,7 +1,6 @@
 """``hfmem check RUN``: what a recording, the directory of a run or a snapshot holds, and what is damaged."""
 
 import json
-import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -24,6 +23,7 @@ from hfmem_widget.text import (
     format_duration,
     json_data,
     plain,
+    time_text,
 )
 from hfmem_widget.view.findings import MOST, findings_lines
 from hfmem_widget.view.line import length, peak_text
@@ -63,7 +63,7 @@ def _rows(session: Session, reader: StreamReader) -> Iterator[tuple[str, str]]:
     by = f", written by {written}" if written else ""
     yield "format", f"version {0 if reader.head is None else reader.head.version}{by}"
     yield "label", session.label or "none"
-    yield "began", _when(session.started_at)
+    yield "began", time_text(session.started_at, "%Y-%m-%d %H:%M:%S UTC")
     outcomes = dict.fromkeys(span.outcome for span in outermost(session.spans))
     outcome = ", ".join(filter(None, outcomes)) or "finished"
     yield "state", "running" if session.running else "broken off" if session.broken_off else outcome
@@ -96,13 +96,6 @@ def _rows_of_snapshot(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "" if at else "history", f"{peak.device} {history_text(peak)}"
     for at, peak in enumerate(peaks[:MOST_DEVICES]):
         yield "" if at else "peaks", f"{peak.device} {peak_text(peak.peak)}"
-
-
-def _when(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
-    except (OSError, OverflowError, ValueError):
-        return "at a time outside the calendar"
 
 
 def _peak(session: Session, device: Device) -> Peak:

@@ -4,7 +4,6 @@ The first watched cell of a kernel waits for what this module imports.
 """
 
 import math
-import time
 from collections.abc import Mapping
 
 from hfmem_widget.analysis.facts import Facts, end_of, facts_of, findings_of, outcome_of
@@ -18,6 +17,7 @@ from hfmem_widget.text import (
     format_duration,
     number,
     plain,
+    time_text,
     unit_for,
 )
 from hfmem_widget.view import html as kit
@@ -175,7 +175,7 @@ def running_bundle(label: str, began: float) -> dict[str, str]:
     It must be true, and explain itself, in a notebook that was saved meanwhile and whose kernel is gone.
     """
     # With the zone, since the reader's clock may differ from the kernel's.
-    since = time.strftime("%H:%M %Z, %d %b %Y", time.localtime(began))
+    since = time_text(began, "%H:%M %Z, %d %b %Y", is_local=True)
     text = f"watching since {since}; a card replaces this line when it ends"
     html = _on_one_line(palette.ALLOCATED, label, f"· {text}")
     return {"text/html": html, "text/plain": f'memwatch "{plain(label)}" running since {since}'}

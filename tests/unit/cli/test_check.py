@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hfmem_widget.cli.output import FINE, NO
-from hfmem_widget.view.line import duration_text
+from hfmem_widget.view.line import duration_text, running_bundle
 from tests.scenes import scripted_run
 from tests.unit.cli.conftest import Hfmem, Make
 
@@ -42,11 +42,12 @@ def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfm
 
 
 def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
-    """A forged recording may begin in the year 30 billion."""
+    """A forged recording may begin in the year 30 billion, and may not have ended yet."""
     path = tmp_path / "x.hfmem.jsonl"
     path.write_text('{"k":"head","format":"hfmem","version":1,"started":1e18,"interval":0.1}\n')
 
-    assert "began     at a time outside the calendar" in hfmem("check", path).out
+    assert "began     a time outside the calendar" in hfmem("check", path).out
+    assert "since a time outside the calendar" in running_bundle("x", 1e18)["text/plain"]
 
 
 def without_a_block(lines: list[bytes]) -> list[bytes]:
