@@ -1,5 +1,7 @@
 """One series over one stretch of time, in few points that keep every extreme that a screen could show."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby

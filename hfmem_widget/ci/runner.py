@@ -1,5 +1,7 @@
 """Measures the tests that ask for it, and fails those that exceed a limit or their baseline."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence

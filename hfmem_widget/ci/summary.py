@@ -1,5 +1,7 @@
 """What the whole run has to say at its end: the table, the baseline and its update."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -1,5 +1,7 @@
 """The magics of one shell."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from functools import partial

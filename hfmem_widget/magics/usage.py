@@ -1,5 +1,7 @@
 """Making magics: their options, the parsing and completion of their line, and the errors for a wrong one."""
 
+from __future__ import annotations
+
 import builtins
 import difflib
 import keyword

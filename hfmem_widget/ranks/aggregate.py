@@ -3,6 +3,8 @@
 Arrays of steps have a row for each rank and a column for each step; NaN is "not known".
 """
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Sequence

@@ -3,6 +3,8 @@
 Every threshold is a constant here, in `roster` or in `aggregate`; docs/ranks.md lists them.
 """
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

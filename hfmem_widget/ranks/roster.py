@@ -3,6 +3,8 @@
 Of two streams of one rank the newer attempt counts, and those of one run only.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence

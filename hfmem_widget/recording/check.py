@@ -3,6 +3,8 @@
 An invalid line is not an error: the reader counts it. Rules beyond types are in `__post_init__`.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

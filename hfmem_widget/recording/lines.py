@@ -1,5 +1,7 @@
 """The parts of a session that were not written yet, as lines: pure functions from data to bytes."""
 
+from __future__ import annotations
+
 import json
 import math
 import sys

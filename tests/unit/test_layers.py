@@ -127,6 +127,33 @@ def test_no_feature_imports_another() -> None:
     ] == []
 
 
+def names_from_outside(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a module has for other packages, and for what it imports of them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                package = (getattr(node, "module", None) or alias.name).partition(".")[0]
+                if package not in {NAME, *sys.stdlib_module_names}:
+                    yield alias.asname or alias.name.partition(".")[0]
+
+
+def test_types_of_other_packages_are_not_evaluated() -> None:
+    """An older release may lack one: annotations that name them stay text."""
+    trees = [(path, tree_of(path)) for path in MODULES if "__future__" not in imported(path)]
+    annotations = [
+        (path, name.id)
+        for path, tree in trees
+        for node in ast.walk(tree)
+        for name in ast.walk(
+            getattr(node, "annotation", getattr(node, "returns", None)) or ast.Pass()
+        )
+        if isinstance(name, ast.Name)
+    ]
+    outside = {path: set(names_from_outside(tree)) for path, tree in trees}
+
+    assert [(name_of(path), name) for path, name in annotations if name in outside[path]] == []
+
+
 def test_few_modules_stand_at_the_top() -> None:
     """Every module is in a folder or file of the list."""
     assert len([*PACKAGE.glob("*.py")]) <= 8

@@ -1,5 +1,7 @@
 """A comparison as an output of a notebook: tables, lines by step or time, and a bar for each cell."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator
 

@@ -9,6 +9,8 @@ meta device takes only bfloat16. A token's experts depend on values; the amount 
 row for each of its experts.
 """
 
+from __future__ import annotations
+
 import sys
 from contextlib import nullcontext
 from functools import partial

@@ -9,6 +9,8 @@ PyTorch's own checkpointing works here, if it keeps no state of random numbers. 
 the engine; the replacement here does not, and keeps the same tensors for the same time.
 """
 
+from __future__ import annotations
+
 import heapq
 import sys
 import threading

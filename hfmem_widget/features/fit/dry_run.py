@@ -4,6 +4,8 @@ Nothing is computed or allocated. The model's own code runs, so that its tensors
 and with their lifetimes.
 """
 
+from __future__ import annotations
+
 import copy
 import inspect
 import logging

@@ -4,6 +4,8 @@ It has text, and one image or one sound for each row. An image's shape follows f
 `forward`. A dry run of the image's or sound's encoder gives its number of tokens.
 """
 
+from __future__ import annotations
+
 import inspect
 import math
 import sys

@@ -4,6 +4,8 @@ The Python code around a kernel makes the tensors that it reads and writes. That
 as it is; launching the kernel itself does nothing there.
 """
 
+from __future__ import annotations
+
 import inspect
 import sys
 from collections.abc import Iterator

@@ -10,6 +10,8 @@ The expert of a token follows from weights; tokens are spread evenly over expert
 is marked as assumed.
 """
 
+from __future__ import annotations
+
 import weakref
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple

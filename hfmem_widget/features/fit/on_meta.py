@@ -4,6 +4,8 @@ They are made from a configuration, or from a live model, whose weights are neit
 whose hooks do not run. The sizes of bitsandbytes' quantised weights follow from rules on shapes.
 """
 
+from __future__ import annotations
+
 import copy
 import math
 from collections import Counter, OrderedDict

@@ -1,5 +1,7 @@
 """Forecasts, part by part: of a model before it is loaded, and of one that is being trained."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Container
 from contextlib import suppress

@@ -3,6 +3,8 @@
 A new process makes them, so that they touch nothing of the user's and leave nothing behind.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

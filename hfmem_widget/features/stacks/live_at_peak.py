@@ -8,6 +8,8 @@ its last stream is done (``free_completed``: no longer *active*, nor *requested*
 Usually both come together.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
