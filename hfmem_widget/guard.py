@@ -146,7 +146,7 @@ def _leave() -> None:
 class interrupts_deferred:  # noqa: N801  (a context manager reads as a function)
     """Defer signals with handlers in Python for the milliseconds of a block, and deliver them after it.
 
-    It does nothing within another such block, and beside the main thread, where no signal arrives.
+    Within another such block, or on another thread than the main one, it does nothing.
     """
 
     # A class, because a generator costs twice as much.

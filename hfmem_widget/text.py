@@ -211,9 +211,9 @@ def format_change(before: float, after: float) -> str:
 
 
 def time_text(seconds: float, form: str, *, is_local: bool = False) -> str:
-    """Return an instant as `time.strftime` does, in UTC unless `is_local`, or that no calendar has it.
+    """Return seconds since the epoch in a format of `time.strftime`, in UTC unless `is_local`.
 
-    It is in seconds since the epoch, and may come from a file.
+    They may come from a file: an instant that no calendar has is returned as words.
     """
     try:
         return time.strftime(form, (time.localtime if is_local else time.gmtime)(seconds))
@@ -246,7 +246,10 @@ _OTHER_UNIT = re.compile(r"([\d.]+) *([kmgt])b?", re.IGNORECASE)
 def parse_bytes(
     text: str, of: str, allowed: str = "a size such as 20GiB, 500MiB or 64KiB"
 ) -> float:
-    """Return the bytes of a size such as ``20GiB``; an `OptionError` has `of`, the option, and `allowed`."""
+    """Return the bytes of a size such as ``20GiB``, ``1.5 MiB`` or ``4096``.
+
+    Raises `OptionError` if it is not a size; the message names the option `of`, and what is `allowed`.
+    """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         other = _OTHER_UNIT.fullmatch(text.strip())

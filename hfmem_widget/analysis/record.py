@@ -77,7 +77,7 @@ UNUSED = DeviceRecord()
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How quick steps were, but for a first one that stands alone; NaN if unknown. Tokens include padding."""
+    """How quick the steps were, without a first one that warms up; NaN if unknown. Tokens include padding."""
 
     steps: int = 0  # the first included
     steps_per_second: float = NOT_AVAILABLE

@@ -192,6 +192,7 @@ def _counts_of_call(
 
 
 def _option(model: object, kwargs: Mapping[str, Any], name: str) -> Any:
+    """Return the value of an option, as ``generate`` looks for it."""
     configs = (kwargs.get("generation_config"), getattr(model, "generation_config", None))
     values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
     return next((value for value in values if value is not None), None)

@@ -114,7 +114,7 @@ class Watch(Decorates):
     def start(self) -> Session:
         """Begin to watch; after a fault of ours nothing is watched, and the session returned has ended.
 
-        Raises `OptionError` for a missing device or an unwritable recording, `WatchStateError` if it runs.
+        Raises `OptionError` for a missing device or an unwritable recording, `WatchStateError` if running.
         """
         if self._session is not None:
             message = "this watch is running already; create another one with hfmem_widget.watch()"

@@ -147,7 +147,7 @@ class MemwatchMagics(Magics):
         raise UsageError(message)
 
     def arm_cell(self, line: str) -> None:
-        """Watch the running cell, for its transformed first line; raises nothing but `UsageError`."""
+        """Watch the running cell; its transformed first line calls this. Raises only `UsageError`."""
         # One frame above is the cell.
         self._arm(line, sys._getframe(1))  # noqa: SLF001  (inspect.currentframe is the same)
 

@@ -112,7 +112,7 @@ def surround(
 
 
 def surround_inherited(kind: type, name: str, around: Around, **options: Any) -> None:
-    """Run every call of a method as `surround` does, in the class that defines it for some class."""
+    """Surround a method in the class that defines it for `kind`, if one does; `options` are `surround`'s."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is not None:
         surround(owner, name, around, **options)

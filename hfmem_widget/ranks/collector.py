@@ -118,7 +118,11 @@ class Collector:
                 self.roster.drop(stream)
 
     def tick(self, now: float, behind: Collection[str] = (), *, looks: bool = False) -> None:
-        """Write all known at wall-clock time `now`; `behind` names unread streams, `looks` judges at once."""
+        """Write everything that is known at `now`, by the wall clock.
+
+        `behind` are streams with more to read. With `looks` the ranks are judged too, however recently that
+        was done.
+        """
         with self.lock, self._faults_cost_this():
             overview = self._at(now, behind)
             if overview is not None:

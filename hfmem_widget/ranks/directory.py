@@ -90,7 +90,10 @@ def _names(rank: Rank) -> itertools.chain[str]:
 
 
 def make_or_join(directory: Path, label: str = "", now: float | None = None) -> RunFile:
-    """Create a run's directory, or join its run; `OptionError` also where other users may write there."""
+    """Create the directory of a run, or join the run in it; of several processes that create it, one wins.
+
+    Raises `OptionError` if it cannot be created or read, or if other users may write there.
+    """
     try:
         # Those above it as usual; the last for the user alone.
         directory.parent.mkdir(parents=True, exist_ok=True)

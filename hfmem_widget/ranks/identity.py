@@ -67,7 +67,11 @@ ENGINES = (
 def rank_of_process(
     environ: Mapping[str, str], in_group: tuple[int, int] | None = None
 ) -> Rank | None:
-    """Return this process's rank, by its environment or the rank and world size `in_group`; or None."""
+    """Return the rank of this process; None if its environment names none.
+
+    Variables that make no sense are ignored. `in_group` is the rank and the world size that
+    torch.distributed knows.
+    """
     host, pid = this_host(), os.getpid()
     for engine in ENGINES:
         if not all(name in environ for name in engine.sets):

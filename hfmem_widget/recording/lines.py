@@ -46,7 +46,11 @@ class Fold:
 
 
 class Lines:
-    """Writes a recording's lines in order; with many ranks `only_folds`, in place of blocks of samples."""
+    """Writes the lines of one recording in their order; its session runs or has finished.
+
+    `rank` is the process of a distributed run that the recording belongs to. With many ranks, `only_folds`
+    writes a fold in place of each block of samples.
+    """
 
     def __init__(
         self, session: Session, rank: Rank | None = None, *, only_folds: bool = False
@@ -88,7 +92,11 @@ class Lines:
         )
 
     def samples(self, samples: Sequence[Sample], wall: float) -> Iterator[bytes]:
-        """Yield blocks of the newest samples, or a sign of life without any, and a fold where one is full."""
+        """Yield blocks of the samples since the last call, and a fold where one is full.
+
+        The samples come oldest first; without any, the line is a sign of life. `wall` is in seconds
+        since the epoch.
+        """
         yield from self._described()
         # Only the series that were described: another thread may add one meanwhile.
         width, most = self._columns, self._most_in_block

@@ -258,7 +258,8 @@ class LinuxMemory:
 class ResidentPeak:
     """The exact resident peak from now on, from the kernel's own mark, which this resets.
 
-    Only on request: it also resets `ru_maxrss`, which other code may read. Windows share the one mark.
+    Only on request: it also resets `ru_maxrss`, which other code may read. There is one mark, so windows do
+    not nest.
     """
 
     def __init__(self, proc: Path = PROC) -> None:

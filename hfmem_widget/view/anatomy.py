@@ -83,7 +83,7 @@ def device_section(anatomies: Sequence[Anatomy]) -> kit.Fragment:
 
 
 def drawn_parts(anatomies: Sequence[Anatomy]) -> tuple[str, ...]:
-    """Return the parts that bars show: no other users that squeeze the process, and no large free memory."""
+    """Return the parts that bars show: no other users or free memory that would squeeze the process."""
     ours, all_parts = _longest(anatomies, PROCESS), _longest(anatomies, (*PROCESS, *BESIDE))
     if 0 < ours * BESIDE_UP_TO < all_parts:
         return PROCESS

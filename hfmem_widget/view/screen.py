@@ -148,7 +148,10 @@ class Screen:
         return getattr(publisher, "pub_socket", None) is not None
 
     def show(self, bundle: Bundle, *, lost: Bundle | None = None) -> str:
-        """Show a bundle as a new output, or `lost` if nothing replaces it; return its display id."""
+        """Show a bundle of MIME types as a new output, of no height if it is empty; return its display id.
+
+        `lost` is the bundle in its place if nothing replaces it.
+        """
         display_id = f"hfmem-{secrets.token_hex(8)}"
         self._publish(bundle, display_id, _mark(display_id, lost), update=False)
         return display_id

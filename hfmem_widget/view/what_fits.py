@@ -29,7 +29,7 @@ _COLUMNS = (
 def moves_table(
     moves: Sequence[Move], advice: Sequence[str] = (), *, can_write: bool = True
 ) -> kit.Fragment:
-    """Return the changes; memory that an error still holds counts as free if the `advice` is to free it."""
+    """Return a table of changes; memory that an error holds counts as free if the `advice` is to free it."""
     if not moves:
         return kit.NOTHING
     moves = moves[:MOST]

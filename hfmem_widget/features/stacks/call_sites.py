@@ -49,7 +49,10 @@ _BACKWARD_FILES = re.compile(
 
 
 def place_of(stack: Frames | None, cells: Mapping[str, int]) -> Site:
-    """Return where a stack (or None) allocates; `cells` has numbers of cells by the names of their files."""
+    """Return the place where a stack allocates, as a site without bytes; the stack None is unknown.
+
+    `cells` has the numbers of the notebook's cells by the file names of their compiled code.
+    """
     if stack is None:
         return Site(BEFORE, BEFORE, BEFORE, "before", 0, 0)
     frames = [frame for frame in stack if not str(frame["filename"]).startswith(_OURS)]

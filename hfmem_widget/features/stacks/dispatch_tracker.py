@@ -279,7 +279,10 @@ class OperatorTracker:
             _without_those_above(self._depth, self._mode.__enter__)
 
     def seen(self, func: Any, values: Any, made_by: str) -> str:
-        """Note new storages of an operator (`made_by` it); return its name, empty if nothing is recorded."""
+        """Note new storages among an operator's arguments, or among its results if `made_by` is its name.
+
+        Return the operator's name; empty if nothing is recorded.
+        """
         if not self._following:
             return ""
         began = time.thread_time()

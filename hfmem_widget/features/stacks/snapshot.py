@@ -26,7 +26,10 @@ NOT_TORCHS = "it is not a snapshot of torch's allocator"
 
 
 def open_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot; run none of its code, and open no file that it names. Raises `OptionError`."""
+    """Read a file of ``torch.cuda.memory._dump_snapshot``, or of segments alone, or raise `OptionError`.
+
+    None of its code is run, and none of the files that it names is opened.
+    """
     try:
         return _read(path)
     except (NotPlainError, MemoryError) as error:

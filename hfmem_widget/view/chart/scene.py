@@ -213,7 +213,10 @@ def _side(share: float, edge: float) -> str:
 
 
 def build_scene(session: Session, span: Span | None = None, *, columns: int) -> Scene | None:
-    """Return a scene of about two points a column and line; None with too few samples for a line."""
+    """Return the scene of a span, or of the whole session; None with too few samples for a line.
+
+    Each line has at most about two points for each of the picture's `columns`.
+    """
     fold = None if span else fold_of(session)
     times, paused = (fold.ticks(session), fold.paused) if fold else (None, 0.0)
     session = folded(session, fold) if fold else session
