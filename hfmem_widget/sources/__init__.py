@@ -10,6 +10,7 @@ from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.device_memory import DeviceMemorySource
 from hfmem_widget.sources.host import HostSource, find_memory
 from hfmem_widget.sources.nvml import NvmlSource
+from hfmem_widget.sources.procfs import Pool
 from hfmem_widget.sources.source import Source
 from hfmem_widget.sources.torch_cuda import CudaAllocator
 from hfmem_widget.sources.torch_mps import MpsAllocator
@@ -40,11 +41,13 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
     memory = cache(find_memory)  # not the host's, which another thread reads at the same time
+
+    def pool() -> Pool:
+        return memory().pool()
+
     of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
-    nvml = NvmlSource(
-        cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=lambda: memory().pool()
-    )
-    driver = DeviceMemorySource(allocators, pool=lambda: memory().pool(), nvml=nvml)
+    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
+    driver = DeviceMemorySource(allocators, pool=pool, nvml=nvml)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())
     return (cuda, *others, nvml, driver, *host, TensorSource())
