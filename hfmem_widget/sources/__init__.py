@@ -36,7 +36,8 @@ def loaded_allocator() -> Allocator:
 def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) -> tuple[Source, ...]:
     """Return one source of each kind, in the order of reading; each opens its files at its first reading.
 
-    If two know a device, the earlier is preferred. The first allocator is CUDA's; it reads `environ`.
+    If two know a device, the earlier is preferred. The first of the allocators is CUDA's, and `environ` has
+    `CUDA_VISIBLE_DEVICES`.
     """
     types = [allocator.device_type for allocator in allocators]
     cuda, *others = (AllocatorSource(allocator, types) for allocator in allocators)
