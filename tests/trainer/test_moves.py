@@ -506,23 +506,44 @@ def test_a_step_has_as_many_rows_on_two_gpus(
     assert all(note in move.cost for move in listed)
 
 
-def test_what_replaces_replicas_is_one_process_for_each_gpu() -> None:
-    """Nothing else has a forecast under nn.DataParallel."""
-    names = {move.name for move in moves(on_gpus(is_replicated=True))}
+def test_each_change_of_a_training_with_replicas_is_one_of_ddp_or_fsdp() -> None:
+    """With the rows that a GPU has now; what goes into a script for torchrun is not for the cell."""
+    ddp = training(llama, batch=4, shards="ddp:2")
+    ddp = replace(
+        ddp, gpus=2, is_replicated=True, device=Device("cuda:0", ""), room=ddp.forecast.total
+    )
+    listed = moves(ddp)
+    names = [move.name for move in listed]
 
-    assert {name.partition(" on ")[0] for name in names} == {"DistributedDataParallel", "FSDP"}
-    assert any(name.endswith("each and gradient checkpointing") for name in names)
+    assert all(" on 2 GPUs, 4 rows on each" in name for name in names)
+    assert "DistributedDataParallel on 2 GPUs, 4 rows on each" in names
+    assert "DistributedDataParallel on 2 GPUs, 4 rows on each and gradient checkpointing" in names
+    assert any(name.startswith("FSDP") for name in names)
+    assert "arguments" not in {change.target for move in listed for change in move.changes}
 
 
-@pytest.mark.parametrize(
-    ("is_spread", "why"), [(False, "DataParallel has no"), (True, "over several devices")]
-)
-def test_a_training_on_several_devices_has_no_forecast(is_spread: bool, why: str) -> None:
-    """Neither with replicas nor with a model of which each device has a part."""
+def test_replicas_have_the_forecast_of_ddp(trainer: Any) -> None:
+    """Half of the rows on each of two GPUs, and a note says that it is not their own."""
+    model = trainer.model
+    wrapped = torch.nn.DataParallel(model)
+    wrapped.device_ids = [0, 1]  # as on a machine with two GPUs
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.ones(4, 9, dtype=torch.long)
+    with hfmem_widget.watch("train", steps="each", quiet=True) as session:
+        for _ in range(3):
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    fitted = hfmem_widget.fit(session)
+
+    assert (fitted.forecast.setting.batch, fitted.forecast.setting.shards) == (2, "ddp:2")
+    assert "nn.DataParallel has no forecast, but DistributedDataParallel has one" in repr(fitted)
+    assert fitted.measured == {}
+
+
+def test_a_model_of_which_each_device_has_a_part_has_no_forecast() -> None:
+    """As with ``device_map``."""
     model: Any = llama()
-    wrapped = model if is_spread else torch.nn.DataParallel(model)
-    if not is_spread:
-        wrapped.device_ids = [0, 1]  # as on a machine with two GPUs
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.ones(2, 16, dtype=torch.long)
     with hfmem_widget.watch("train", quiet=True) as session:
@@ -531,9 +552,8 @@ def test_a_training_on_several_devices_has_no_forecast(is_spread: bool, why: str
                 model(input_ids=ids, labels=ids).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
-    if is_spread:
-        model.elsewhere = torch.nn.Linear(1, 1, device="meta")
-    with pytest.raises(OptionError, match=why):
+    model.elsewhere = torch.nn.Linear(1, 1, device="meta")
+    with pytest.raises(OptionError, match="over several devices"):
         hfmem_widget.fit(session)
 
 

@@ -22,8 +22,8 @@ from hfmem_widget.features.fit.liger import can_have_liger
 from hfmem_widget.features.fit.model import MEASURED, Fit, Forecast, Room, Tried, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
 from hfmem_widget.features.fit.optimizers import NAMES, Kind, kind_of
-from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
-from hfmem_widget.features.fit.recorded import CANNOT, NO_REPLICAS
+from hfmem_widget.features.fit.predict import changed_forecast, inputs_of, own_precision
+from hfmem_widget.features.fit.recorded import NO_REPLICAS
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.sharding import layers_of
@@ -137,10 +137,12 @@ def fit_training(session: Session, headroom: float, attempt: Attempt | None = No
     """
     until = time.monotonic() + SECONDS_IF_ASKED
     training = training_of(session, headroom)
-    if training.is_replicated:
-        raise OptionError(f"{CANNOT}{NO_REPLICAS}")
     raw, measured = training.forecast, dict[str, float]()
-    if not any(map(ran_out, session.findings)):
+    if training.is_replicated:
+        notes = (f"{NO_REPLICAS}: this is its forecast.", *raw.notes)
+        training = replace(training, forecast=replace(raw, notes=notes))
+        raw = training.forecast
+    elif not any(map(ran_out, session.findings)):
         peak = session.anatomy("peak", training.device.key)
         measured = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
         if ":" in training.device.key:  # the host's memory holds much besides models
@@ -193,16 +195,16 @@ def settings_of(training: Training, dry: DryRuns) -> dict[Move, Setting]:
     tried: dict[Move, Setting] = {}
     now = format_bytes(training.forecast.total)
     with suppress(TimeoutError):
-        ways = _of_replicas(training) if training.is_replicated else _ways(training, dry, tried)
-        for options in ways:
+        for options in _launched(training, _ways(training, dry, tried)):
             changed = {name: value for each in options for name, value in each.setting.items()}
             with suppress(OptionError):  # for example, if peft does not know the architecture
                 setting = replace(training.setting, **changed)
                 forecast = dry(setting)
-                saves = forecast.total < training.forecast.total
                 # A saving that is lost in rounding is not listed.
+                size = forecast.total
+                saves = size < training.forecast.total and format_bytes(size) != now
                 is_whole = not forecast.left_out or setting.shards
-                if saves and format_bytes(forecast.total) != now and is_whole:
+                if is_whole and (saves or setting == training.setting):
                     tried[_move(training, options, forecast)] = setting
     fitting = [move for move in tried if move.fits is not False]
     kept = fitting or sorted(tried, key=lambda move: move.peak)[:2]
@@ -233,8 +235,10 @@ def tried_moves(
     with suppress(KeyboardInterrupt):
         for at, (move, setting) in enumerate(settings.items()):
             optimizer = None if setting.optimizer in NAMES else kind_of(training.optimizer)
+            own = own_precision(training.model)
+            given = setting if own == "fp32" else replace(setting, precision=own)
             try:
-                tried = attempt(training.model, setting, optimizer)
+                tried = attempt(training.model, given, optimizer)
             except OptionError as error:
                 reasons[str(error)].append(str(at + 1))
                 continue
@@ -286,10 +290,12 @@ def largest(
 
 def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -> Move:
     setting = forecast.setting
+    # One process has no use for what several processes need.
+    target = {"arguments": "ranks"} if training.is_replicated else {}
     return Move(
         name=" and ".join(each.name for each in options),
         changes=tuple(
-            Change(each.target, name, value)
+            Change(target.get(each.target, each.target), name, value)
             for each in (() if training.loss == "loop" else options)
             for name, value in each.changes.items()
         ),
@@ -303,6 +309,16 @@ def _move(training: Training, options: tuple[Option, ...], forecast: Forecast) -
         room=training.room,
         spare=training.spare,
     )
+
+
+def _launched(
+    training: Training, ways: Iterator[tuple[Option, ...]]
+) -> Iterator[tuple[Option, ...]]:
+    """Yield the ways, with DDP in place of replicas."""
+    ddp = [*_on_several_gpus(training)][:1] if training.is_replicated else []
+    for options in ways:
+        has_ranks = any("shards" in each.setting for each in options)
+        yield options if has_ranks else (*ddp, *options)
 
 
 def _ways(
@@ -427,29 +443,22 @@ def _checkpointing(training: Training) -> Option | None:
     return Option("gradient checkpointing", options, {"checkpointing": True})
 
 
-def _of_replicas(training: Training) -> Iterator[tuple[Option, ...]]:
-    """Yield what to try instead of ``nn.DataParallel``."""
-    checkpointing = _checkpointing(training)
-    for way in _on_several_gpus(training):
-        yield (way,)
-        if checkpointing:
-            yield (way, checkpointing)
-
-
 def _on_several_gpus(training: Training) -> Iterator[Option]:
     """Yield the ways to train on all GPUs that are here, with the rows of a step divided among them."""
     setting, gpus = training.setting, training.gpus
-    if gpus < 2 or setting.shards:
+    if gpus < 2 or (setting.shards and not training.is_replicated):
         return
     batch, batches = setting.batch, setting.accumulation
-    if batch % gpus == 0:
+    cost = f"a process for each GPU: torchrun --nproc-per-node {gpus}"
+    if training.is_replicated:
+        pass  # the setting is that of a process
+    elif batch % gpus == 0:
         batch //= gpus
     elif batches % gpus == 0:
         batches //= gpus
-    rows = format_counted(batch, "row")
-    cost = f"a process for each GPU: torchrun --nproc-per-node {gpus}"
-    if batch * batches * gpus > setting.batch * setting.accumulation:
+    else:
         cost = f"{cost}; {gpus} times the rows in a step"
+    rows = format_counted(batch, "row")
     sizes = {} if batch == setting.batch else {"per_device_train_batch_size": str(batch)}
     if batches != setting.accumulation:
         sizes["gradient_accumulation_steps"] = str(batches)

@@ -84,10 +84,9 @@ def predict(model_or_config: Any, setting: Setting, *, partial: bool = False) ->
             model.to(dtype)
     optimizer = setting.optimizer if training else ""
     rule = optimizers.by_name(optimizer, setting.device) if training else None
-    own = {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}.get(main_type(model), "fp32")
     setting = replace(
         setting,
-        precision=precision or own,
+        precision=precision or own_precision(model),
         optimizer=optimizer,
         checkpointing=training and (setting.checkpointing or is_checkpointed(model)),
         liger=setting.liger or has_liger(model),
@@ -471,6 +470,12 @@ def weights_type(precision: str, *, training: bool, quantized: bool = False) -> 
     half = HALVES.get(precision.removeprefix("pure "))
     is_autocast = training and not quantized and not precision.startswith("pure")
     return torch.float32 if half is None or is_autocast else half
+
+
+def own_precision(model: Any) -> str:
+    """Return the precision of a model's weights, as in a `Setting`."""
+    types = {torch.bfloat16: "pure bf16", torch.float16: "pure fp16"}
+    return types.get(main_type(model), "fp32")
 
 
 def precision_of_accelerate() -> str:

@@ -1,7 +1,7 @@
 """A watched training, and the room that it has."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from hfmem_widget.analysis.facts import active_devices, failed_spans, ran_out
@@ -62,7 +62,7 @@ class Training:
     gpus: int = 0
     """The GPUs that it could use, as far as they were watched; 0 without such, or where it uses several."""
     is_replicated: bool = False
-    """Whether ``nn.DataParallel`` runs it on these GPUs; its own forecast is of one GPU with all rows."""
+    """Whether ``nn.DataParallel`` runs it on these GPUs: setting and forecast are those of DDP instead."""
     others: str = ""
     """The classes of other models that ran meanwhile; forecasts leave out their bytes within a step."""
 
@@ -124,8 +124,11 @@ def training_of(session: Session, headroom: float) -> Training:
     setting = Setting(
         batch=max(1, rows), length=length, accumulation=batches, device=kind, **trained.ran
     )
+    if trained.replicas > 1:
+        each = math.ceil(setting.batch / trained.replicas)
+        setting = replace(setting, batch=each, shards=f"ddp:{trained.replicas}")
     forecast = changed_forecast(model, setting, optimizer, seen, by_trainer=by_trainer)
-    if forecast.left_out:
+    if forecast.left_out and trained.replicas == 1:
         raise OptionError(f"{CANNOT}{' '.join(forecast.notes)}")
     held = {
         name: known_of(session.value(session.last_sample, f"{key}/{name}"), 0.0) for name in HELD
