@@ -17,7 +17,6 @@ from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
-    count_step,
     end_loops,
     notify_loop,
     step_counter,
@@ -96,13 +95,14 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     _act(act)
 
 
-def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+def _stepped(optimizer: object, _args: object, _kwargs: object) -> None:
     if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
     thread = threading.get_ident()
     # In a group of a Trainer's steps nothing is counted here.
     if (
-        threads_in_group.get(thread) and not (step_counter.thread == thread and count_step())
+        threads_in_group.get(thread)
+        and not (step_counter.thread == thread and step_counter.count(optimizer))
     ) or is_compiling():
         return
 
