@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -85,7 +86,7 @@ class Arrival:
     dtype: str
     tensor: Any
     items: int = 1
-    is_view: bool = False  # of a part of the storage
+    shown: float = math.inf  # the bytes that a view shows, of an object that is one
 
 
 Arrivals = dict[tuple[int, str], list[Arrival]]
@@ -138,9 +139,18 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         graphs=len({id(owner.node) for owner in through_graphs}),
         also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
         parts=_parts(owners, paths),
-        views=sum(arrival.is_view for arrival, _ in alike),
+        views=sum(arrival.shown < arrival.bytes for arrival, _ in alike),
+        copied=sum(_copied(pattern, arrivals) for _, _, arrivals in group),
         pattern="".join(pattern),
     )
+
+
+def _copied(pattern: Pattern, arrivals: Sequence[Arrival]) -> int:
+    """Return what would be held of a storage if each of its views was a copy: all, where others hold it."""
+    held, shown = arrivals[0].bytes, sum(arrival.shown for arrival in arrivals)
+    nodes = (arrival.node for arrival in arrivals)
+    is_less = shown < held and all(_pattern(node.path()) == pattern for node in nodes)
+    return int(shown) if is_less else held
 
 
 def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[PathNode]:
