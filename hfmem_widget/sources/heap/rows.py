@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from operator import eq
 from typing import Any
 
 from hfmem_widget.sources.heap.model import ARROW, GRAPH, Holder, Kind, Segment
@@ -170,12 +171,12 @@ def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[Pa
 def _also(pattern: Pattern, others: Sequence[PathNode]) -> tuple[str, ...]:
     paths: dict[Pattern, list[Path]] = {}
     for other in sorted(others, key=PathNode.order):
-        path = other.path()
-        # A path within the row itself is not another name; nor is another path through the same error.
+        known = _pattern(path := other.path())
+        # A path within the row itself, or to it, is not another name; nor one through the same error.
         of_one_error = other.precedence is Precedence.ERROR and path[0] == pattern[0]
         is_name = not of_one_error and other.precedence is not Precedence.NOBODY
-        if _pattern(path)[: len(pattern)] != pattern and is_name:
-            paths.setdefault(_pattern(path), []).append(path)
+        if is_name and not all(map(eq, known, pattern)):
+            paths.setdefault(known, []).append(path)
     return tuple(map(text_of, islice(paths.values(), MOST_ALSO)))
 
 

@@ -123,6 +123,19 @@ def test_cycles_are_no_other_names() -> None:
     assert row.also == ()
 
 
+def test_a_dict_that_is_its_own_fields_has_one_name() -> None:
+    """It holds itself, which is no other name for what is in it."""
+
+    class Config(dict):  # type: ignore[type-arg]
+        def __init__(self, **items: object) -> None:
+            super().__init__(**items)
+            self.__dict__ = self
+
+    (row,) = scan({"config": Config(weight=torch.zeros(2**18))}).rows
+
+    assert (row.path, row.also) == ("config['weight']", ())
+
+
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Caches in a user's own module are found; libraries are not searched."""
     mine = ModuleType("mine_alone")
