@@ -68,9 +68,8 @@ def see_batch(
     rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
     if "input_features" in given:  # the second size may be one of frequencies
         length = 0
-    _keep(
-        SeenBatch(weakref.ref(model), given, rows, length, options or {}), is_training=is_training
-    )
+    batch = SeenBatch(weakref.ref(model), given, rows, length, options or {})
+    _keep(batch, is_training=is_training)
 
 
 def see_with_gradients(model: Any) -> None:

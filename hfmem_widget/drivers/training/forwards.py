@@ -10,7 +10,6 @@ from typing import Any
 from hfmem_widget.drivers.training.loop import (
     MOST_HOOKED,
     REPORTED_ELSEWHERE,
-    Loop,
     forward_of_a_step,
     in_group,
     notify_loop,
@@ -57,7 +56,7 @@ class Forwards:
         if threading.get_ident() == self._thread and self._session.running and self._open:
             span_id, counts = self._open.pop()
             if not span_id:
-                notify_loop(Loop.forward_ended, begins=False)
+                notify_loop(lambda loop: loop.forward_ended(error), begins=False)
                 return
             self._monitor.close_span(self._session, span_id, outcome_of(error), counts)
 
@@ -95,8 +94,7 @@ class Passes:
         names = {kind.__name__ for kind in type(module).__mro__}
         if "ScriptModule" in names or len(self._followed) >= MOST_HOOKED:
             return  # it takes no hooks
-        # `generating` follows the calls of these, those without gradients.
-        is_other = "PreTrainedModel" in names
+        is_other = "PreTrainedModel" in names  # `generating` follows passes without gradients
         # Entered before its hooks are on, so that they are taken off again after a fault.
         followed = self._followed[id(module)] = HookedModule(weakref.ref(module))
         followed.hooks = ModelHooks(

@@ -121,9 +121,11 @@ class Loop:
             self._run.forward_begins({})
         return True
 
-    def forward_ended(self) -> None:
+    def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass; its span lasts until the backward pass begins, and so includes the loss."""
         self._forwards = max(0, self._forwards - 1)
+        if error is not None and not self._forwards and wants_gradients():
+            self._passes = max(0, self._passes - 1)  # its batch is tried again, or left out
 
     def backward_begins(self) -> None:
         """Begin a backward pass."""
@@ -215,8 +217,8 @@ class Loop:
 
     def _end_group(self) -> None:
         self._number += step_counter.end()
-        self._within, self._is_armed = False, True
-        self._stepped = 1  # those after it belong to its last step
+        # Optimizers that step next belong to its last step.
+        self._within, self._is_armed, self._stepped = False, True, 1
         self._forwards = self._backwards = 0
         self._stepping.clear()
         self._close()
@@ -272,9 +274,12 @@ class Loop:
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         uncalled = [key for key, model in self._models.items() if not model.was_called]
+        is_seen = self._number >= len(
+            self._seen_optimizers
+        )  # else the next step is another model's
         if len(uncalled) == len(self._models):
             self._find_called_modules()
-        elif self._passes_of_step and not self._has_pruned:
+        elif self._passes_of_step and not self._has_pruned and is_seen:
             self._has_pruned = True
             take_off(self._models, uncalled)
 
@@ -337,7 +342,9 @@ class Loop:
             model.hooks = ModelHooks(
                 module,
                 before=partial(_forward_begins, model),
-                after=lambda _error: notify_loop(Loop.forward_ended, begins=False),
+                after=lambda error: notify_loop(
+                    lambda loop: loop.forward_ended(error), begins=False
+                ),
                 unless=in_group,
             )
 

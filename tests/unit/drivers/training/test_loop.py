@@ -260,6 +260,32 @@ def test_a_loop_has_as_many_steps_in_groups(
     assert session.steps.count == f" {LOOPS[loop]}".count(" step(")
 
 
+def test_models_that_are_trained_by_turns_have_their_forward_passes() -> None:
+    """The first step is that of one of them, and says nothing of how the other is called."""
+    with hfmem_widget.watch(quiet=True) as session:
+        both = [with_adam(8, 8, 1) for _ in range(2)]
+        for batch in batches():
+            for model, optimizer in both:
+                loss_of(model, batch).backward()
+                optimizer.step()
+
+    assert outlined(session) == " ".join([STEP] * 4)
+
+
+def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
+    """As after an out-of-memory error: the step goes on with the next forward pass."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model, optimizer = with_adam(8, 1)
+        for batch in batches(3):
+            if session.steps.count == 1:
+                with pytest.raises(RuntimeError):
+                    model(torch.ones(3, 3))
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    assert outlined(session) == " ".join([STEP] * 3)
+
+
 def test_a_step_may_have_any_number_of_passes() -> None:
     """As many as an episode has actions: known from the third step on."""
     model, optimizer = with_adam(8, 1)
