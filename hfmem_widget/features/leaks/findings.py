@@ -132,9 +132,8 @@ def _left(session: Session, device: str) -> float:
     used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)
     if device == "cpu":
-        mappable, cached = (
-            session.value(session.last_sample, f"cpu/{metric}") for metric in ("mappable", "cached")
-        )
+        now = session.last_sample
+        mappable, cached = (session.value(now, f"cpu/{name}") for name in ("mappable", "cached"))
         left = min(left, mappable + known_of(cached, 0.0))  # NaN without a limit
     return math.inf if math.isnan(left) else max(left, 0.0)
 

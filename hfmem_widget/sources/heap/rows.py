@@ -149,8 +149,7 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
 def _copied(pattern: Pattern, arrivals: Sequence[Arrival]) -> int:
     """Return what would be held of a storage if each of its views was a copy: all, where others hold it."""
     held, shown = arrivals[0].bytes, sum(arrival.shown for arrival in arrivals)
-    nodes = (arrival.node for arrival in arrivals)
-    is_less = shown < held and all(_pattern(node.path()) == pattern for node in nodes)
+    is_less = shown < held and all(_pattern(one.node.path()) == pattern for one in arrivals)
     return int(shown) if is_less else held
 
 
