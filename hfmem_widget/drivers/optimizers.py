@@ -152,11 +152,13 @@ def _act(action: Callable[[Monitor], None]) -> None:
         action(monitor)
 
 
+# In a group, too, where a function of ours would cost more.
+_noted = partial(setattr, step_counter.passes, "begun", 1)
 _PLACES = (
     Place(OPTIMIZER, "Optimizer", "__init__", _after(_made)),
     Place(OPTIMIZER, "Optimizer", "zero_grad", _after(_cleared)),
     Place(_MODULE, "Module", "zero_grad", _after(_cleared)),
     Place(_MODULE, "Module", "named_parameters", _after(lambda module, _: note_module(module))),
     Place(_MODULE, "Module", "eval", _after(lambda module, _: evaluates(module))),
-    Place("torch.autograd", "", "backward", _Backward),
+    Place("torch.autograd", "", "backward", _Backward, unless=_noted),
 )

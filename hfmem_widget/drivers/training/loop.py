@@ -350,13 +350,16 @@ class Loop:
 
 
 class StepCounter:
-    """Counts the steps of a group on a thread by those of optimizers: nothing else is followed there."""
+    """Counts the steps of a group on a thread, where only optimizers and backward passes are seen."""
 
     loop: Loop | None = None
     thread = steps = 0
-    _nodes, _usual = 0, 1
+    _usual = 1
 
     def __init__(self) -> None:
+        self.passes = (
+            threading.local()
+        )  # `begun` if a backward pass has, since an optimizer has stepped
         self._stepped: set[int] = set()  # the optimizers of the last step, by `id`
 
     def begin(self, loop: Loop, usual: int) -> None:
@@ -372,17 +375,12 @@ class StepCounter:
         return steps
 
     def count(self, optimizer: object) -> bool:
-        """Count the end of an optimizer's step; return whether the group is over.
-
-        Optimizers belong to one step as long as no forward pass lies between them, and none steps twice.
-        """
+        """Count the end of an optimizer's step; return whether the group is over."""
         if self.loop is None or not self.loop.open_ids:
             return False
-        torch: Any = sys.modules["torch"]
-        # A forward pass has made nodes of a graph; those made in a backward pass are a checkpoint's.
-        nodes, before = torch._C._autograd._get_sequence_nr(), self._nodes  # noqa: SLF001  (no public way)
-        self._nodes = nodes
-        has_passed = nodes != before and torch._C._current_graph_task_id() < 0  # noqa: SLF001  (asked by torch's checkpoint)
+        # Optimizers belong to one step until a backward pass comes, or one of them steps again.
+        is_between = sys.modules["torch"]._C._current_graph_task_id() < 0  # noqa: SLF001  (asked by torch's checkpoint)
+        has_passed = vars(self.passes).pop("begun", 0) and is_between  # else it steps in the pass
         if has_passed or not self._stepped or id(optimizer) in self._stepped:
             self.steps += 1
             self._usual = len(self._stepped) or self._usual

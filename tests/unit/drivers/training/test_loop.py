@@ -23,6 +23,7 @@ from tests.data.loops import (
     in_the_backward_pass,
     loss_of,
     model_of,
+    of_two_heads,
     of_two_players,
     outlined,
     usual,
@@ -132,6 +133,9 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
             optimizer.step()
 
     assert outlined(session) == f"{STEP} {STEP}"
+
+
+SEVERAL = [of_two_heads, of_two_players, in_the_backward_pass, within_another, accumulated]
 
 
 def grouped(
@@ -245,9 +249,7 @@ def test_a_steps_optimizers_are_one_step_in_a_group_too(
     assert session.steps.count == [group.last for group in session.steps][-1] == 20
 
 
-@pytest.mark.parametrize(
-    "loop", [of_two_players, in_the_backward_pass, within_another, accumulated]
-)
+@pytest.mark.parametrize("loop", SEVERAL)
 def test_a_loop_has_as_many_steps_in_groups(
     monkeypatch: pytest.MonkeyPatch, loop: Callable[[], list[float]]
 ) -> None:
