@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hfmem_widget.analysis.parts import known_values
+from hfmem_widget.analysis.parts import known_of, known_values
 from hfmem_widget.session import Device, Finding, Peak, Session, Span
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.recorder import BROKEN_OFF
@@ -167,14 +167,18 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
     driver = driver if math.isfinite(driver) else 0.0
     room = device.total - driver - beside_us - reserved_peak
     room = min(room, (device.shared or math.inf) - reserved_peak)
+    peak, after = peak_of(session, span, key), at_end("allocated")
+    # What malloc has freed and kept is mapped, and can be used again.
+    mappable = at_end("mappable") + known_of(at_end("cached"), 0.0)
+    room = min(room, mappable - max(0.0, peak.value - after))  # NaN without a limit
     return Facts(
         device=device,
         allocated_label=label_of(session, device, "allocated"),
         reserved_label=label_of(session, device, "reserved"),
         used_label=label_of(session, device, "device_used"),
         before=0.0 if came_later else session.value(span.before, key),
-        after=at_end("allocated"),
-        peak=peak_of(session, span, key),
+        after=after,
+        peak=peak,
         reserved=reserved,
         reserved_peak=reserved_peak,
         used=used,

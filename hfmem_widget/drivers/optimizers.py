@@ -17,7 +17,6 @@ from hfmem_widget.drivers.training.forwards import end_passes, evaluates
 from hfmem_widget.drivers.training.loop import (
     Loop,
     backward_begins,
-    count_step,
     end_loops,
     notify_loop,
     step_counter,
@@ -96,13 +95,14 @@ def _steps(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     _act(act)
 
 
-def _stepped(_optimizer: object, _args: object, _kwargs: object) -> None:
+def _stepped(optimizer: object, _args: object, _kwargs: object) -> None:
     if sys.modules["torch"].compiler.is_dynamo_compiling():
         return
     thread = threading.get_ident()
     # In a group of a Trainer's steps nothing is counted here.
     if (
-        threads_in_group.get(thread) and not (step_counter.thread == thread and count_step())
+        threads_in_group.get(thread)
+        and not (step_counter.thread == thread and step_counter.count(optimizer))
     ) or is_compiling():
         return
 
@@ -152,11 +152,13 @@ def _act(action: Callable[[Monitor], None]) -> None:
         action(monitor)
 
 
+# In a group, too, where a function of ours would cost more.
+_noted = partial(setattr, step_counter.passes, "begun", 1)
 _PLACES = (
     Place(OPTIMIZER, "Optimizer", "__init__", _after(_made)),
     Place(OPTIMIZER, "Optimizer", "zero_grad", _after(_cleared)),
     Place(_MODULE, "Module", "zero_grad", _after(_cleared)),
     Place(_MODULE, "Module", "named_parameters", _after(lambda module, _: note_module(module))),
     Place(_MODULE, "Module", "eval", _after(lambda module, _: evaluates(module))),
-    Place("torch.autograd", "", "backward", _Backward),
+    Place("torch.autograd", "", "backward", _Backward, unless=_noted),
 )

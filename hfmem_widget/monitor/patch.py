@@ -31,7 +31,7 @@ class Place(NamedTuple):
     name: str
     around: Around
     whole_call: bool = False
-    unless: Callable[[], bool] = bool
+    unless: Callable[[], object] = bool
     is_inherited: bool = False
 
 
@@ -59,7 +59,7 @@ def surround(
     around: Around,
     *,
     whole_call: bool = False,
-    unless: Callable[[], bool] = bool,
+    unless: Callable[[], object] = bool,
     is_inherited: bool = False,
     unless_on: Mapping[int, object] = NO_THREADS,
 ) -> None:
@@ -95,7 +95,7 @@ def surround(
         if torch is not None and torch.compiler.is_dynamo_compiling():
             return function(*args, **kwargs)
         try:
-            if unless_on.get(threading.get_ident()) or unless() or is_compiling():
+            if unless() or unless_on.get(threading.get_ident()) or is_compiling():
                 result = function(*args, **kwargs)
             else:
                 with _Around(patch, args, kwargs if whole_call else None) as followed:

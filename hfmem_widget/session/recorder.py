@@ -29,9 +29,9 @@ BROKEN_OFF = "not watched to its end"
 """The outcome of a span that a fault of ours broke off."""
 
 NO_STEP = "no step"
-"""The outcome of a supposed step without an optimizer's step: it becomes a block."""
+"""The outcome of a supposed step that was none, or that began later: it becomes a block."""
 
-NO_STEP_LABEL = "without an optimizer's step"
+NO_STEP_LABEL = "outside of steps"
 
 MOST_UNPUBLISHED = 1024
 """Samples kept at most until the subscribers get them."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources import malloc
+from hfmem_widget.sources import malloc, procfs
 from hfmem_widget.sources.procfs import PROC, LinuxMemory, Machine, Own, Pool, is_linux
 from hfmem_widget.sources.source import SLOWLY, Looks, Source
 from hfmem_widget.text import MIB, plain
@@ -117,6 +117,7 @@ BESIDE: Mapping[str, str] = {
     "swap": "this process in swap",
     "machine_swap": "swap in use",
     "stalled": "waiting for memory (%)",
+    "mappable": "left of the ulimit",
 }
 """Metrics whose series begin with the first value above 0. Private memory includes malloc's, Python's
 objects, Arrow's pool and *shared*. *Untouched* is a lower bound of the allocated bytes that have not been
@@ -237,7 +238,8 @@ class HostSource(Source):
         rest = own.private - used - kept - python - free
         kept -= min(kept, self._read_lacking(kept, rest, now))
         self._put(malloc=used, cached=kept, python=python, python_free=free)
-        self._put(arrow=self._read_arrow(), shared=own.shared)
+        limit, mapped, _ = procfs.address_space()
+        self._put(arrow=self._read_arrow(), shared=own.shared, mappable=limit - mapped)
         if math.isnan(own.private):
             return own.private if self._heap is None else used
         private = max(0.0, own.private - kept - free)

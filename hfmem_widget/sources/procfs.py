@@ -317,20 +317,18 @@ def address_space(proc: Path = PROC) -> tuple[float, float, str]:
         import resource
     except ImportError:  # Windows has no such limits
         return nothing
-    try:
-        # All mapped pages, and those of the process' own.
-        mapped, *_, own, _ = map(float, (proc / "self" / "statm").read_text().split())
-    except (OSError, ValueError):
-        mapped = own = NOT_AVAILABLE
+    # All mapped pages, and those of the process' own.
+    kinds = (resource.RLIMIT_AS, 0, "ulimit -v"), (resource.RLIMIT_DATA, -2, "ulimit -d")
+    known = [(resource.getrlimit(kind)[0], place, command) for kind, place, command in kinds]
+    if not (known := [each for each in known if each[0] != resource.RLIM_INFINITY]):
+        return nothing
+    pages, size = ["nan"] * 7, os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError):
+        pages = (proc / "self" / "statm").read_text().split()
     limits = [
-        (float(limit), pages * os.sysconf("SC_PAGE_SIZE"), command)
-        for kind, pages, command in (
-            (resource.RLIMIT_AS, mapped, "ulimit -v"),
-            (resource.RLIMIT_DATA, own, "ulimit -d"),
-        )
-        if (limit := resource.getrlimit(kind)[0]) != resource.RLIM_INFINITY
+        (float(limit), float(pages[place]) * size, command) for limit, place, command in known
     ]
-    return min(limits, key=lambda limit: limit[0] - limit[1], default=nothing)
+    return min(limits, key=lambda limit: limit[0] - limit[1])
 
 
 def shared_memory() -> int:

@@ -160,6 +160,20 @@ def of_two_players() -> list[float]:
     return losses
 
 
+def of_two_heads() -> list[float]:
+    body, losses = model_of(8, 8), []
+    heads = [with_adam(8, 1) for _ in range(2)]
+    for batch in batches():
+        features = body(batch).detach()
+        both = [loss_of(head, features) for head, _ in heads]
+        for loss, (_, optimizer) in zip(both, heads, strict=True):
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses += [loss.item() for loss in both]
+    return losses
+
+
 def scheduled() -> list[float]:
     import torch
 
@@ -283,6 +297,7 @@ LOOPS: dict[Callable[[], list[float]], str] = {
     with_an_empty_closure: f"step(forward backward) {STEP} {STEP}",
     of_two_optimizers: f"{STEP} " + "step(forward backward optimizer optimizer) " * 2,
     of_two_players: f"{STEP} {STEP} {STEP} {STEP}",
+    of_two_heads: f"{STEP} step(backward optimizer) {STEP} step(backward optimizer)",
     scheduled: f"{STEP} {STEP}",
     scaled: f"{STEP} {STEP}",
     wrapped: f"{STEP} {STEP}",

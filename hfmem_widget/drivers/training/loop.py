@@ -64,7 +64,6 @@ class Loop:
         self._batches = self._passes = self._passes_of_step = self._usual_passes = 0
         self._passes_outside, self._had_many_outside = 0, False
         self._stepped, self._expected = 0, 1
-        self._optimizer_steps = self._optimizers_per_step = 0
         # About what runs now.
         self._is_armed = self._may_guess = self._has_pruned = False
         self._forwards = self._backwards = 0
@@ -122,9 +121,11 @@ class Loop:
             self._run.forward_begins({})
         return True
 
-    def forward_ended(self) -> None:
+    def forward_ended(self, error: Exception | None = None) -> None:
         """End a forward pass; its span lasts until the backward pass begins, and so includes the loss."""
         self._forwards = max(0, self._forwards - 1)
+        if error is not None and not self._forwards and wants_gradients():
+            self._passes = max(0, self._passes - 1)  # its batch is tried again, or left out
 
     def backward_begins(self) -> None:
         """Begin a backward pass."""
@@ -168,7 +169,6 @@ class Loop:
 
     def optimizer_ended(self) -> None:
         """End the step of an optimizer; that of the last optimizer ends the loop's step."""
-        self._optimizer_steps += 1
         if step_counter.loop is self:
             self._end_group()
             return
@@ -213,11 +213,12 @@ class Loop:
         """Return whether the current group of steps has lasted long enough."""
         if self._clock() < self._run.grouping.until:
             return False
-        return self._run.grouping.may_end(self._first, self._number + step_counter.steps())
+        return self._run.grouping.may_end(self._first, self._number + step_counter.steps)
 
     def _end_group(self) -> None:
         self._number += step_counter.end()
-        self._within, self._is_armed, self._stepped, self._optimizer_steps = False, True, 0, 0
+        # Optimizers that step next belong to its last step.
+        self._within, self._is_armed, self._stepped = False, True, 1
         self._forwards = self._backwards = 0
         self._stepping.clear()
         self._close()
@@ -260,11 +261,9 @@ class Loop:
             return False
         self._is_open, self._first = True, self._number + 1
         self._run.step_begins(self._first)
-        self._optimizers_per_step += self._optimizer_steps  # when the step before had ended
-        self._optimizer_steps = 0
-        if self._run.grouping.is_group:
-            step_counter.begin(self, max(1, self._optimizers_per_step))
         self._expected, self._stepped = max(1, self._stepped), 0
+        if self._run.grouping.is_group:
+            step_counter.begin(self, self._expected)
         self._batches = self._batches_before = 0
         self._within, self._is_guess, self._passes, self._passes_of_step = True, is_guess, 0, 0
         return True
@@ -272,13 +271,15 @@ class Loop:
     def _step_ends(self) -> None:
         self._within = False
         self._number += 1
-        self._optimizers_per_step, self._optimizer_steps = max(1, self._optimizer_steps), 0
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         uncalled = [key for key, model in self._models.items() if not model.was_called]
+        is_seen = self._number >= len(
+            self._seen_optimizers
+        )  # else the next step is another model's
         if len(uncalled) == len(self._models):
             self._find_called_modules()
-        elif self._passes_of_step and not self._has_pruned:
+        elif self._passes_of_step and not self._has_pruned and is_seen:
             self._has_pruned = True
             take_off(self._models, uncalled)
 
@@ -341,35 +342,51 @@ class Loop:
             model.hooks = ModelHooks(
                 module,
                 before=partial(_forward_begins, model),
-                after=lambda _error: notify_loop(Loop.forward_ended, begins=False),
+                after=lambda error: notify_loop(
+                    lambda loop: loop.forward_ended(error), begins=False
+                ),
                 unless=in_group,
             )
 
 
 class StepCounter:
-    """Counts the optimizers' steps in a group of steps on a thread, which is all that is followed there."""
+    """Counts the steps of a group on a thread, where only optimizers and backward passes are seen."""
 
     loop: Loop | None = None
-    thread = 0
-    optimizer_steps, optimizers_per_step = 0, 1
+    thread = steps = 0
+    _usual = 1
 
-    def begin(self, loop: Loop, optimizers_per_step: int) -> None:
-        """Begin to count; a step of the loop has `optimizers_per_step` steps of optimizers."""
-        self.optimizer_steps, self.optimizers_per_step = 0, optimizers_per_step
-        self.loop, self.thread = loop, threading.get_ident()
+    def __init__(self) -> None:
+        self.passes = (
+            threading.local()
+        )  # `begun` if a backward pass has, since an optimizer has stepped
+        self._stepped: set[int] = set()  # the optimizers of the last step, by `id`
+
+    def begin(self, loop: Loop, usual: int) -> None:
+        """Begin to count; the step before had the `usual` number of optimizers."""
+        self.loop, self.thread, self._usual = loop, threading.get_ident(), usual
         threads_in_group[self.thread] = loop.open_ids
 
     def end(self) -> int:
         """Follow every event again, and return the number of the loop's steps that were counted."""
         threads_in_group.pop(self.thread, None)
-        steps = self.steps()
-        self.loop, self.thread = None, 0
-        self.optimizer_steps, self.optimizers_per_step = 0, 1
+        steps, self.loop, self.thread, self.steps = self.steps, None, 0, 0
+        self._stepped.clear()
         return steps
 
-    def steps(self) -> int:
-        """Return the number of the loop's steps so far."""
-        return self.optimizer_steps // self.optimizers_per_step
+    def count(self, optimizer: object) -> bool:
+        """Count the end of an optimizer's step; return whether the group is over."""
+        if self.loop is None or not self.loop.open_ids:
+            return False
+        # Optimizers belong to one step until a backward pass comes, or one of them steps again.
+        is_between = sys.modules["torch"]._C._current_graph_task_id() < 0  # noqa: SLF001  (asked by torch's checkpoint)
+        has_passed = vars(self.passes).pop("begun", 0) and is_between  # else it steps in the pass
+        if has_passed or not self._stepped or id(optimizer) in self._stepped:
+            self.steps += 1
+            self._usual = len(self._stepped) or self._usual
+            self._stepped.clear()
+        self._stepped.add(id(optimizer))
+        return len(self._stepped) >= self._usual and self.loop.group_is_over()
 
 
 step_counter = StepCounter()
@@ -378,17 +395,6 @@ step_counter = StepCounter()
 def in_group() -> bool:
     """Return whether only the steps of optimizers are counted on this thread."""
     return bool(threads_in_group.get(threading.get_ident()))
-
-
-def count_step() -> bool:
-    """Count the end of an optimizer's step; return whether the group is over."""
-    if step_counter.loop is None or not step_counter.loop.open_ids:
-        return False
-    step_counter.optimizer_steps += 1
-    return (
-        step_counter.optimizer_steps % step_counter.optimizers_per_step == 0
-        and step_counter.loop.group_is_over()
-    )
 
 
 @dataclass(slots=True)

@@ -83,7 +83,7 @@ def rooms() -> tuple[tuple[Room, ...], str]:
     def free(device: Device) -> float:
         left = device.total - reading(device, "device_used")
         limit = limits.get(device.key, math.inf) - known_of(reading(device, "reserved"), 0.0)
-        return min(left, limit)
+        return min(left, limit, known_of(reading(device, "mappable"), math.inf))
 
     gpus = [
         Room(

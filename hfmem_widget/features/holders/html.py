@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from hfmem_widget.sources.heap.model import Grown, Growth, Holder, Holders
-from hfmem_widget.sources.heap.roots import beyond_names
+from hfmem_widget.sources.heap.roots import beyond_names, of_views
 from hfmem_widget.sources.storages import MANAGED
 from hfmem_widget.text import MIB, format_count, format_counted, plain
 from hfmem_widget.view import html as kit
@@ -73,13 +73,14 @@ def _section(device: str, head: str, rows: Sequence[TableRow]) -> kit.Fragment:
 
 def _held(row: Holder, *, detail: bool) -> TableRow:
     also = kit.words("also", kit.words(*map(kit.code, row.also), between=", ")) if row.also else ""
+    note = beyond_names(row) or of_views(row)
     parts = [
         kit.words(kit.size_text(size), kit.code(name), between="  ") for name, size in row.parts
     ]
     return TableRow(
         (kit.code(row.path), kit.size_text(row.bytes)),
         facts=_holder_facts(row),
-        below=(_graph_note(row), also, beyond_names(row), *(parts if detail else [])),
+        below=(_graph_note(row), also, note, *(parts if detail else [])),
     )
 
 

@@ -135,8 +135,9 @@ class Leaks(Companion):
                 unnoted = last.names.new(*names_now()) - set(known.new)
                 before = replace(known, held=last.held_before(left), unnoted=unnoted)
             left_finding = named(left, holders, before, span.id, raised=self._raised)
-            if left_finding is None:
-                left_finding = unnamed(left, thoroughly(), span.id)
+            evidence = {"holder_grown": 0} if left_finding is None else left_finding.evidence
+            if float(str(evidence.get("holder_grown", math.inf))) < NEARLY_ALL * left.bytes:
+                left_finding = unnamed(left, thoroughly(), span.id, left_finding)
             session.findings += [left_finding] if left_finding is not None else []
         for at, finding in enumerate(session.findings):
             grown = finding.evidence.get("holder_grown")

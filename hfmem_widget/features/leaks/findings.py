@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hfmem_widget.analysis.facts import end_of, label_of
+from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.features.leaks.trends import A_SECOND, A_STEP, Floats, Trend, trends_of
 from hfmem_widget.session import Device, Finding, Guide, Session, Span
 from hfmem_widget.session.steps import MOST_GROUPS
-from hfmem_widget.sources.procfs import address_space
 from hfmem_widget.text import (
     KIB,
     MIB,
@@ -131,10 +131,10 @@ def _left(session: Session, device: str) -> float:
     cache = max(reserved - allocated, 0.0) if ":" in device else 0.0
     used = allocated if math.isnan(used) else used - cache
     left = total - used - _needed_meanwhile(session, device)
-    if device == "cpu" and session.is_of_here:
-        limit, mapped, _ = address_space()  # NaN without a limit
-        cached = session.value(session.last_sample, "cpu/cached")
-        left = min(left, limit - mapped + max(0.0, cached))
+    if device == "cpu":
+        now = session.last_sample
+        mappable, cached = (session.value(now, f"cpu/{name}") for name in ("mappable", "cached"))
+        left = min(left, mappable + known_of(cached, 0.0))  # NaN without a limit
     return math.inf if math.isnan(left) else max(left, 0.0)
 
 

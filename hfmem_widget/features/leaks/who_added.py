@@ -228,17 +228,25 @@ def _not_found(left: LeftBehind, holders: Holders, span_id: int, *, raised: bool
     return Finding("left behind", "info", title, evidence, advice, span_id)
 
 
-def unnamed(left: LeftBehind, holders: Holders, span_id: int) -> Finding | None:
-    """Return a finding for bytes that no variable leads to, from a thorough search; None if they are few."""
+def unnamed(
+    left: LeftBehind, holders: Holders, span_id: int, beside: Finding | None = None
+) -> Finding | None:
+    """Return a finding for bytes that no variable leads to, from a thorough search; `beside` if they are few.
+
+    It also says what is in `beside`, the finding with the names that hold some of what was left.
+    """
     rows = [row for row in holders.of(left.device).rows if row.path == UNNAMED]
+    evidence = {"device": left.device, "left_behind": round(left.bytes)}
+    known = beside or Finding("left behind", "info", _size(left), evidence, (), span_id)
     # As much of it as could be may have been there before.
-    size = min(left.bytes, sum(row.bytes for row in rows) - left.before)
+    size = sum(row.bytes for row in rows) - left.before
+    size = min(left.bytes - float(str(known.evidence.get("holder_grown", 0))), size)
     if size < WORTH_NAMING * left.bytes:
-        return None
+        return beside
     held = f"objects that no name of yours leads to hold at least {format_bytes(size)} of it"
-    title = f"{_size(left)}; {held}"
-    evidence = {"device": left.device, "left_behind": round(left.bytes), "unnamed": round(size)}
-    return Finding("left behind", "info", title, evidence, (beyond_names(rows[0]),), span_id)
+    evidence = {**known.evidence, "unnamed": round(size)}
+    advice = *known.advice, beyond_names(rows[0])
+    return replace(known, title=f"{known.title}; {held}", evidence=evidence, advice=advice)
 
 
 def _size(left: LeftBehind) -> str:

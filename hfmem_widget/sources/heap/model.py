@@ -24,7 +24,6 @@ Segment = str | tuple[int] | tuple[str, int]
 Held = tuple[Segment, Any]
 """The next segment of a path, and the object it leads to."""
 
-OPEN_FIGURES = "pyplot's open figures"
 UNNAMED = "objects that no name leads to"
 LIBRARY = "the library "
 """Begins the path of memory that a library holds: ``the library torch → torch._dynamo``."""
@@ -82,6 +81,7 @@ class Holder:
     """Other names that reach some of the same memory, which stays until they are gone too."""
     parts: tuple[tuple[str, int], ...] = ()  # the biggest parts, with their bytes
     views: int = 0  # the number of objects with this name that are views of a part of a storage
+    copied: int = 0  # the bytes that this name would hold if these were copies
     pattern: str = ""
     """The path without the numbers and keys in brackets, and so the same for any number of them."""
 
@@ -99,7 +99,7 @@ def first_name(path: str) -> str:
 
 def joined(path: str, rows: Sequence[Holder]) -> Holder:
     """Return one row with the sums of some rows."""
-    fields = ("bytes", "tensors", "graph_bytes", "graphs")
+    fields = ("bytes", "tensors", "graph_bytes", "graphs", "views", "copied")
     sums = {field: sum(getattr(row, field) for row in rows) for field in fields}
     return replace(rows[0], path=path, **sums)
 

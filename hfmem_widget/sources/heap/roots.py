@@ -18,9 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hfmem_widget.sources.heap.model import NUMBERS, OPEN_FIGURES, UNNAMED, Holder, is_of_jupyter
+from hfmem_widget.sources.heap.model import NUMBERS, UNNAMED, Holder, first_name, is_of_jupyter
 from hfmem_widget.sources.heap.referents import fields_of, is_users_function, running_frames
 from hfmem_widget.sources.heap.tensors import type_in
+from hfmem_widget.text import format_bytes
 
 
 class Precedence(IntEnum):
@@ -275,6 +276,7 @@ def _bound(names: Mapping[Any, object]) -> Iterator[tuple[Any, int]]:
     return compress(zip(names, map(id, names.values()), strict=False), may_hold)
 
 
+OPEN_FIGURES = "pyplot's open figures"
 OF_AN_ERROR = re.compile(
     r"the error of cell \[\d+\]|sys\.last_\w+|IPython's (?:tb|etb|evalue|etype|debugger|last syntax)"
 )
@@ -307,4 +309,13 @@ def remedy(row: Holder) -> str:
             f"If only values are needed, store {what} in {row.path} (.detach(), or .item() for one number): "
             "a tensor with a graph holds everything that its backward pass needs."
         )
-    return beyond_names(row)
+    return beyond_names(row) or of_views(row)
+
+
+def of_views(row: Holder) -> str:
+    """Return what copies of a variable's views would hold, as a sentence, if that is at most half as much."""
+    is_named = row.views > 0 and first_name(row.path).isidentifier()
+    if not is_named or row.graph_bytes or 2 * row.copied > row.bytes:
+        return ""
+    copies = f"Copies of the views in {row.path} (.clone() of tensors, .copy() of arrays)"
+    return f"{copies} would hold {format_bytes(row.copied)} instead of {format_bytes(row.bytes)}."

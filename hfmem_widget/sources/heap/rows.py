@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from operator import eq
 from typing import Any
 
 from hfmem_widget.sources.heap.model import ARROW, GRAPH, Holder, Kind, Segment
@@ -85,7 +87,7 @@ class Arrival:
     dtype: str
     tensor: Any
     items: int = 1
-    is_view: bool = False  # of a part of the storage
+    shown: float = math.inf  # the bytes that a view shows, of an object that is one
 
 
 Arrivals = dict[tuple[int, str], list[Arrival]]
@@ -138,9 +140,17 @@ def _row(pattern: Pattern, kind: Kind, device: str, group: _Group, other_ways: O
         graphs=len({id(owner.node) for owner in through_graphs}),
         also=_also(pattern, [*others, *_ways_round(owners, other_ways)]),
         parts=_parts(owners, paths),
-        views=sum(arrival.is_view for arrival, _ in alike),
+        views=sum(arrival.shown < arrival.bytes for arrival, _ in alike),
+        copied=sum(_copied(pattern, arrivals) for _, _, arrivals in group),
         pattern="".join(pattern),
     )
+
+
+def _copied(pattern: Pattern, arrivals: Sequence[Arrival]) -> int:
+    """Return what would be held of a storage if each of its views was a copy: all, where others hold it."""
+    held, shown = arrivals[0].bytes, sum(arrival.shown for arrival in arrivals)
+    is_less = shown < held and all(_pattern(one.node.path()) == pattern for one in arrivals)
+    return int(shown) if is_less else held
 
 
 def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[PathNode]:
@@ -160,12 +170,12 @@ def _ways_round(owners: Sequence[Arrival], other_ways: OtherWays) -> Iterator[Pa
 def _also(pattern: Pattern, others: Sequence[PathNode]) -> tuple[str, ...]:
     paths: dict[Pattern, list[Path]] = {}
     for other in sorted(others, key=PathNode.order):
-        path = other.path()
-        # A path within the row itself is not another name; nor is another path through the same error.
+        known = _pattern(path := other.path())
+        # A path within the row itself, or to it, is not another name; nor one through the same error.
         of_one_error = other.precedence is Precedence.ERROR and path[0] == pattern[0]
         is_name = not of_one_error and other.precedence is not Precedence.NOBODY
-        if _pattern(path)[: len(pattern)] != pattern and is_name:
-            paths.setdefault(_pattern(path), []).append(path)
+        if is_name and not all(map(eq, known, pattern)):
+            paths.setdefault(known, []).append(path)
     return tuple(map(text_of, islice(paths.values(), MOST_ALSO)))
 
 

@@ -188,8 +188,8 @@ class _SearchForPaths(Search):
                 self.count()
             if memory.bytes:
                 shaped = memory if memory.shape or traits.role != "tensor" else value
-                is_view = size < memory.bytes and node.kind in {"tensors", "NumPy"}
-                self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped, is_view=is_view))
+                shown = size if node.kind in {"tensors", "NumPy"} else math.inf
+                self._add(key, Arrival(node, memory.bytes, memory.dtype, shaped, shown=shown))
 
     def _add(self, key: Key, arrival: Arrival) -> None:
         before = self.arrivals.setdefault(key, [])

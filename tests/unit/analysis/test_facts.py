@@ -61,6 +61,16 @@ def test_headroom_is_what_nobody_holds_at_the_peak(
     assert facts.headroom / GIB == pytest.approx(headroom, nan_ok=True)
 
 
+def test_headroom_is_what_the_shell_lets_the_process_map() -> None:
+    """What was mapped at the peak alone can be mapped again, and so can what malloc keeps; sizes are GiB."""
+    sizes = {"allocated": 1.0, "reserved": 1.0, "device_used": 4.0, "cached": 0.5, "mappable": 5.0}
+    row = tuple(size * GIB for size in sizes.values())
+    peaks = {"cpu/allocated": 3 * GIB}
+    (facts,) = facts_of(*cell_of(row, keys=["cpu"], metrics=[*sizes], peaks=peaks))
+
+    assert facts.headroom == (5 + 0.5 - (3 - 1)) * GIB
+
+
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
     """Only the exact peak has this allocation."""
     assert facts_of(*cell_of(0.0, peaks={KEY: GIB}))[0].above_start == GIB

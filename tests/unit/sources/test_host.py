@@ -240,6 +240,15 @@ def test_page_cache_shared_pinned_memory_and_swap_have_series() -> None:
     assert (second["swap"], second["machine_swap"], second["pinned"]) == (7.0, 9.0, 4096.0)
 
 
+def test_what_a_ulimit_leaves_has_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the limit less what is mapped, at every reading; without a limit there is no series."""
+    limits = iter([(math.nan, math.nan, ""), (8.0, 3.0, "ulimit -v"), (8.0, 7.0, "ulimit -v")])
+    monkeypatch.setattr("hfmem_widget.sources.procfs.address_space", lambda: next(limits))
+    source = of_fake(FakeMemory())
+
+    assert [by_metric(source, at / 100).get("mappable") for at in range(3)] == [None, 5.0, 1.0]
+
+
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     """A heap with very many free pieces, each of which a reading walks, is read less often, with a note."""
     heap = Mock(return_value=Mallinfo(uordblks=1, ordblks=4 * MANY_FREE_PIECES))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import run as running
 from hfmem_widget.drivers.training.loop import (
-    count_step,
     end_loop,
     in_group,
     resume_steps,
@@ -323,7 +322,7 @@ def test_torchs_events_are_not_in_a_trainers_groups(ends: Callable[[TrainingRun]
     yield_steps(training.run)
     training.short_steps()
 
-    assert (in_group(), count_step()) == (True, False)
+    assert (in_group(), following.step_counter.count(None)) == (True, False)
     ends(training.run)
     assert not in_group()
 
@@ -354,7 +353,7 @@ def test_a_group_whose_watch_has_ended_rests_no_more() -> None:
     ended = Training()
     ended.ends()
     loop = following.Loop(ended.bench.monitor, ended.session)
-    following.step_counter.begin(loop, optimizers_per_step=1)
+    following.step_counter.begin(loop, usual=1)
 
     assert not in_group()
 

@@ -16,15 +16,20 @@ from hfmem_widget.session import Session
 from tests.data.loops import (
     LOOPS,
     STEP,
+    accumulated,
     adam,
     batches,
     cleared_last,
+    in_the_backward_pass,
     loss_of,
     model_of,
+    of_two_heads,
+    of_two_players,
     outlined,
     usual,
     with_a_closure,
     with_adam,
+    within_another,
 )
 from tests.data.threads import on_threads
 
@@ -130,26 +135,35 @@ def test_another_threads_loop_is_none_of_this_one() -> None:
     assert outlined(session) == f"{STEP} {STEP}"
 
 
+SEVERAL = [of_two_heads, of_two_players, in_the_backward_pass, within_another, accumulated]
+
+
 def grouped(
     monkeypatch: pytest.MonkeyPatch,
     least: float,
     most: float,
+    *,
     optimizers: int = 1,
+    every: int = 1,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Session:
-    """Return the session of a loop of 20 steps whose groups last so many seconds."""
+    """Return the session of a loop of 20 steps whose groups last so many seconds.
+
+    Each optimizer steps in one of `every` as many batches as the one before.
+    """
     limits = {"ALLOWANCE": 0.0, "SHARE": 1e-9, "LEAST_GROUP": least, "MOST_GROUP": most}
     for name, value in limits.items():
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         models = [model_of(8, 1) for _ in range(optimizers)]
         each_has = [adam(model) for model in models]
-        for batch in batches(20):
+        for at, batch in enumerate(batches(20)):
             torch.stack([loss_of(model, batch) for model in models]).sum().backward()
             meanwhile()
-            for optimizer in each_has:
-                optimizer.step()
-                optimizer.zero_grad()
+            for place, optimizer in enumerate(each_has):
+                if at % every**place == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
     return session
 
 
@@ -205,7 +219,10 @@ def test_the_passes_of_a_closure_have_one_batch() -> None:
 
 
 def test_a_step_of_several_passes_is_the_first_one_too() -> None:
-    """Its optimizer was there before, as in a notebook, so that they may have been an evaluation's."""
+    """Its optimizer was there before, as in a notebook, so that they may have been an evaluation's.
+
+    Those before the first backward pass are a block, of which nothing is said but that.
+    """
     model, optimizer = with_adam(8, 8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         for batch in batches(3):
@@ -215,12 +232,60 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
 
     steps = [span for span in session.spans if span.kind == "step"]
     assert [span.label for span in steps] == ["step 1", "step 2", "step 3"]
+    assert [span.label for span in session.spans if span.kind == "block"][1:] == [
+        "outside of steps"
+    ]
     assert outlined(session, steps[1].id) == "forward backward optimizer"
 
 
-def test_a_steps_optimizers_are_one_step_in_a_group_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the first step alone had a span, which ended with the first of them."""
-    assert grouped(monkeypatch, 1e9, 1e9, optimizers=2).steps.count == 20
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("seconds", [0.0, 1e9])
+def test_a_steps_optimizers_are_one_step_in_a_group_too(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, every: int
+) -> None:
+    """Also where the first step alone had a span, which ended with the first of them, or some step rarely."""
+    session = grouped(monkeypatch, seconds, seconds, optimizers=2, every=every)
+
+    assert session.steps.count == [group.last for group in session.steps][-1] == 20
+
+
+@pytest.mark.parametrize("loop", SEVERAL)
+def test_a_loop_has_as_many_steps_in_groups(
+    monkeypatch: pytest.MonkeyPatch, loop: Callable[[], list[float]]
+) -> None:
+    """However its optimizers step, its steps are those that it has one by one."""
+    monkeypatch.setattr(grouping, "ALLOWANCE", 0.0)
+    monkeypatch.setattr(grouping, "LEAST_GROUP", 1e9)
+    with hfmem_widget.watch(quiet=True) as session:
+        loop()
+
+    assert session.steps.count == f" {LOOPS[loop]}".count(" step(")
+
+
+def test_models_that_are_trained_by_turns_have_their_forward_passes() -> None:
+    """The first step is that of one of them, and says nothing of how the other is called."""
+    with hfmem_widget.watch(quiet=True) as session:
+        both = [with_adam(8, 8, 1) for _ in range(2)]
+        for batch in batches():
+            for model, optimizer in both:
+                loss_of(model, batch).backward()
+                optimizer.step()
+
+    assert outlined(session) == " ".join([STEP] * 4)
+
+
+def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
+    """As after an out-of-memory error: the step goes on with the next forward pass."""
+    with hfmem_widget.watch(quiet=True) as session:
+        model, optimizer = with_adam(8, 1)
+        for batch in batches(3):
+            if session.steps.count == 1:
+                with pytest.raises(RuntimeError):
+                    model(torch.ones(3, 3))
+            loss_of(model, batch).backward()
+            optimizer.step()
+
+    assert outlined(session) == " ".join([STEP] * 3)
 
 
 def test_a_step_may_have_any_number_of_passes() -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from hfmem_widget.analysis.facts import findings_of
 from hfmem_widget.features.judgement import judge
-from hfmem_widget.features.leaks import findings
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
-from hfmem_widget.session import DeviceSteps, Finding, Session, Span, StepGroup
+from hfmem_widget.session import DeviceSteps, Finding, Series, Session, Span, StepGroup
 from hfmem_widget.text import GIB, KIB, MIB
 from tests.data.breadth import some_of
 from tests.data.leak_cases import CASES, CRIES, Case
@@ -408,14 +407,15 @@ def test_trends_are_those_that_are_kept(name: str) -> None:
         ), other
 
 
-def test_a_shells_limit_comes_before_the_machine_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shells_limit_comes_before_the_machine_is_full() -> None:
     """With `ulimit -v`, the steps left are those until this process may map no more."""
     stage = Stage("train", gpus=0)
+    limited = (*stage.session.series, Series("cpu", "mappable"))
+    stage.recorder.adopt(stage.session.devices, limited)
+    stage.find(["cpu"], {"mappable": 1250 * MIB})
     with stage.span("cell", "train"):
         for step in range(1, 41):
             with stage.span("step", f"step {step}"):
                 stage.hold({"cpu": leaking(step) * MIB}, 0.2)
-    session = stage.finish()
-    monkeypatch.setattr(findings, "address_space", lambda: (8 * GIB, 8 * GIB - 1250 * MIB, ""))
 
-    assert leak_of(session).title.endswith("so far, full in about 100 steps.")
+    assert leak_of(stage.finish()).title.endswith("so far, full in about 100 steps.")

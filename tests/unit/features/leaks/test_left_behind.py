@@ -331,6 +331,19 @@ def test_memory_that_no_name_leads_to_is_named_as_far_as_it_is_new() -> None:
     assert unnamed(left(before=1.45 * GIB), found, 1) is None
 
 
+def test_memory_that_no_name_leads_to_is_told_beside_the_name_that_holds_the_rest() -> None:
+    """Garbage does not get lost behind a variable that holds memory of the same kind."""
+    beside = named_for(left(), row("kept", 0.25 * GIB))
+    found = Holders((row("objects that no name leads to", 2 * GIB),))
+    finding = unnamed(left(), found, 1, beside)
+
+    assert finding is not None
+    assert finding.title.startswith(f"{beside.title}; objects that no name of yours leads to hold")
+    assert "at least 768.0 MiB of it" in finding.title
+    assert finding.advice[: len(beside.advice)] == beside.advice
+    assert "%memholders --free garbage" in finding.advice[-1]
+
+
 def test_a_search_that_ended_early_without_a_holder_says_so() -> None:
     """A heap of a million objects may be too large for a glance; after an error, that is tried first."""
     bound = "the search ended early, for time"

@@ -14,7 +14,7 @@ import torch
 from hfmem_widget.features.holders.html import growth_bundle, holders_bundle
 from hfmem_widget.sources.heap import search
 from hfmem_widget.sources.heap.model import Growth
-from hfmem_widget.sources.heap.roots import Precedence, Root, user_modules
+from hfmem_widget.sources.heap.roots import Precedence, Root, remedy, user_modules
 from hfmem_widget.sources.heap.scan import scan
 
 SIZE = 4000
@@ -121,6 +121,19 @@ def test_cycles_are_no_other_names() -> None:
     (row,) = scan({"node": node}).rows
     assert row.path == "node['kept']"
     assert row.also == ()
+
+
+def test_a_dict_that_is_its_own_fields_has_one_name() -> None:
+    """It holds itself, which is no other name for what is in it."""
+
+    class Config(dict):  # type: ignore[type-arg]
+        def __init__(self, **items: object) -> None:
+            super().__init__(**items)
+            self.__dict__ = self
+
+    (row,) = scan({"config": Config(weight=torch.zeros(2**18))}).rows
+
+    assert (row.path, row.also) == ("config['weight']", ())
 
 
 def test_only_modules_that_are_not_installed_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,6 +379,30 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
     ]
     text = holders_bundle(holders)["text/plain"]
     assert "rows[0..7]  (" + "NumPy · " * as_arrays + "8 views of larger memory · " in text
+
+
+def test_what_copies_of_views_would_hold_is_said_where_they_would_free_memory() -> None:
+    """Not where the views show all of the memory, or another name holds it, too."""
+
+    def made() -> torch.Tensor:
+        return torch.zeros(8, 2**17)
+
+    several = made()
+    names = {
+        "rows": [made()[0], made()[1]],
+        "array": made().numpy()[0],
+        "all": [*made()],
+        "whole": [several, several[0]],
+        "other": several[1],
+    }
+    said = [said for row in scan(names).rows if (said := remedy(row))]
+
+    copies = "Copies of the views in {} (.clone() of tensors, .copy() of arrays) "
+    copies += "would hold {} MiB instead of {} MiB."
+    assert said == [
+        copies.format("rows[0..1]", "1.00", "8.00"),
+        copies.format("array", "0.50", "4.00"),
+    ]
 
 
 def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
