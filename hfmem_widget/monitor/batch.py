@@ -4,7 +4,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hfmem_widget.guard import raised_by_handler
@@ -70,26 +70,14 @@ def see_batch(
         }
         devices = (value.device.type for value in named.values() if hasattr(value, "device"))
         autocast = _autocast_on(next(devices, "cpu"))
+    seen = process_state(SeenBatches)
+    seen.pop((id(model), is_training), None)
     rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
     if "input_features" in given:  # the second size may be one of frequencies
         length = 0
     reference = weakref.ref(model)
     batch = SeenBatch(reference, given, rows, length, options or {}, autocast)
-    _keep(batch, is_training=is_training)
-
-
-def see_with_gradients(model: Any) -> None:
-    """Keep that a model runs with gradients, such as a teacher, besides what it was trained with before."""
-    seen = process_state(SeenBatches).get((id(model), True))
-    if seen is None or seen.model() is not model:
-        seen = SeenBatch(weakref.ref(model), {}, 0, 0)
-    _keep(replace(seen), is_training=True)
-
-
-def _keep(batch: SeenBatch, *, is_training: bool) -> None:
-    seen, key = process_state(SeenBatches), (id(batch.model()), is_training)
-    seen.pop(key, None)
-    seen[key] = batch
+    seen[id(model), is_training] = batch
     while len(seen) > MOST_SEEN:
         del seen[next(iter(seen))]
 

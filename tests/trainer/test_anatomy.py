@@ -1,6 +1,5 @@
 """What a real Trainer's memory is for: counted, and beside it forecasts, which a measured step scales."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -256,14 +255,13 @@ def teacher() -> Any:
 
 
 class Distilling(InOrder):
-    """A Trainer whose loss asks a teacher, by default without gradients."""
+    """A Trainer whose loss asks a teacher, without gradients."""
 
     asked: Any = None
-    around: Any = torch.no_grad
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Return the model's loss, and how far it is from the teacher."""
-        with self.around():
+        with torch.no_grad():
             wanted = self.asked(**inputs).logits
         outputs = model(**inputs)
         return outputs.loss + (outputs.logits - wanted).square().mean()
@@ -371,15 +369,6 @@ def test_a_teacher_of_a_single_step_counts(tmp_path: Path) -> None:
 
     assert SAID in repr(hfmem_widget.fit(session_of(trainer)))
     del wanted
-
-
-def test_a_teacher_may_run_with_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One in the notebook's variables counts, also where nobody has turned them off."""
-    trainer = make_trainer(tmp_path, kind=Distilling)
-    trainer.asked, trainer.around = teacher(), torch.enable_grad
-    monkeypatch.setattr(sys.modules["__main__"], "asked", trainer.asked, raising=False)
-
-    assert SAID in repr(hfmem_widget.fit(session_of(trainer)))
 
 
 @pytest.mark.slow

@@ -11,13 +11,12 @@ from hfmem_widget.drivers.training.loop import (
     MOST_HOOKED,
     REPORTED_ELSEWHERE,
     forward_of_a_step,
-    in_group,
     notify_loop,
 )
 from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.drivers.training.run import wants_gradients
 from hfmem_widget.guard import harmless, seconds_of_an_event
-from hfmem_widget.monitor.batch import see_batch, see_with_gradients
+from hfmem_widget.monitor.batch import see_batch
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.process import Installed, process_state
@@ -65,8 +64,7 @@ class Passes:
     """Opens a span for each pass without gradients of some modules, named by their class, until `end`.
 
     Of nested modules only the outermost has spans. Where passes are so short that a span for each would take
-    more than a share of the time, those in between are only counted. Those with gradients have none, but the
-    modules are noted as ones that run. The `clock` returns seconds.
+    more than a share of the time, those in between are only counted. The `clock` returns seconds.
     """
 
     def __init__(
@@ -92,28 +90,25 @@ class Passes:
         deleted = [key for key, other in self._followed.items() if other.module() is None]
         take_off(self._followed, deleted)
         names = {kind.__name__ for kind in type(module).__mro__}
-        if "ScriptModule" in names or len(self._followed) >= MOST_HOOKED:
-            return  # it takes no hooks
-        is_other = "PreTrainedModel" in names  # `generating` follows passes without gradients
+        # `generating` follows the calls of the first, and the second takes no hooks.
+        is_other = not names.isdisjoint(("PreTrainedModel", "ScriptModule"))
+        if is_other or len(self._followed) >= MOST_HOOKED:
+            return
         # Entered before its hooks are on, so that they are taken off again after a fault.
         followed = self._followed[id(module)] = HookedModule(weakref.ref(module))
         followed.hooks = ModelHooks(
             module,
             before=partial(self._begins, followed),
             after=partial(self._ended, followed),
-            unless=partial(self._is_skipped, followed, is_other=is_other),
-            failures=is_other,
+            unless=partial(self._is_skipped, followed),
         )
 
     def end(self) -> None:
         """Take all hooks off."""
         take_off(self._followed, self._followed)
 
-    def _is_skipped(self, followed: HookedModule, *, is_other: bool) -> bool:
-        is_here, has_gradients = self._thread == threading.get_ident(), wants_gradients()
-        if is_here and has_gradients and not in_group():
-            harmless(see_with_gradients, followed.module())
-        if has_gradients or is_other or not is_here:
+    def _is_skipped(self, followed: HookedModule) -> bool:
+        if self._thread != threading.get_ident() or wants_gradients():
             return True
         if self._in_span is not None:
             return self._in_span is not followed
