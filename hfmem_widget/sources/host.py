@@ -57,9 +57,6 @@ class PsutilMemory:
         """Return the memory that an integrated GPU shares with this process."""
         return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
-    def close(self) -> None:
-        """Close nothing."""
-
 
 class DarwinMemory(PsutilMemory):
     """macOS' physical footprint, as in Activity Monitor: with tensors on the GPU and compressed memory."""
@@ -196,10 +193,6 @@ class HostSource(Source):
     def refresh(self) -> None:
         """Have the next `read` count Python's objects, which takes 0.3 to 5 ms."""
         self._arena_looks.expire()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._memory.close()
 
     def _read_extras(self, own: Own) -> None:
         machine = self._memory.machine()
