@@ -16,6 +16,9 @@ from hfmem_widget.sources.allocator import Instant
 READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
 
+CLOSE_TIMEOUT = 1.0
+"""Seconds to wait for another thread's reading before its source is closed."""
+
 FINE_AGE = 0.1
 """Seconds up to which a reading may be old at the edges of a step's parts, at any cost."""
 
@@ -140,9 +143,12 @@ class Sampler:
             reader.busy = threading.Lock()
 
     def close(self) -> None:
-        """Give back what the sources opened."""
+        """Close the sources, except one whose reading hangs."""
         for reader in self._readers:
-            reader.source.close()
+            # Shutting down the driver's library during a call crashes the process (nvitop#222).
+            if reader.busy.acquire(timeout=CLOSE_TIMEOUT):
+                reader.source.close()
+                reader.busy.release()
 
     def _read(self, reader: _Reader) -> None:
         if reader.failed:

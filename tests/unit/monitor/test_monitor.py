@@ -2,12 +2,14 @@
 
 import math
 import os
+import threading
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.monitor import sampler
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
@@ -307,13 +309,27 @@ def test_a_monitor_is_inert_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert (bench.host.reads, bench.allocator.resets) == (reads, resets)
 
 
-def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None:
+def test_a_source_is_not_closed_while_its_reading_hangs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A driver library must not be shut down under a call in flight (nvitop#222)."""
-    bench.watch()
-    bench.tickers[-1].stop = lambda timeout: False  # type: ignore[method-assign]
-    bench.monitor.shutdown()
+    reads, release = threading.Event(), threading.Event()
 
-    assert not bench.driver.closed
+    def hang() -> None:
+        reads.set()
+        release.wait(60.0)
+
+    bench.driver.meanwhile = hang
+    polling = threading.Thread(target=bench.sampler.poll)
+    polling.start()
+    assert reads.wait(60.0)
+    monkeypatch.setattr(sampler, "CLOSE_TIMEOUT", 0.0)
+    bench.monitor.shutdown()
+    closed = bench.driver.closed, bench.host.closed
+    release.set()
+    polling.join()
+
+    assert closed == (False, True)
 
 
 def test_devices_of_two_sources_are_one() -> None:
