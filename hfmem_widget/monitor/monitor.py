@@ -13,11 +13,11 @@ from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger, Window
-from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Row, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
 from hfmem_widget.monitor.ticker import MakeTicker, Poller, Ticker, done_within
-from hfmem_widget.monitor.watched import HAS_ENDED, Register, Row, Watched
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
@@ -384,7 +384,7 @@ class Monitor:
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
         self.register.take_over(watched)
-        watched.unexplained.rebase(watched.values_of(row))
+        watched.unexplained.rebase(row)
 
     def _look(self, watched: Watched) -> None:
         """Add a sample, unless that would take too much of the time."""
@@ -428,10 +428,9 @@ class Monitor:
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
         self.register.take_over(watched)
-        values = watched.values_of(row)
         if begins is not None:
-            watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))
-        return watched.append(values, self._clock() - watched.origin)
+            watched.unexplained.base(*begins, row, is_inner=bool(watched.windows))
+        return watched.append(row, self._clock() - watched.origin)
 
 
 def outcome_of(error: BaseException | None) -> str:

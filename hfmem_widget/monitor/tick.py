@@ -98,7 +98,7 @@ class Tick:
         for watched in listening:
             try:
                 self.register.take_over(watched)
-                watched.append(watched.values_of(row), self.clock() - watched.origin)
+                watched.append(row, self.clock() - watched.origin)
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
                 self.break_off(watched.session, error)
         sessions = [watched.session for watched in listening]

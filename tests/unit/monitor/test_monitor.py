@@ -371,12 +371,9 @@ def test_a_row_older_than_the_newest_series_is_appended() -> None:
     series = tuple(Series("cpu", metric, metric) for metric in metrics)
     watched.adopt((Device("cpu", "host"),), series)
     for allocated in (7.0, 10.0):
-        row = [allocated, 4.0, *[0.0] * (len(HELD) - 1), math.nan]
-        watched.unexplained.rebase(watched.values_of(row))
-    appended = [
-        watched.append(watched.values_of(row), 1.0).values
-        for row in ([10.0], [12.0, 4.0, 0.0, 0.0, 0.0, math.nan])
-    ]
+        watched.unexplained.rebase({HEAP: allocated, "cpu/weights": 4.0})
+    rows = {HEAP: 10.0}, {HEAP: 12.0, "cpu/weights": 4.0}
+    appended = [watched.append(row, 1.0).values for row in rows]
 
     assert appended[0][0] == 10.0
     assert appended[1][-1] == 3.0
@@ -388,17 +385,17 @@ def test_a_sample_amid_new_series_is_as_wide_as_a_session(monkeypatch: pytest.Mo
     watched = Watched(recorder, WatchOptions(), 0.0)
     series = (Series("cpu", "allocated"), Series("cpu", "reserved"))
     watched.adopt((Device("cpu", "CPU"),), series[:1])
-    watched.append(watched.values_of([1.0]), 0.0)
+    watched.append({HEAP: 1.0}, 0.0)
     adopt = recorder.adopt
 
     def adopted_late(*new: Any) -> None:
-        watched.append(watched.values_of([2.0, 3.0]), 1.0)
+        watched.append({HEAP: 2.0, "cpu/reserved": 3.0}, 1.0)
         adopt(*new)
-        watched.append(watched.values_of([4.0, 5.0]), 2.0)
+        watched.append({HEAP: 4.0, "cpu/reserved": 5.0}, 2.0)
 
     monkeypatch.setattr(recorder, "adopt", adopted_late)
     watched.adopt((Device("cpu", "CPU"),), series)
-    watched.append(watched.values_of([6.0, 7.0]), 3.0)
+    watched.append({HEAP: 6.0, "cpu/reserved": 7.0}, 3.0)
 
     allocated, reserved = (watched.session.index(each.key) for each in series)
     assert watched.session.timeline.high[:, allocated].tolist() == [1.0, 2.0, 4.0, 6.0]
@@ -410,11 +407,11 @@ def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
     watched = Watched(Recorder(), WatchOptions(), 0.0)
     series = tuple(Series("cpu", metric, metric) for metric in ("allocated", *HELD))
     watched.adopt((Device("cpu", "host"),), series)
-    values = watched.values_of([7.0, 4.0, *[0.0] * (len(HELD) - 1)])
+    row = {HEAP: 7.0, "cpu/weights": 4.0}
     watched.adopt((Device("cpu", "host"),), (*series, Series("cpu", "unattributed")))
-    watched.unexplained.base(1, "step", "step", values, is_inner=False)
+    watched.unexplained.base(1, "step", "step", row, is_inner=False)
 
-    assert watched.append(values, 1.0).values[0] == 7.0
+    assert watched.append(row, 1.0).values[0] == 7.0
 
 
 def test_unloading_notes_a_lower_user_peak(bench: Bench) -> None:
