@@ -57,7 +57,7 @@ class FakeMemory(PsutilMemory):
         self.now_machine = Machine(500.0)
         self.lacking = 0.0
 
-    def own(self, *, whole: bool = True) -> Own:
+    def own(self) -> Own:
         return self.now
 
     def machine(self) -> Machine:
@@ -332,7 +332,7 @@ def test_any_status_is_survived(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         proc = Path(folder)
         (proc / "self").mkdir()
-        for name in ("self/statm", "self/status", "meminfo"):
+        for name in ("self/status", "meminfo"):
             (proc / name).write_bytes(content)
         source = HostSource(LinuxMemory(proc, Path("/nowhere")))
 
