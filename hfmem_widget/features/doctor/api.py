@@ -113,7 +113,7 @@ def _nvidia() -> str:
 
 
 def _devices_of_nvml() -> str:
-    source = NvmlSource(lambda: None, os.environ)
+    source = NvmlSource(None, os.environ)
     try:
         source.read(0.0)
         if source.notes and not source.devices:
