@@ -214,7 +214,7 @@ class PeakLedger:
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
         with self._lock:
-            self._read()
+            self.read()
             return {
                 window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
@@ -223,13 +223,22 @@ class PeakLedger:
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
-            readings = self._read()
+            readings = self.read()
             news = {
                 window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
                 if window.is_news(highs)
             }
         return news, Instant(self.allocator, readings)
+
+    def read(self) -> Readings:
+        """Read the counters of all devices, without a reset; the open windows get their peaks."""
+        with self._lock:
+            readings = self._readings()
+            for device, reading in readings.items():
+                if reading.in_use:
+                    self._note(device, reading)
+        return readings
 
     def drop(self, windows: Iterable[Window]) -> None:
         """Drop windows whose peaks are no longer wanted."""
@@ -249,13 +258,6 @@ class PeakLedger:
         """Drop all windows, and make a new lock: for a forked child."""
         self._lock = threading.RLock()
         self._windows = Highs()
-
-    def _read(self) -> Readings:
-        readings = self._readings()
-        for device, reading in readings.items():
-            if reading.in_use:
-                self._note(device, reading)
-        return readings
 
     def _fold(
         self,
