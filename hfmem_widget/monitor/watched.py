@@ -74,13 +74,10 @@ class Unexplained:
         """Take over the devices and series of a session; values of earlier ones stay."""
         self._devices = tuple(_Keys.of(device.key, session) for device in session.devices)
 
-    def begin(self, row: Row) -> None:
-        """Record the first reading: its unexplained bytes were there before."""
+    def fill(self, row: Row) -> Row:
+        """Return a row with the computed series; unexplained bytes of the first row were there before."""
         if not self._has_begun:
             self._since(row)
-
-    def fill(self, row: Row) -> Row:
-        """Return a row completed with the computed series."""
         before = self._before
         for keys in self._devices:
             # Known holders were counted a while ago: it is certain only that there is no more than is in use.
@@ -196,7 +193,6 @@ class Watched:
 
     def append(self, row: Row, time: float) -> Sample:
         """Add what was read at some second of the session."""
-        self.unexplained.begin(row)
         sample = Sample(time, self._values(self.unexplained.fill(row)))
         session = self.recorder.session
         last, timeline = session.last_sample.time, session.timeline
