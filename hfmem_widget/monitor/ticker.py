@@ -142,14 +142,14 @@ FIRST_TICK_TIMEOUT = 0.1
 STOP_TIMEOUT = 0.2
 FORK_TIMEOUT = 0.5
 
-Tick = Callable[[Ticker], object]
-"""Takes the ticker that ticks."""
+MakeTick = Callable[[], Callable[[Ticker], object]]
+"""Returns what a new ticker is to call, with itself."""
 
 
 class Poller:
     """Ticks while it is claimed, at the shortest claimed interval; `make_tick` is called for each ticker."""
 
-    def __init__(self, make_tick: Callable[[], Tick], make_ticker: MakeTicker) -> None:
+    def __init__(self, make_tick: MakeTick, make_ticker: MakeTicker) -> None:
         self._make_tick = make_tick
         self._make_ticker = make_ticker
         self._ticker: Ticker | None = None
@@ -246,7 +246,9 @@ class Poller:
         self._ticker = None
         self._claims = {}
 
-    def _tick_holding(self, ticking: threading.Lock, tick: Tick, ticker: Ticker) -> None:
+    def _tick_holding(
+        self, ticking: threading.Lock, tick: Callable[[Ticker], object], ticker: Ticker
+    ) -> None:
         if not self._claims:
             # The release of the last claim was interrupted.
             ticker.stop(0.0)
