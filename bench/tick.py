@@ -95,12 +95,7 @@ class Poller:
         tensors.count({f"cuda:{index}": dict.fromkeys(HELD, 1e9) for index in range(used)})
         sources = (
             torch_cuda,
-            NvmlSource(
-                torch_cuda.uuids,
-                os.environ,
-                reserved=torch_cuda.reserved,
-                opened=allocator.opened,
-            ),
+            NvmlSource(torch_cuda, os.environ),
             HostSource(),
             ChildSource(find_processes()),
             tensors,

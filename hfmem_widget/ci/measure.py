@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from hfmem_widget.monitor.peaks import PeakLedger, Peaks, Readings, Window
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Certainty, Peak
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.sources.allocator import Reading, reading_of
 from hfmem_widget.sources.host import HostSource
 from hfmem_widget.text import plain
 
@@ -97,7 +96,7 @@ class Memory:
         if self._window is not None:
             window, self._window = self._window, None
             self._peaks = self._ledger.close(window)
-            self._end = self._read(window.take_readings() or self._readings())
+            self._end = self._read(window.take_readings() or self._ledger.read())
 
     def drop(self) -> None:
         """End without figures."""
@@ -134,8 +133,8 @@ class Memory:
     def figures(self) -> tuple[DeviceCost, ...]:
         """Return the figures of each GPU that can be used, and of the host at the end."""
         if self._window is not None:
-            readings = self._readings()
-            peaks, end = self._ledger.so_far().get(self._window, {}), self._read(readings)
+            peaks = self._ledger.so_far().get(self._window, {})
+            end = self._read(self._ledger.read())
         else:
             peaks, end = self._peaks, self._end
         gpus = (self._gpu(device, peaks, end.gpus[device]) for device in end.gpus)
@@ -161,14 +160,6 @@ class Memory:
             here = ", ".join(each.device for each in figures)
             raise OptionError(f"there is no device {plain(device)!r} here, only {here}")
         return cost
-
-    def _readings(self) -> Readings:
-        allocator = self._ledger.allocator
-        readings: dict[int, Reading] = {}
-        for index in allocator.opened():
-            with suppress(Exception):  # a pluggable allocator keeps none, and raises
-                readings[index] = reading_of(allocator.stats(index))
-        return readings
 
     def _read(self, readings: Readings) -> _Reading:
         allocator = self._ledger.allocator

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Self
 
 from hfmem_widget.drivers.training.forwards import ReportedElsewhere
 from hfmem_widget.drivers.training.loop import REPORTED_ELSEWHERE
-from hfmem_widget.drivers.training.model_hooks import ModelHooks
+from hfmem_widget.drivers.training.model_hooks import HookedModule, ModelHooks, take_off
 from hfmem_widget.monitor.grouping import MOST_GROUP, Budget
 from hfmem_widget.monitor.monitor import Monitor, outcome_of
 from hfmem_widget.monitor.patch import restore_with, surround_inherited
@@ -49,7 +50,7 @@ class Diffusion:
         self._session = session
         # Read from the dict: reading settings by attribute makes the pipeline warn.
         self._parts = dict(vars(pipeline))
-        self._hooks: list[ModelHooks] = []
+        self._followed: dict[int, HookedModule] = {}
         self._around: Diffusion | None = None
         self._block = self._phase = self._step = 0
         self._name = ""
@@ -77,13 +78,14 @@ class Diffusion:
                 surround_inherited(type(part), "step", _stepping, unless=_is_counted)
         for name, model in models.items():
             if name.startswith(DENOISERS):
-                hooks = ModelHooks(
+                # Entered before its hooks are on, so that they are taken off again after a fault.
+                followed = self._followed[id(model)] = HookedModule(weakref.ref(model))
+                followed.hooks = ModelHooks(
                     model,
                     before=self._forward_begins,
                     after=lambda _error: None,
                     unless=self._changes_nothing,
                 )
-                self._hooks.append(hooks)
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
@@ -91,9 +93,7 @@ class Diffusion:
         if context.call is self:
             context.call = self._around
             process_state(ReportedElsewhere).by -= 1
-        while self._hooks:
-            self._hooks[-1].remove()
-            self._hooks.pop()
+        take_off(self._followed, self._followed)
         if self._block and self._monitor.is_open(self._session, self._block):
             self._close(outcome_of(error))
             self._monitor.close_span(self._session, self._block, outcome_of(error))

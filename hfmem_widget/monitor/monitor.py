@@ -13,18 +13,20 @@ from hfmem_widget.guard import forget_faults, harmless
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.grouping import Grouping, PollerCost
 from hfmem_widget.monitor.peaks import PeakLedger, Window
-from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Sampler
+from hfmem_widget.monitor.sampler import FINE_SHARE, FULLEST_SHARE, Row, Sampler
 from hfmem_widget.monitor.subjects import Subjects
 from hfmem_widget.monitor.tick import Tick
-from hfmem_widget.monitor.ticker import MakeTicker, Poller, Ticker
-from hfmem_widget.monitor.watched import HAS_ENDED, Register, Row, Watched
+from hfmem_widget.monitor.ticker import MakeTicker, Poller, Ticker, done_within
+from hfmem_widget.monitor.watched import HAS_ENDED, Register, Watched
 from hfmem_widget.options import INTERVAL, WatchOptions
 from hfmem_widget.session import ROLES, Peak, Recorder, Sample, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS
 from hfmem_widget.session.recorder import NO_COUNTS
 from hfmem_widget.sources.allocator import Instant
 
-EXIT_TIMEOUT = 1.0
+POLL_TIMEOUT = 1.0
+"""Seconds that a watch of certain devices may wait until it is known which devices there are."""
+
 BROKEN_OFF_NOTE = (
     "Watching stopped here because of a fault in hfmem_widget ({}); the figures cover the time before. Your "
     "code was not affected. Please report this."
@@ -75,10 +77,14 @@ class Monitor:
         self.register = Register(sampler)
         self._poller_cost = PollerCost()
         readers = sampler, ledger, self.register
-        tick = Tick(
-            *readers, lambda: self._edge_count, self._poller_cost, self.break_off, clock, wall, cpu
+        self.poller = Poller(
+            lambda: Tick(
+                *readers,
+                *(lambda: self._edge_count, self._poller_cost, self.break_off),
+                *(clock, wall, cpu),
+            ),
+            make_ticker,
         )
-        self.poller = Poller(tick, make_ticker)
         self._edge_count = 0  # edges of all sessions so far
         self._rebase_due = self._look_due = -math.inf
         self._interval = INTERVAL
@@ -117,7 +123,7 @@ class Monitor:
         """
         self.sampler.edge()
         # Driver calls may hang, so they belong on another thread here, too; the devices are then unknown.
-        if options.devices and self.poller.aside(self.sampler.poll, wait=True):
+        if options.devices and done_within(POLL_TIMEOUT, self.sampler.poll):
             options.check_devices(tuple(device.key for device in self.sampler.devices))
         recorder = Recorder(options.label, started_at=self._wall())
         session = recorder.session
@@ -289,9 +295,7 @@ class Monitor:
             return ""
         for watched in self.register.all():
             harmless(self.end, watched.session)
-        # Shutting down the driver's library during a call crashes the process (nvitop#222).
-        if self.poller.join(EXIT_TIMEOUT):
-            self.sampler.close()
+        self.sampler.close()
         return self.ledger.uninstall()
 
     def after_fork_in_child(self) -> None:
@@ -380,7 +384,7 @@ class Monitor:
         self._rebase_due = now + REBASE_PERIOD
         row = self.sampler.edge()
         self.register.take_over(watched)
-        watched.unexplained.rebase(watched.values_of(row))
+        watched.unexplained.rebase(row)
 
     def _look(self, watched: Watched) -> None:
         """Add a sample, unless that would take too much of the time."""
@@ -424,10 +428,9 @@ class Monitor:
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
         self.register.take_over(watched)
-        values = watched.values_of(row)
         if begins is not None:
-            watched.unexplained.base(*begins, values, is_inner=bool(watched.windows))
-        return watched.append(values, self._clock() - watched.origin)
+            watched.unexplained.base(*begins, row, is_inner=bool(watched.windows))
+        return watched.append(row, self._clock() - watched.origin)
 
 
 def outcome_of(error: BaseException | None) -> str:

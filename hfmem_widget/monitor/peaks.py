@@ -5,8 +5,8 @@ reads the counter, adds it to the user's own *shadow* peak, resets it, and folds
 Every window is then a union of such epochs, and the highest of their peaks is its own, to the byte. Where a
 window ends, the counter is only read: all open windows are at least as old as its last reset, so its count
 belongs to each of them. An edge is the instant of a reading: a window that ends there has the peak of that
-reading, and one that begins there begins with the current value. After an interrupt, an edge that was not
-folded yet is folded before anything else is read.
+reading, and one that begins there begins with the current value. Signals are deferred at an edge: an
+interrupt between the reading and the reset would lose the peak.
 
 The entry points through which Python reads and resets the counter are wrapped, so that the user's
 functions say what they would have said without us.
@@ -14,7 +14,7 @@ functions say what they would have said without us.
 
 import math
 import threading
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -110,16 +110,6 @@ class Window:
         return self._seen != before
 
 
-@dataclass(slots=True)
-class _Edge:
-    """The readings of an edge, and the windows that meet there; `after` has `allocations` after a reset."""
-
-    before: dict[int, Reading]
-    after: dict[int, float]
-    closing: Window | None
-    opening: Window | None
-
-
 class PeakLedger:
     """Keeps the peaks of nested and overlapping windows, and the user's own.
 
@@ -131,7 +121,6 @@ class PeakLedger:
         self.in_use = False
         self.allocator = allocators[0]
         self._allocators = allocators
-        self._unfolded: deque[_Edge] = deque()
         # The peaks of `_METRICS` of one device after the other.
         self._windows: Highs[Window] = Highs()
         self._keys: tuple[str, ...] = ()
@@ -147,7 +136,6 @@ class PeakLedger:
             if supported is None or supported.installed:  # another thread has done it meanwhile
                 return
             self.allocator = supported
-            self.fold()
             if self.allocator.devices():
                 self._mark_flawed()
             self.allocator.install(self._user_reads, self._user_resets)
@@ -186,7 +174,6 @@ class PeakLedger:
         with self._lock:
             if window.bounded:
                 return self._bounds(window)
-            self.fold()
             if window in self._windows:
                 self._add_edge(closing=window)
             return window.peaks
@@ -194,7 +181,6 @@ class PeakLedger:
     def turn(self, window: Window) -> Window:
         """End a window and begin another of its kind at the same instant, for the price of one edge."""
         with self._lock:
-            self.fold()
             if window.bounded or window not in self._windows:
                 self.close(window)
                 return self.open(bounded=window.bounded)
@@ -206,48 +192,29 @@ class PeakLedger:
         """Read the counters now, reset them where a window begins, and turn the readings into peaks."""
         if not self.in_use:
             self.install()
-        edge = _Edge({}, {}, closing, opening)
-        # Stored first, so that an interrupt between reading and reset loses nothing.
-        self._unfolded.append(edge)
-        try:
-            self._read_at(edge)
-        except BaseException:
-            with interrupts_deferred():
-                self._read_at(edge)
-            raise
-        for window in (closing, opening):
-            if window is not None:
-                window.readings = edge.before
-        self.fold()
+        with interrupts_deferred():
+            try:
+                readings = self._readings(resets=opening is not None)
+                self.in_use = any(reading.in_use for reading in readings.values())
+                certified = opening is None or self._reset(readings)
+                self._fold(readings, closing, opening, certified=certified)
+            except BaseException:
+                self._mark_flawed()  # no peak is called exact
+                raise
 
-    def _read_at(self, edge: _Edge) -> None:
-        """Read the counters at an edge as far as that was not done, and reset them where a window begins."""
-        if not edge.before:
-            edge.before = self._readings(resets=edge.opening is not None)
-        in_use = False
-        for device, reading in edge.before.items():
+    def _reset(self, readings: Readings) -> bool:
+        """Reset the counters that were just read; return whether nothing was allocated meanwhile."""
+        certified = True
+        for device, reading in readings.items():
             if reading.in_use:
-                in_use = True
-                if edge.opening is not None and device not in edge.after:
-                    self.allocator.reset_peak(device)
-                    edge.after[device] = self._allocations(device)
-        self.in_use = in_use
-
-    def fold(self) -> None:
-        """Turn the readings of edges into peaks."""
-        with self._lock:
-            while self._unfolded:
-                edge = self._unfolded.popleft()
-                try:
-                    self._fold(edge)
-                except BaseException:
-                    self._mark_flawed()  # no peak is called exact
-                    raise
+                self.allocator.reset_peak(device)
+                certified &= _certificate(reading) == self._allocations(device)
+        return certified
 
     def so_far(self) -> dict[Window, Peaks]:
         """Return the peaks of every open window up to now, without touching a counter."""
         with self._lock:
-            self._read()
+            self.read()
             return {
                 window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
@@ -256,13 +223,22 @@ class PeakLedger:
     def look(self) -> tuple[dict[Window, Peaks], Instant]:
         """Return `so_far` of the windows whose peaks have changed since the last look, and what was read."""
         with self._lock:
-            readings = self._read()
+            readings = self.read()
             news = {
                 window: window.named(self._keys_of(highs), highs)
                 for window, highs in self._windows.highs_by_key()
                 if window.is_news(highs)
             }
         return news, Instant(self.allocator, readings)
+
+    def read(self) -> Readings:
+        """Read the counters of all devices, without a reset; the open windows get their peaks."""
+        with self._lock:
+            readings = self._readings()
+            for device, reading in readings.items():
+                if reading.in_use:
+                    self._note(device, reading)
+        return readings
 
     def drop(self, windows: Iterable[Window]) -> None:
         """Drop windows whose peaks are no longer wanted."""
@@ -273,53 +249,43 @@ class PeakLedger:
     def drop_all(self) -> None:
         """Drop the windows of all sessions; the user's own peaks are kept."""
         with self._lock:
-            try:
-                self.fold()
-            finally:
-                self._unfolded.clear()
-                if any(window.lasts for window in self._windows):
-                    self.drop([window for window in self._windows if not window.lasts])
-                else:
-                    self._windows = Highs()
+            if any(window.lasts for window in self._windows):
+                self.drop([window for window in self._windows if not window.lasts])
+            else:
+                self._windows = Highs()
 
     def forget_windows(self) -> None:
         """Drop all windows, and make a new lock: for a forked child."""
         self._lock = threading.RLock()
         self._windows = Highs()
-        self._unfolded.clear()
 
-    def _read(self) -> Readings:
-        self.fold()
-        readings = self._readings()
-        for device, reading in readings.items():
-            if reading.in_use:
-                self._note(device, reading)
-        return readings
-
-    def _fold(self, edge: _Edge) -> None:
-        closing, opening = edge.closing, edge.opening
+    def _fold(
+        self,
+        readings: Readings,
+        closing: Window | None,
+        opening: Window | None,
+        *,
+        certified: bool,
+    ) -> None:
+        """Turn the readings of an edge into peaks; `certified` if no reset has lost one."""
         peaks: list[float] = []
         current: list[float] = []
-        certified = True
-        for device, before in edge.before.items():
-            if not before.in_use:
-                continue
-            # A device that is not in use has no values.
-            none = [NOT_AVAILABLE] * (device * len(_METRICS) - len(peaks))
-            peaks += [*none, *_peaks_of(before)]
-            if opening is not None:
-                # Both exist, unless there was a fault in between.
-                certified &= _certificate(before) == edge.after.get(device)
-                current += [*none, *_current_of(before)]
+        for device, reading in readings.items():
+            if reading.in_use:
+                # A device that is not in use has no values.
+                none = [NOT_AVAILABLE] * (device * len(_METRICS) - len(peaks))
+                peaks += [*none, *_peaks_of(reading)]
+                current += [*none, *_current_of(reading)]
         self._windows.note(peaks)
         if not certified:
             self._mark_flawed()
-        if closing is not None and closing in self._windows:
+        if closing is not None:
+            closing.readings = readings
             # The counters are integers.
             closing.highs = list(map(float, self._windows.close(closing)))
             closing.keys = self._keys_of(closing.highs)
         if opening is not None:
-            opening.flawed = not certified
+            opening.readings, opening.flawed = readings, not certified
             self._windows.open(opening, current)
 
     def _note(self, device: int, reading: Reading) -> None:
@@ -407,14 +373,12 @@ class PeakLedger:
 
     @entry()
     def _show(self, device: int, stats: Stats) -> None:
-        self.fold()
         shadow = self._shadow.get(device)
         if shadow is not None and stats:
             show(shadow, stats)
 
     @entry()
     def _before_reset(self, device: int) -> Reading | None:
-        self.fold()
         if not (self._windows and device in self.allocator.devices()):
             return None
         try:

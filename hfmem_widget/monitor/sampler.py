@@ -1,20 +1,25 @@
-"""Reads all sources into one row of values."""
+"""Reads all sources into one row of values by series."""
 
-import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from hfmem_widget.errors import is_limit
 from hfmem_widget.session import Device, Series
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources import Source
 from hfmem_widget.sources.allocator import Instant
 
+Row = Mapping[str, float]
+"""Values by series key; a series is missing if its source has no value now."""
+
 READ_TIMEOUT = 0.05
 """Seconds to wait while another thread reads the same source, where that reading cannot hang."""
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds to wait for another thread's reading before its source is closed."""
 
 FINE_AGE = 0.1
 """Seconds up to which a reading may be old at the edges of a step's parts, at any cost."""
@@ -36,6 +41,9 @@ STALE_AFTER = 1.0
 @dataclass(slots=True)
 class _Reader:
     source: Source
+    devices: Sequence[Device] = ()  # those that were taken over from it
+    series: Sequence[Series] = ()
+    keys: Sequence[str] = ()  # of the series
     busy: threading.Lock = field(default_factory=threading.Lock)
     latest: Sequence[float] = ()
     latest_at: float = -1e300
@@ -46,7 +54,7 @@ class _Reader:
 
 
 class Sampler:
-    """Reads sources into rows, with a column for each of its `series`; columns are only added at the end.
+    """Reads sources into rows with the values of its `series`, which are only added at the end.
 
     Its `version` rises whenever `devices` or `series` have changed, or a source has added a note.
     """
@@ -60,14 +68,9 @@ class Sampler:
         self._notes: list[str] = []
         self._clock = clock
         self._readers = [_Reader(source) for source in sources]
-        self._places: tuple[tuple[int, int], ...] = ()
-        """The index of each column's source, and of its value among those of that source."""
-        none: tuple[Sequence[Device], Sequence[Series]] = (), ()
-        self._adopted = (none,) * len(sources)
-        """The devices and series of each source, to see by identity whether it has new ones."""
         self._adopting = threading.Lock()
 
-    def poll(self, instant: Instant | None = None) -> tuple[float, ...]:
+    def poll(self, instant: Instant | None = None) -> Row:
         """Read every source once; for the poller's thread. `instant` is as in `edge`."""
         return self.edge(instant, is_tick=True)
 
@@ -78,7 +81,7 @@ class Sampler:
         share: float | None = None,
         is_fine: bool = False,
         is_tick: bool = False,
-    ) -> tuple[float, ...]:
+    ) -> Row:
         """Read what never blocks, and take the rest as last polled; for the user's thread.
 
         With `is_tick` everything is read: `poll`. What an `instant` has is not read again. Nor is what was
@@ -87,11 +90,11 @@ class Sampler:
         """
         now = self._clock()
         read: list[Sequence[float]] = []
-        for reader, (_, series) in zip(self._readers, self._adopted, strict=True):
+        for reader in self._readers:
             source = reader.source
             values = None if instant is None else source.at(instant)
             # Devices that its source has not seen yet come in by a reading of its own.
-            if values is None or len(values) != len(series):
+            if values is None or len(values) != len(reader.series):
                 if is_tick:
                     age = reader.period
                 elif is_fine and reader.period:
@@ -107,16 +110,15 @@ class Sampler:
                 is_recent = reader.latest_at >= now - STALE_AFTER
                 values = values or (reader.latest if is_recent else ())
             read.append(values)
-        for reader, (devices, series) in zip(self._readers, self._adopted, strict=True):
-            if reader.source.series is not series or reader.source.devices is not devices:
+        for reader in self._readers:
+            source = reader.source
+            if source.series is not reader.series or source.devices is not reader.devices:
                 self._adopt()
                 break
-        return tuple(
-            [
-                values[place] if place < len(values := read[index]) else NOT_AVAILABLE
-                for index, place in self._places
-            ]
-        )
+        row: dict[str, float] = {}
+        for reader, values in zip(self._readers, read, strict=True):
+            row.update(zip(reader.keys, values, strict=False))
+        return row
 
     def refresh(self) -> None:
         """Have the next reading include what is usually a few seconds old."""
@@ -140,9 +142,12 @@ class Sampler:
             reader.busy = threading.Lock()
 
     def close(self) -> None:
-        """Give back what the sources opened."""
+        """Close the sources, except one whose reading hangs."""
         for reader in self._readers:
-            reader.source.close()
+            # Shutting down the driver's library during a call crashes the process (nvitop#222).
+            if reader.busy.acquire(timeout=CLOSE_TIMEOUT):
+                reader.source.close()
+                reader.busy.release()
 
     def _read(self, reader: _Reader) -> None:
         if reader.failed:
@@ -181,17 +186,14 @@ class Sampler:
         # The poller and the user's thread may both come here while a device appears.
         with self._adopting:
             sources = [reader.source for reader in self._readers]
-            adopted = tuple((source.devices, source.series) for source in sources)
-            columns, places = list(self.series), list(self._places)
-            for index, (_, series) in enumerate(adopted):
-                known = len(self._adopted[index][1])
-                places += ((index, place) for place in range(known, len(series)))
-                columns += series[known:]
-            devices = merge_devices([devices for devices, _ in adopted])
-            # Assigned together at the end: after a fault halfway every column would exist twice.
-            new = tuple(columns), devices, tuple(places), adopted
-            self.series, self.devices, self._places, self._adopted = new
+            found = [(source.devices, source.series) for source in sources]
+            every = chain(self.series, *(series for _, series in found))
+            self.series = tuple({each.key: each for each in every}.values())
+            self.devices = merge_devices([devices for devices, _ in found])
             self.version += 1
+            for reader, (devices, series) in zip(self._readers, found, strict=True):
+                reader.devices, reader.series = devices, series
+                reader.keys = [each.key for each in series]
             # Beside an allocator that has devices, which is read at every edge.
             if any(
                 source.devices and not (source.blocks or source.secondary) for source in sources
@@ -204,7 +206,7 @@ class Sampler:
 def merge_devices(devices_of_sources: Sequence[Sequence[Device]]) -> tuple[Device, ...]:
     """Join what several sources know of the same devices; the first to know a field is believed."""
     merged: dict[str, Device] = {}
-    for device in itertools.chain.from_iterable(devices_of_sources):
+    for device in chain.from_iterable(devices_of_sources):
         first = merged.setdefault(device.key, device)
         merged[device.key] = replace(
             first,

@@ -21,8 +21,8 @@ BUSY_FRACTION = 0.2
 FIRST_TICKS, COST_EVERY = 8, 4
 """The first ticks of a session, each of which is measured, and the distance of measured ones later."""
 
-PACES = (0.0, INTERVAL), (20.0, 0.4), (40.0, 0.8)
-"""Edges of spans a second, from which on ticks come less often, and the seconds between ticks then.
+PACES = (0.0, 0.0), (20.0, 0.4), (40.0, 0.8)
+"""Edges of spans a second, from which on ticks come less often, and the least seconds between ticks then.
 Each edge is a sample, too, so a tick of 1 to 2 ms adds little. All are below `sampler.STALE_AFTER`."""
 
 ENOUGH_EDGES = 0.5
@@ -37,7 +37,7 @@ CLOCK_STEP = 2.0
 
 @dataclass(eq=False, slots=True)
 class Tick:
-    """One tick, for the poller's thread; called with the ticker that ticks.
+    """One tick, for the poller's thread; called with the ticker that ticks, always the same one.
 
     `edges` returns how many edges of spans there have been. What a tick takes goes to `poller_cost`.
     `break_off` ends a session to which a row could not be added. The clocks return monotonic seconds, seconds
@@ -55,12 +55,11 @@ class Tick:
     cpu: Callable[[], float]
     _ticks: int = 0
     _last_look: float = -math.inf
-    _ticker: Ticker | None = None
     _missed_before: int = 0
     _last_tick: float = -math.inf
     _edges_before: float = 0
     _ticks_with_more: int = 0
-    _backed_off: Ticker | None = None
+    _has_backed_off: bool = False
     _clocks_apart: tuple[float, float] = (-math.inf, math.inf)
 
     def __call__(self, ticker: Ticker) -> None:
@@ -99,7 +98,7 @@ class Tick:
         for watched in listening:
             try:
                 self.register.take_over(watched)
-                watched.append(watched.values_of(row), self.clock() - watched.origin)
+                watched.append(row, self.clock() - watched.origin)
             except Exception as error:  # noqa: BLE001  (a fault in one session is not the others')
                 self.break_off(watched.session, error)
         sessions = [watched.session for watched in listening]
@@ -107,50 +106,48 @@ class Tick:
         self._count(sessions, ticker, now)
         for watched in listening:
             _progress(watched, peaks)
-        if started is not None and _back_off(sessions, ticker, self.cpu() - started):
-            self._backed_off = ticker
+        if started is not None:
+            self._has_backed_off |= _back_off(sessions, ticker, self.cpu() - started)
         for watched in listening:
             watched.recorder.publish()
         if started is not None and not is_new:
-            self.poller_cost.ticked(self.cpu() - started, ticker.interval)
+            self.poller_cost.ticked(self.cpu() - started, ticker.pace)
 
     def _pace(self, listening: Sequence[Watched], ticker: Ticker, since: float) -> None:
         """Tick less often while edges come far more often, unless an interval was asked for."""
         edges: float = self.edges()
         edges, self._edges_before = edges - self._edges_before, edges
         # At the first tick of a watch nothing is open yet.
-        if not listening or any(
+        if self._has_backed_off or not listening:
+            return
+        if any(
             watched.options.interval is not None or watched.session.polling.interval != INTERVAL
             for watched in listening
         ):
-            return
-        paces = [pace for _, pace in PACES]
-        if ticker is self._backed_off or ticker.interval not in paces:
+            ticker.least = 0.0
             return
         # Peaks that are exact need no tick.
         if self.ledger.in_use and any(watched.session.polling.short_steps for watched in listening):
             edges = max(edges, PACES[-1][0] * since)
-        now = paces.index(ticker.interval)
+        paces = [pace for _, pace in PACES]
+        now = paces.index(ticker.least)
         kept = sum(edges >= ENOUGH_EDGES * least * since for least, _ in PACES[1 : now + 1])
         has_more = any(edges >= least * since for least, _ in PACES[now + 1 : now + 2])
         self._ticks_with_more = self._ticks_with_more + 1 if has_more else 0
         if kept < now:
-            ticker.interval = paces[kept]
+            ticker.least = paces[kept]
         elif self._ticks_with_more >= SURE_TICKS:
-            ticker.interval, self._ticks_with_more = paces[now + 1], 0
+            ticker.least, self._ticks_with_more = paces[now + 1], 0
 
     def _count(self, sessions: Sequence[Session], ticker: Ticker, now: float) -> None:
         """Count a tick made at `now`, and note whether the machine's clock was set since the one before."""
-        if ticker is not self._ticker:
-            self._ticker, self._missed_before = ticker, 0
-            self._last_tick, self._clocks_apart = -math.inf, (-math.inf, math.inf)
         since, missed = now - self._last_tick, ticker.missed - self._missed_before
         for session in sessions:
             polling = session.polling
             polling.ticks += 1
             polling.missed += missed
-            polling.current_interval = ticker.interval
-            if since > GAP * ticker.interval and math.isfinite(since):
+            polling.current_interval = ticker.pace
+            if since > GAP * ticker.pace and math.isfinite(since):
                 polling.longest_gap = max(polling.longest_gap, since)
         self._last_tick, self._missed_before = now, ticker.missed
         # Lower and upper bounds: another thread may hold the interpreter's lock between two readings.
@@ -173,11 +170,11 @@ def _back_off(sessions: Sequence[Session], ticker: Ticker, cost: float) -> bool:
     for session in sessions:
         polling = session.polling
         polling.cost = cost if math.isnan(polling.cost) else 0.9 * polling.cost + 0.1 * cost
-        if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.interval:
-            ticker.interval *= 2
+        if polling.ticks >= 3 and polling.cost > BUSY_FRACTION * ticker.pace:
+            ticker.least = 2 * ticker.pace
             session.notes.append(
                 f"A sample took {polling.cost * 1000:.0f} ms, so samples are now taken every "
-                f"{ticker.interval:g} s. Exact peaks are not affected."
+                f"{ticker.pace:g} s. Exact peaks are not affected."
             )
             return True
     return False

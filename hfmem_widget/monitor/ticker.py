@@ -45,7 +45,7 @@ class Ticker:
     """Calls `tick` on its own daemon thread, every `interval` seconds of an absolute schedule, until stopped.
 
     A tick that comes too late is not made up for: it is skipped and counted. The interval may be changed
-    meanwhile. An exception out of `tick` ends the ticker, and is kept in `failure`. A ticker runs once.
+    meanwhile. An exception out of `tick` ends the ticker. A ticker runs once.
     """
 
     def __init__(
@@ -56,8 +56,9 @@ class Ticker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval = interval
+        self.least = 0.0
+        """Seconds by which ticks are apart even where the interval is shorter."""
         self.missed = 0
-        self.failure: BaseException | None = None
         self._tick = tick
         self._clock = clock
         self._due = clock()
@@ -68,6 +69,11 @@ class Ticker:
         self._asked_for = 0
         self._served_up_to = 0
         self._thread = threading.Thread(target=self._run, name="hfmem-poller", daemon=True)
+
+    @property
+    def pace(self) -> float:
+        """Seconds between ticks."""
+        return max(self.interval, self.least)
 
     @property
     def alive(self) -> bool:
@@ -100,10 +106,10 @@ class Ticker:
             self._served.wait_for(lambda: self._served_up_to >= request or self.stopping, timeout)
             return self._served_up_to >= request
 
-    def hasten(self, interval: float) -> None:
-        """Tick at least every `interval` seconds from now on, where it has been less often."""
-        if interval < self.interval:
-            self.interval = interval
+    def ask(self, interval: float) -> None:
+        """Tick every `interval` seconds from now on; at once if that is more often than before."""
+        before, self.interval = self.interval, interval
+        if interval < before:
             self._wake.set()
 
     def step(self) -> float:
@@ -111,22 +117,20 @@ class Ticker:
         serving = self._asked_for
         now = self._clock()
         if now >= self._due:
-            late = int((now - self._due) // self.interval)
+            late = int((now - self._due) // self.pace)
             self.missed += late
-            self._due += (late + 1) * self.interval
+            self._due += (late + 1) * self.pace
         self._tick()
         with self._served:
             self._served_up_to = serving
             self._served.notify_all()
-        return max(0.0, min(self._due - self._clock(), self.interval))
+        return max(0.0, min(self._due - self._clock(), self.pace))
 
     def _run(self) -> None:
-        try:
+        with suppress(BaseException):  # nothing above a thread could catch it
             while not self.stopping:
                 self._wake.wait(self.step())
                 self._wake.clear()
-        except BaseException as error:  # noqa: BLE001  (nothing above a thread could catch it)
-            self.failure = error
 
 
 MakeTicker = Callable[[Callable[[], object], float], Ticker]
@@ -137,18 +141,19 @@ FIRST_TICK_TIMEOUT = 0.1
 
 STOP_TIMEOUT = 0.2
 FORK_TIMEOUT = 0.5
-ASIDE_TIMEOUT = 1.0
+
+MakeTick = Callable[[], Callable[[Ticker], object]]
+"""Returns what a new ticker is to call, with itself."""
 
 
 class Poller:
-    """Calls `tick` with its ticker while it is claimed, at the shortest claimed interval."""
+    """Ticks while it is claimed, at the shortest claimed interval; `make_tick` is called for each ticker."""
 
-    def __init__(self, tick: Callable[[Ticker], object], make_ticker: MakeTicker) -> None:
-        self._tick = tick
+    def __init__(self, make_tick: MakeTick, make_ticker: MakeTicker) -> None:
+        self._make_tick = make_tick
         self._make_ticker = make_ticker
         self._ticker: Ticker | None = None
         self._claims: dict[Hashable, float] = {}
-        self._hung: list[Ticker] = []
         self._lock = threading.Lock()
         self._ticking = threading.Lock()
         self._held_for_fork: threading.Lock | None = None
@@ -172,12 +177,13 @@ class Poller:
             self._claims[by] = interval
             ticker = self._ticker
             if ticker is not None and ticker.alive and not ticker.stopping:
-                ticker.hasten(interval)
+                ticker.ask(min(self._claims.values()))
                 return True
             # A tick that hung still holds its lock; this one must not wait for it.
-            self._ticking = ticking = threading.Lock()
+            tick, ticking = self._make_tick(), threading.Lock()
+            self._ticking = ticking
             self._ticker = started = self._make_ticker(
-                lambda: self._tick_holding(ticking, started), interval
+                lambda: self._tick_holding(ticking, tick, started), interval
             )
             try:
                 started.start()
@@ -190,30 +196,23 @@ class Poller:
     def repace(self, by: Hashable, interval: float) -> None:
         """Poll at least every `interval` seconds for an existing claim; the others keep their intervals."""
         with self._lock:
-            if by not in self._claims:
-                return
-            self._claims[by] = interval
-            self._settle()
+            if by in self._claims:
+                self._claims[by] = interval
+                if self._ticker is not None:
+                    self._ticker.ask(min(self._claims.values()))
 
     def release(self, by: Hashable) -> None:
         """Release a claim; releasing the last one ends the thread. A second release does nothing."""
         with self._lock:
-            interval, ticker = self._claims.pop(by, None), self._ticker
+            self._claims.pop(by, None)
+            ticker = self._ticker
             if ticker is None:
                 return
             if self._claims:
-                # An interval longer than all remaining claims is that of a ticker that was slowed down.
-                if ticker.interval == interval or ticker.interval < min(self._claims.values()):
-                    self._settle()
+                ticker.ask(min(self._claims.values()))
                 return
             self._ticker = None
-        self._end(ticker, STOP_TIMEOUT)
-
-    def _settle(self) -> None:
-        if self._ticker is not None:
-            interval = min(self._claims.values())
-            self._ticker.hasten(interval)
-            self._ticker.interval = interval
+        ticker.stop(STOP_TIMEOUT)
 
     def poll_now(self) -> None:
         """Make a tick now, and wait for it as long as a cell may wait."""
@@ -221,26 +220,13 @@ class Poller:
         if ticker is not None and ticker.alive:
             ticker.tick_now(FIRST_TICK_TIMEOUT)
 
-    def aside(self, action: Callable[[], object], *, wait: bool = False) -> bool:
-        """Call a function once on a thread of its own, and wait for it at most a second, if at all.
-
-        Returns whether it finished, or without `wait` whether it began. Where no thread can be started, it is
-        called here with `wait`, and otherwise not at all.
-        """
+    def aside(self, action: Callable[[], object]) -> bool:
+        """Call a function once on a thread of its own, and return whether one could be started."""
         try:
-            ticker = start_thread(action, self._make_ticker)
+            start_thread(action, self._make_ticker)
         except NOT_STARTED:
-            if wait:
-                action()
-            return wait
-        if wait:
-            ticker.tick_now(ASIDE_TIMEOUT)
-            return self._end(ticker, ASIDE_TIMEOUT) and ticker.failure is None
+            return False
         return True
-
-    def join(self, timeout: float) -> bool:
-        """Wait for threads that hung when they were stopped; return whether all have ended."""
-        return all(ticker.stop(timeout) for ticker in self._hung)
 
     def before_fork(self) -> None:
         """Hold the tick, so that no lock of ours is in the middle of anything."""
@@ -260,15 +246,11 @@ class Poller:
         self._ticker = None
         self._claims = {}
 
-    def _tick_holding(self, ticking: threading.Lock, ticker: Ticker) -> None:
+    def _tick_holding(
+        self, ticking: threading.Lock, tick: Callable[[Ticker], object], ticker: Ticker
+    ) -> None:
         if not self._claims:
             # The release of the last claim was interrupted.
             ticker.stop(0.0)
         with ticking:
-            self._tick(ticker)
-
-    def _end(self, ticker: Ticker, timeout: float) -> bool:
-        has_ended = ticker.stop(timeout)
-        if not has_ended:
-            self._hung.append(ticker)
-        return has_ended
+            tick(ticker)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Self
 
 from hfmem_widget.errors import WatchStateError
 from hfmem_widget.monitor.peaks import Window
-from hfmem_widget.monitor.sampler import Sampler
+from hfmem_widget.monitor.sampler import Row, Sampler
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Peak, Recorder, Sample, Series, Session, Span, SpanKind
 from hfmem_widget.session.model import FINE_KINDS, NOT_AVAILABLE
 from hfmem_widget.session.series import COUNTED
 from hfmem_widget.sources.procfs import ResidentPeak
-
-Row = Sequence[float]
 
 BASED_KINDS: frozenset[SpanKind] = frozenset({"step", "forward", "evaluate", "predict"})
 BASED_BLOCKS = frozenset({"generate", "diffusion"})
@@ -32,92 +29,79 @@ _IN_USE = ("requested", "allocated")
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    """The columns of a device in a session: bytes in use, bytes with a known holder, and the rest."""
+class _Keys:
+    """The series of a device, by key: bytes in use, bytes with a known holder, and the rest."""
 
-    in_use: tuple[int, ...]
-    held: tuple[int, ...]
-    before: int | None
-    since: int | None
+    in_use: tuple[str, ...]
+    held: tuple[str, ...]
+    before: str  # empty if the session has no such series
+    since: str
 
     @classmethod
     def of(cls, device: str, session: Session) -> Self:
-        def columns_of(*metrics: str) -> tuple[int, ...]:
-            columns = (session.index(f"{device}/{metric}") for metric in metrics)
-            return tuple(column for column in columns if column is not None)
+        in_use, held, computed = (
+            tuple(f"{device}/{metric}" for metric in metrics)
+            for metrics in (_IN_USE, COUNTED, ("before", "unattributed"))
+        )
+        return cls(in_use, held, *("" if session.index(key) is None else key for key in computed))
 
-        before, since = (session.index(f"{device}/{name}") for name in ("before", "unattributed"))
-        return cls(columns_of(*_IN_USE), columns_of(*COUNTED), before, since)
-
-    def used(self, values: Row) -> float:
+    def used(self, row: Row) -> float:
         """Return the bytes in use; 0 where they are not known."""
-        for at in self.in_use:
-            # Another thread may have added series meanwhile: what is beyond the row is not known.
-            if at < len(values) and not math.isnan(values[at]):
-                return values[at]
-        return 0.0
+        values = (row.get(key, NOT_AVAILABLE) for key in self.in_use)
+        return next((value for value in values if not math.isnan(value)), 0.0)
 
 
 class Unexplained:
-    """Computes the columns *before* and *unattributed* of a session, which no source reads.
+    """Computes the series *before* and *unattributed* of a session, which no source reads.
 
     Memory in use that no known tensor holds either was there before the session, or came later. The first
     part can only shrink, since memory that was freed or explained does not return to it. The second counts
     from the begin of a span that makes activations, and is known while that span is open.
 
-    Rows have the values of the session's series; call `adopt` before the first. `based_on` is the span at
-    whose begin the unexplained bytes are known, `bases` has these by column.
+    Call `adopt` before the first row. `based_on` is the span at whose begin the unexplained bytes are known,
+    `bases` has these by series key.
     """
 
     def __init__(self) -> None:
         self.based_on: int | None = None
-        self.bases: dict[int, float] = {}
-        self._before: dict[int, float] = {}
+        self.bases: Row = {}
+        self._before: Row = {}
         self._based_on_forward = False
         self._has_begun = False
-        self._columns: tuple[_Columns, ...] = ()
+        self._devices: tuple[_Keys, ...] = ()
 
     def adopt(self, session: Session) -> None:
         """Take over the devices and series of a session; values of earlier ones stay."""
-        self._columns = tuple(_Columns.of(device.key, session) for device in session.devices)
+        self._devices = tuple(_Keys.of(device.key, session) for device in session.devices)
 
-    def begin(self, values: Row) -> None:
-        """Record the first reading: its unexplained bytes were there before."""
+    def fill(self, row: Row) -> Row:
+        """Return a row with the computed series; unexplained bytes of the first row were there before."""
         if not self._has_begun:
-            self._since(values)
-
-    def fill(self, values: Row) -> tuple[float, ...]:
-        """Return the values of a sample, completed with the computed columns."""
-        filled, before = list(values), self._before
-        for columns in self._columns:
-            here, in_use = columns.before, columns.used(values)
+            self._since(row)
+        before = self._before
+        for keys in self._devices:
             # Known holders were counted a while ago: it is certain only that there is no more than is in use.
-            if here is not None and before.get(here, 0.0) > in_use > 0:
-                before = self._before = before | {here: in_use}
-        for at, value in (before | self.bases).items():
-            if at < len(filled):  # else another thread has added series meanwhile
-                filled[at] = value
-        return tuple(filled)
+            if before.get(keys.before, 0.0) > (in_use := keys.used(row)) > 0:
+                before = self._before = {**before, keys.before: in_use}
+        return {**row, **before, **self.bases}
 
-    def base(
-        self, span_id: int, kind: SpanKind, label: str, values: Row, *, is_inner: bool
-    ) -> None:
+    def base(self, span_id: int, kind: SpanKind, label: str, row: Row, *, is_inner: bool) -> None:
         """Keep the unexplained bytes at the begin of a span, if it makes activations."""
         # The label of a watch, and of a span in it, is the user's: it may be the same by chance. A model that
         # was not known when such a span began is known by now.
         is_block = label in BASED_BLOCKS and is_inner
         is_based = self.based_on is not None
         if (is_block and not self.bases) or (not is_based and (is_block or kind in BASED_KINDS)):
-            self.rebase(values)
+            self.rebase(row)
             self.based_on = span_id
             self._based_on_forward = kind == "forward"
         elif kind not in FINE_KINDS:
-            self._since(values)
+            self._since(row)
 
-    def rebase(self, values: Row) -> None:
+    def rebase(self, row: Row) -> None:
         """Keep the unexplained bytes of a reading; whatever comes on top of them is activations."""
         # Whole, for the poller goes through them on its own thread.
-        self.bases = self.bases | self._since(values)
+        self.bases = {**self.bases, **self._since(row)}
 
     def ended(self, span_id: int, *, was_last: bool) -> None:
         """Record that a span has ended, and whether it `was_last` of those that were open."""
@@ -130,20 +114,19 @@ class Unexplained:
             # Steps known only from an optimizer end with the span that they were in.
             self.bases = {}
 
-    def _since(self, values: Row) -> dict[int, float]:
-        """Return the unexplained bytes that came since the base, by column."""
+    def _since(self, row: Row) -> Row:
+        """Return the unexplained bytes that came since the base, by series key."""
         before, since = dict(self._before), {}
-        width = len(values)
-        for columns in self._columns:
-            total = columns.used(values)
-            held = sum(values[at] for at in columns.held if at < width and values[at] > 0)
-            remainder, here, there = max(0.0, total - held), columns.before, 0.0
-            if here is not None and (here in before or not self._has_begun):
-                there = min(remainder, before.get(here, remainder))
+        for keys in self._devices:
+            total = keys.used(row)
+            held = sum(value for key in keys.held if (value := row.get(key, 0.0)) > 0)
+            remainder, there = max(0.0, total - held), 0.0
+            if keys.before and (keys.before in before or not self._has_begun):
+                there = min(remainder, before.get(keys.before, remainder))
                 if total > 0:
-                    before[here] = there
-            if columns.since is not None:
-                since[columns.since] = remainder - there
+                    before[keys.before] = there
+            if keys.since:
+                since[keys.since] = remainder - there
         self._before, self._has_begun = before, True
         return since
 
@@ -178,8 +161,7 @@ class Watched:
     """The state of a second session that gets the same inner spans: of this process as a rank."""
     _echoed: dict[int, int] = field(default_factory=dict)
     is_one_reading: bool = False  # there is no time before and after its beginning
-    _columns: list[int] = field(default_factory=list)
-    _width: int = 0
+    _keys: list[str] = field(default_factory=list)  # of the session's series
     _resident: dict[int, ResidentPeak] = field(default_factory=dict)
 
     @property
@@ -197,24 +179,21 @@ class Watched:
         wanted = self.options.devices
         if wanted:
             devices = tuple(device for device in devices if device.key in wanted)
-        # The place behind the last column has what is in no row.
-        columns: list[tuple[int, Series]] = []
-        for at, each in enumerate(series):
+        columns: list[Series] = []
+        for each in series:
             if not wanted or each.device in wanted:
-                columns.append((at, each))
+                columns.append(each)
                 if each.metric == "allocated" and not self.is_one_reading:
-                    columns.append((-1, Series(each.device, "before")))
-        self._width = len(series)
+                    columns.append(Series(each.device, "before"))
         if devices != self.session.devices or len(columns) != len(self.session.series):
-            self.recorder.adopt(devices, [each for _, each in columns])
+            self.recorder.adopt(devices, columns)
             self.unexplained.adopt(self.session)
         # After the session has the series: what another thread appends meanwhile must not be wider.
-        self._columns = [at for at, _ in columns]
+        self._keys = [each.key for each in columns]
 
-    def append(self, values: Sequence[float], time: float) -> Sample:
-        """Add the `values_of` what was read at some second of the session."""
-        self.unexplained.begin(values)
-        sample = Sample(time, self.unexplained.fill(values))
+    def append(self, row: Row, time: float) -> Sample:
+        """Add what was read at some second of the session."""
+        sample = Sample(time, self._values(self.unexplained.fill(row)))
         session = self.recorder.session
         last, timeline = session.last_sample.time, session.timeline
         if timeline.samples and time - last > GAP * session.polling.current_interval:
@@ -272,24 +251,15 @@ class Watched:
     def take(self, other: Watched, sample: Sample) -> Sample:
         """Add a sample of another session that is written in parallel, with its activations."""
         keys = [series.key for series in other.session.series]
-        values = dict(zip(keys, sample.values, strict=False))
-        row = tuple(values.get(series.key, math.nan) for series in self.session.series)
-        self.unexplained.bases = {
-            at: base
-            for column, base in other.unexplained.bases.items()
-            if (at := self.session.index(keys[column])) is not None
-        }
-        return self.recorder.append(Sample(sample.time + other.origin - self.origin, row))
+        values = self._values(dict(zip(keys, sample.values, strict=False)))
+        self.unexplained.bases = other.unexplained.bases
+        return self.recorder.append(Sample(sample.time + other.origin - self.origin, values))
 
     def _echo_running(self) -> Watched | None:
         return self.echo if self.echo is not None and self.echo.session.running else None
 
-    def values_of(self, row: Sequence[float]) -> list[float]:
-        """Return the values of the session's series, as far as they are in a row."""
-        # The series may be newer than the row: another thread may have taken them over.
-        missing = self._width - len(row)
-        padded = (*row, *repeat(NOT_AVAILABLE, 1 + max(0, missing)))
-        return list(map(padded.__getitem__, self._columns))
+    def _values(self, row: Row) -> tuple[float, ...]:
+        return tuple([row.get(key, NOT_AVAILABLE) for key in self._keys])
 
     def wanted(self, peaks: Mapping[str, Peak]) -> Mapping[str, Peak]:
         """Return the peaks of the devices that are watched."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.children import ChildSource, find_processes
@@ -46,8 +45,7 @@ def open_sources(environ: Mapping[str, str], allocators: Sequence[Allocator]) ->
     def pool() -> Pool:
         return memory().pool()
 
-    of_cuda: dict[str, Any] = {"opened": cuda.allocator.opened, "shares": cuda.shares}
-    nvml = NvmlSource(cuda.uuids, environ, reserved=cuda.reserved, **of_cuda, pool=pool)
+    nvml = NvmlSource(cuda, environ, pool=pool)
     driver = DeviceMemorySource(allocators, pool=pool, nvml=nvml)
     pinned = getattr(allocators[0], "pinned", float)
     host = HostSource(pinned=pinned), ChildSource(find_processes())

@@ -41,7 +41,7 @@ class PsutilMemory:
         self._machine = psutil.virtual_memory
         self.machine_total = float(self._machine().total)
 
-    def own(self, *, whole: bool = True) -> Own:
+    def own(self) -> Own:
         """Return this process' memory; only Windows has its peak."""
         memory_info = self._process.memory_info()
         resident = float(memory_info.rss)
@@ -57,9 +57,6 @@ class PsutilMemory:
         """Return the memory that an integrated GPU shares with this process."""
         return Pool(self.machine_total, self.machine().in_use, self.own().resident)
 
-    def close(self) -> None:
-        """Close nothing."""
-
 
 class DarwinMemory(PsutilMemory):
     """macOS' physical footprint, as in Activity Monitor: with tensors on the GPU and compressed memory."""
@@ -70,7 +67,7 @@ class DarwinMemory(PsutilMemory):
         super().__init__()
         self._library = library or ctypes.CDLL(None)
 
-    def own(self, *, whole: bool = True) -> Own:
+    def own(self) -> Own:
         """Return ``ri_phys_footprint``, and ``ri_lifetime_max_phys_footprint`` of the process' whole life."""
         own, footprint = super().own(), self._word(9)
         return own._replace(peak=max(self._word(30), footprint), private=footprint)
@@ -182,9 +179,8 @@ class HostSource(Source):
     def read(self, now: float) -> Sequence[float]:
         """Return the values of `series` in bytes, most of them fresh (about 40 µs)."""
         try:
-            is_slow = now >= self._slow_due
-            own = self._memory.own(whole=is_slow)
-            if is_slow:
+            own = self._memory.own()
+            if now >= self._slow_due:
                 self._read_extras(own)
                 self._slow_due = now + SLOWLY
             private = self._private(own, now)
@@ -197,10 +193,6 @@ class HostSource(Source):
     def refresh(self) -> None:
         """Have the next `read` count Python's objects, which takes 0.3 to 5 ms."""
         self._arena_looks.expire()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._memory.close()
 
     def _read_extras(self, own: Own) -> None:
         machine = self._memory.machine()

@@ -8,7 +8,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from hfmem_widget.session import Device, Series
 from hfmem_widget.session.model import NOT_AVAILABLE
+from hfmem_widget.sources.allocator import Allocator
 from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.nvml_gpu import METRICS, Fault, Gpu, code_of, why_closed, why_unread
 from hfmem_widget.sources.procfs import PROC, Pool, ProcessIds, process_ids
 from hfmem_widget.sources.source import Source
@@ -32,10 +34,9 @@ CHILDREN: Final = Series("cpu", "gpu_children", "child processes on GPUs")
 class NvmlSource(Source):
     """Device memory, the driver's reserve, this process' share, and the utilisation of each GPU.
 
-    `cuda_uuids` returns the UUIDs of CUDA's devices in CUDA's order, None until CUDA is up. Until then
-    `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER` are watched in `environ`; CUDA reads them once. `opened`
-    returns CUDA's devices on which this process can have memory. The others are read once a second.
-    `reserved`, `shares` and `pool` are described at `Gpu`.
+    `cuda` knows CUDA's devices, once CUDA is up. Until then `CUDA_VISIBLE_DEVICES` and `CUDA_DEVICE_ORDER`
+    are watched in `environ`; CUDA reads them once. Devices on which this process can have no memory are then
+    read once a second. `pool` is described at `Gpu`.
     """
 
     name = "nvml"
@@ -43,20 +44,16 @@ class NvmlSource(Source):
 
     def __init__(
         self,
-        cuda_uuids: Callable[[], Sequence[str] | None],
+        cuda: AllocatorSource | None,
         environ: Mapping[str, str],
         *,
-        reserved: Callable[[str], float] = lambda _uuid: 0.0,
-        opened: Callable[[], Collection[int]] | None = None,
-        shares: Callable[[str], bool | None] = lambda _uuid: False,
         pool: Callable[[], Pool] | None = None,
         load: Callable[[], Any] = lambda: import_module("pynvml"),
         proc: Path = PROC,
     ) -> None:
         super().__init__()
-        self._opened, self._shares = opened, shares
-        self._of_cuda: dict[str, Any] = {"reserved": reserved, "shares": shares, "pool": pool}
-        self._cuda_uuids = cuda_uuids
+        self._cuda = cuda or AllocatorSource(Allocator())
+        self._pool = pool
         self._environ = environ
         self._load = load
         self._proc = proc
@@ -74,7 +71,7 @@ class NvmlSource(Source):
         values: list[float] = []
         try:
             if self._is_ready(now) and self._gpus:
-                opened = self._opened() if self._cuda_is_up and self._opened else None
+                opened = self._cuda.allocator.opened() if self._cuda_is_up else None
                 for index, gpu in enumerate(self._gpus):
                     is_idle = opened is not None and index not in opened
                     values += gpu.read_rarely(now) if is_idle else gpu.read(now)
@@ -125,7 +122,7 @@ class NvmlSource(Source):
         self._note(why_closed(error))
 
     def _find(self) -> None:
-        uuids = tuple(self._cuda_uuids() or ())
+        uuids = self._cuda.uuids() or ()
         value = self._environ.get("CUDA_VISIBLE_DEVICES")
         order = self._environ.get("CUDA_DEVICE_ORDER")
         if (uuids, value, order) == self._found_by:
@@ -200,7 +197,8 @@ class NvmlSource(Source):
         for name in (uuid, "MIG-" + uuid.removeprefix("GPU-")):
             with contextlib.suppress(self._nvml.NVMLError):
                 return self._gpu(self._nvml.nvmlDeviceGetHandleByUUID(name), uuid)
-        if not self._shares(uuid):  # NVML does not know Jetson's by their UUIDs (nvbandwidth#55)
+        # NVML does not know Jetson's by their UUIDs (nvbandwidth#55).
+        if not self._cuda.shares(uuid):
             self._note(
                 f"CUDA uses {plain(uuid)}, which the driver's library does not know: device in use is not "
                 "shown for it, only what torch allocates."
@@ -209,7 +207,8 @@ class NvmlSource(Source):
 
     def _gpu(self, handle: Any, label: str) -> Gpu:
         of_card = self._nvml, handle, label, self._pids, self._note
-        return Gpu(*of_card, descendants=Descendants(self._proc), **self._of_cuda)
+        descendants = Descendants(self._proc)
+        return Gpu(*of_card, cuda=self._cuda, pool=self._pool, descendants=descendants)
 
     def _explain_process_ids(self) -> None:
         is_unexplained = self._cuda_is_up and any(gpu.unexplained for gpu in self._gpus)

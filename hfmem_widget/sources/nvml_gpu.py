@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.children import Descendants
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.procfs import Pool, ProcessIds
 from hfmem_widget.sources.source import SLOWLY, Looks
 from hfmem_widget.text import plain
@@ -118,10 +119,9 @@ class Gpu:
     """A device's handle, description and last readings.
 
     The handle is None if NVML does not return it, and once the device is lost. `note` takes a sentence for
-    the user, in which `label` names the device. `reserved` takes the device's UUID and returns the bytes that
-    this process' allocator has reserved on it now. `shares` takes the UUID and returns whether the device
-    shares the machine's memory, which `pool` reads; None until CUDA is up. `cpu` returns the CPU seconds of
-    the calling thread: a clock would include its wait for the interpreter after a call of the driver.
+    the user, in which `label` names the device. `cuda` knows what this process' allocator has reserved on it,
+    and whether it shares the machine's memory, which `pool` reads. `cpu` returns the CPU seconds of the
+    calling thread: a clock would include its wait for the interpreter after a call of the driver.
     """
 
     def __init__(
@@ -132,8 +132,7 @@ class Gpu:
         pids: ProcessIds,
         note: Callable[[str], None],
         *,
-        reserved: Callable[[str], float] = lambda _uuid: 0.0,
-        shares: Callable[[str], bool | None] = lambda _uuid: False,
+        cuda: AllocatorSource,
         pool: Callable[[], Pool] | None = None,
         cpu: Callable[[], float] = time.thread_time,
         descendants: Descendants | None = None,
@@ -153,7 +152,7 @@ class Gpu:
         """The processes on the device that descend from this one; None if the driver lists no processes."""
         self._nvml, self._pids, self._note = nvml, pids, note
         self._descendants = descendants or Descendants()
-        self._reserved, self._cpu = reserved, cpu
+        self._cuda, self._cpu = cuda, cpu
         self._pool: Callable[[], Pool] | None = None
         self._process = self._others = self._busy = self._context = NOT_AVAILABLE
         self._of_children = NOT_AVAILABLE
@@ -163,7 +162,7 @@ class Gpu:
         self._has_own = True
         if handle is not None:
             self._describe()
-        is_shared = shares(self.uuid or label)
+        is_shared = cuda.shares(self.uuid or label)
         if is_shared is None:
             is_shared = not self._has_own and INTEGRATED.search(self.name) is not None
         if is_shared and pool is not None:
@@ -231,14 +230,14 @@ class Gpu:
         return nvml.nvmlDeviceGetMemoryInfo(self.handle, version=nvml.nvmlMemory_v2)
 
     def _share_out(self, used: float) -> None:
-        reserved = self._reserved(self.uuid)
+        reserved = self._cuda.reserved(self.uuid)
         listed = self._unless_missing(self._list)
         process = NOT_AVAILABLE
         if listed is not None:
             process = self._pids.bytes_in(listed)
             self.listed = not self._pids.own.isdisjoint(listed)
         # Both figures must be of one instant; else the context would vary with the allocator.
-        if math.isnan(process) or reserved == self._reserved(self.uuid):
+        if math.isnan(process) or reserved == self._cuda.reserved(self.uuid):
             self._context = max(process - reserved, 0.0) if process > 0 else process
         is_unlisted = math.isnan(process) and not self.listed
         self.unexplained = is_unlisted and used > _CONTEXT_BYTES and self._pool is None

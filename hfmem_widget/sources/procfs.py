@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.sources.malloc import HeapPages
-from hfmem_widget.text import MIB
 
 PROC = Path("/proc")
 
@@ -25,40 +24,16 @@ def is_linux() -> bool:
     return (PROC / "self" / "statm").exists()
 
 
-class ProcFile:
-    """A file of ``/proc`` kept open: reading it again costs 3 µs, opening and reading it 25 µs.
-
-    The open file belongs to the process that opened it, so a forked child opens its own. If its descriptor
-    becomes another file's, as after `os.closerange`, that file is neither read nor closed.
-    """
-
-    def __init__(self, path: Path, most: int = 8192) -> None:
-        self.path = path
-        self.most = most
-        self._file = self._pid = -1
-
-    def read(self) -> bytes:
-        """Return the beginning of the file, up to `most` bytes; empty if it cannot be read."""
+def _content(path: Path) -> bytes:
+    """Return a file of the kernel's, up to 8 KiB of it; empty if it cannot be read."""
+    # `Path.read_bytes` takes longer than the reading itself, and this runs while a model trains.
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if self._pid != os.getpid() or not self._is_own():
-                self.close()
-                self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-                self._pid, self._opened = os.getpid(), os.fstat(self._file)
-            return os.pread(self._file, self.most, 0)
-        except OSError:
-            return b""
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._is_own():
-            os.close(self._file)
-        self._file = -1
-
-    def _is_own(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._file), self._opened)
-        except OSError:
-            return False
+            return os.read(file, 8192)
+        finally:
+            os.close(file)
+    return b""
 
 
 class Own(NamedTuple):
@@ -112,13 +87,15 @@ class Cgroup(NamedTuple):
         """Return its memory now; all file cache counts as page cache, as in the kernel's MemAvailable."""
         usage = _number(self.folder / self.usage)
         try:
-            lines = _text(self.folder / "memory.stat").splitlines()
+            lines = _content(self.folder / "memory.stat").decode().splitlines()
             stat = {name: value for name, _, value in (line.partition(" ") for line in lines)}
             idle, active, shared = (
                 float(stat.get(f"{self.prefix}{name}", 0))
                 for name in ("inactive_file", "active_file", "shmem")
             )
-        except (OSError, ValueError):
+        except ValueError:
+            return Machine(usage)
+        if not stat:
             return Machine(usage)
         # Version 1 reports swap in the same file, where the kernel counts it.
         swap = stat.get("total_swap") or _number(self.folder / "memory.swap.current")
@@ -161,20 +138,14 @@ def find_cgroup(proc: Path, mount: Path, machine_total: float) -> Cgroup | None:
     return min(limited, key=lambda group: group.limit, default=None)
 
 
-def _text(path: Path) -> str:
-    # `Path.read_text` takes longer than the reading itself, and this runs while a model trains.
-    with path.open("rb", buffering=0) as file:
-        return file.read().decode()
-
-
 def _number(path: Path) -> float:
     try:
-        return float(_text(path))
-    except (OSError, ValueError):  # "max" is not a number: no limit
+        return float(_content(path))
+    except ValueError:  # "max" is not a number: no limit
         return NOT_AVAILABLE
 
 
-_PRIVATE = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
+_OWN = (b"VmRSS:", b"VmHWM:", b"RssAnon:", b"RssShmem:", b"VmSwap:", b"HugetlbPages:")
 
 
 class LinuxMemory:
@@ -186,47 +157,35 @@ class LinuxMemory:
     what = "private memory"
 
     def __init__(self, proc: Path = PROC, cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        self._statm = ProcFile(proc / "self" / "statm", 128)
-        self._status = ProcFile(proc / "self" / "status")
-        self._meminfo = ProcFile(proc / "meminfo")
-        self._pressure = ProcFile(proc / "pressure" / "memory", 128)
-        self._page = os.sysconf("SC_PAGE_SIZE")
-        self._heap = HeapPages(proc, self._page)
-        self._mapped, self._anonymous, self._own = -1, 0, Own(NOT_AVAILABLE, NOT_AVAILABLE)
-        self.machine_total = kibibytes(self._meminfo.read(), b"MemTotal:")
+        self._status, self._meminfo = proc / "self" / "status", proc / "meminfo"
+        self._pressure = proc / "pressure" / "memory"
+        self._heap = HeapPages(proc, os.sysconf("SC_PAGE_SIZE"))
+        self._swap = NOT_AVAILABLE
+        self.machine_total = kibibytes(_content(self._meminfo), b"MemTotal:")
         self._cgroup = find_cgroup(proc, cgroups, self.machine_total)
         self.is_limited = self._cgroup is not None
         if self._cgroup is not None:
             self.machine_total = self._cgroup.limit
 
-    def own(self, *, whole: bool = True) -> Own:
-        """Return this process' memory (20 µs); if not `whole`, only changed figures are read (5 µs)."""
-        fields = self._statm.read().split(maxsplit=3)
-        resident, mapped = map(int, fields[1:3]) if len(fields) > 3 else (0, 0)
-        anonymous, last = (resident - mapped) * self._page, self._own
-        # Shared and mapped pages are the same; pages that left may be in swap.
-        if not whole and mapped == self._mapped and anonymous > self._anonymous - MIB:
-            grown, resident = anonymous - self._anonymous, resident * self._page
-            peak = max(last.peak, resident)
-            return last._replace(resident=resident, peak=peak, private=last.private + grown)
-        status = self._status.read()
-        private, shared, swap, huge = (kibibytes(status, field) for field in _PRIVATE)
-        self._mapped, self._anonymous = mapped, anonymous
-        # Linux before 4.5, and gVisor, do not have the first two.
-        private += shared + sum(value for value in (swap, huge) if value > 0)
+    def own(self) -> Own:
+        """Return this process' memory (30 µs)."""
+        status = _content(self._status)
+        resident, peak, private, shared, self._swap, huge = (
+            kibibytes(status, field) for field in _OWN
+        )
+        # Linux before 4.5, and gVisor, do not have the first two parts of private memory.
+        private += shared + sum(value for value in (self._swap, huge) if value > 0)
         shared = max(shared, 0.0) if private > 0 else 0.0
-        total = float(resident * self._page) if resident else NOT_AVAILABLE
         # The kernel updates the peak in batches of pages, so that it may be below the present value.
-        self._own = Own(total, max(kibibytes(status, b"VmHWM:"), total), private, shared, swap)
-        return self._own
+        return Own(resident, max(peak, resident), private, shared, self._swap)
 
     def lacking_in_heap(self) -> float:
         """Return the bytes of malloc's heaps that are neither in memory nor in swap."""
-        return max(0.0, self._heap.absent() - max(self._own.swap, 0.0))
+        return max(0.0, self._heap.absent() - max(self._swap, 0.0))
 
     def machine(self) -> Machine:
         """Return the memory of the limiting control group, else of the machine."""
-        text = self._meminfo.read()
+        text = _content(self._meminfo)
         available, free, shared, total, unused = (
             kibibytes(text, field)
             for field in (b"MemAvailable:", b"MemFree:", b"Shmem:", b"SwapTotal:", b"SwapFree:")
@@ -240,19 +199,14 @@ class LinuxMemory:
 
     def pool(self) -> Pool:
         """Return the memory that an integrated GPU shares with this process."""
-        text = self._meminfo.read()
+        text = _content(self._meminfo)
         total, available = (kibibytes(text, field) for field in (b"MemTotal:", b"MemAvailable:"))
         return Pool(total, total - available, self.own().resident)
 
     def stalled(self) -> float:
         """Return the percentage of ten seconds in which some task waited for memory; 0 if unknown."""
-        _, _, figures = self._pressure.read().partition(b"some avg10=")
+        _, _, figures = _content(self._pressure).partition(b"some avg10=")
         return float(figures.split(maxsplit=1)[0]) if figures else 0.0
-
-    def close(self) -> None:
-        """Close the files."""
-        for file in (self._statm, self._status, self._meminfo, self._pressure):
-            file.close()
 
 
 class ResidentPeak:
@@ -349,26 +303,19 @@ class MappedFiles:
     ) -> None:
         self._maps = maps
         self._clock = clock
-        self._read_at = self._good_until = -math.inf
+        self._good_until = -math.inf
         self._starts: list[int] = []
         self._stops: list[int] = []
-        self._seen_at: dict[tuple[int, int], float] = {}
 
-    def hold(self, address: int, owner: int) -> bool:
-        """Return whether an owner's address lies in a mapped file; an old list is read again for new ones."""
-        now = self._clock()
-        if len(self._seen_at) >= 100_000:
-            self._seen_at.clear()
-        if (
-            self._read_at < self._seen_at.setdefault((address, owner), now)
-            and now >= self._good_until
-        ):
+    def hold(self, address: int) -> bool:
+        """Return whether an address is in a mapped file; the list is read in a tenth of the time at most."""
+        if self._clock() >= self._good_until:
             self._read()
         index = bisect_right(self._starts, address) - 1
         return index >= 0 and address < self._stops[index]
 
     def _read(self) -> None:
-        self._read_at = self._clock()
+        began = self._clock()
         self._starts, self._stops = [], []
         try:
             lines = self._maps.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -381,6 +328,5 @@ class MappedFiles:
                 start, _, stop = addresses.partition("-")
                 self._starts.append(int(start, 16))
                 self._stops.append(int(stop, 16))
-        # It is valid for new addresses for ten times as long as reading it took.
         ended = self._clock()
-        self._good_until = ended + 10 * (ended - self._read_at)
+        self._good_until = ended + 10 * (ended - began)

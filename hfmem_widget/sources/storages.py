@@ -182,7 +182,7 @@ def _beside_malloc(tensor: Any, storage: Any) -> str:
     address = address_of(tensor, storage)
     if not address:
         return ""
-    return MANAGED if _mapped_files.hold(address, storage._cdata) else "cpu"
+    return MANAGED if _mapped_files.hold(address) else "cpu"
 
 
 def address_of(tensor: Any, storage: Any) -> int:

@@ -90,8 +90,7 @@ def make_machine(proc: Path, posted: Posted, *, stalled: float = 0.0, swap: int 
     sizes |= {"Shmem": 0, "SwapTotal": 16 * GIB, "SwapFree": 16 * GIB - swap}
     text = "".join(f"{name}: {size // KIB} kB\n" for name, size in sizes.items())
     (proc / "meminfo").write_text(text)
-    (proc / "self" / "statm").write_text(f"0 {2 * GIB // 4096} 0 0 0 0 0\n")
-    (proc / "self" / "status").write_text("VmHWM: 1 kB\n")
+    (proc / "self" / "status").write_text(f"VmHWM: 1 kB\nVmRSS: {2 * GIB // KIB} kB\n")
     psi = f"avg10={stalled:.2f} avg60=0.00 avg300=0.00 total=0\n"
     (proc / "pressure" / "memory").write_text(f"some {psi}full {psi}")
     return proc

@@ -3,10 +3,33 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hfmem_widget.sources.allocator import Allocator
+from hfmem_widget.sources.counters import AllocatorSource
 from hfmem_widget.sources.nvml import NvmlSource
 from tests.fakes.nvml import GIB, FakeGpu, FakeNvml
 
 HOST_NAMESPACE = "pid:[4026531836]"
+
+
+class FakeCuda(AllocatorSource):
+    """CUDA with the given devices: it is up once they have UUIDs."""
+
+    def __init__(
+        self,
+        reserved: Callable[[str], float] = lambda _uuid: 0.0,
+        opened: Sequence[int] | None = None,
+    ) -> None:
+        allocator = Allocator({})
+        super().__init__(allocator)
+        self.known: list[str] | None = None
+        self.reserved = reserved  # type: ignore[method-assign, assignment]
+        allocator.opened = lambda: (  # type: ignore[method-assign]
+            range(len(self.known or ())) if opened is None else opened
+        )
+
+    def uuids(self) -> tuple[str, ...] | None:
+        """Return the UUIDs that are known."""
+        return None if self.known is None else tuple(self.known)
 
 
 class Watched:
@@ -23,13 +46,11 @@ class Watched:
         opened: Sequence[int] | None = None,
     ) -> None:
         self.nvml = FakeNvml(gpus, init_fault=init_fault)
-        self.uuids: list[str] | None = None
+        self.cuda = FakeCuda(reserved, opened)
         self.environ = dict(environ or {})
         self.source = NvmlSource(
-            lambda: self.uuids,
+            self.cuda,
             self.environ,
-            reserved=reserved,
-            opened=None if opened is None else lambda: opened,
             load=self.nvml.load,
             proc=proc,
         )

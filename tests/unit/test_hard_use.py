@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import gc
-import os
 import pickle
 import shutil
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,7 +23,6 @@ import hfmem_widget
 from hfmem_widget.drivers.span import NO_NUMBER_NOTE
 from hfmem_widget.monitor.shared import shared_monitor
 from hfmem_widget.session import Session
-from hfmem_widget.sources.procfs import ProcFile
 from tests.data.threads import on_threads
 
 
@@ -271,25 +268,6 @@ def test_a_scope_may_be_entered_within_itself() -> None:
 
     parents = [(span.label, span.parent) for span in session.spans[1:]]
     assert parents == [("x", 1), ("x", 2), ("after", 1)]
-
-
-def test_a_file_that_took_our_descriptor_is_left_alone(tmp_path: Path) -> None:
-    """After `os.closerange` a number of ours may be the user's file: it is neither read nor closed."""
-    statm = Path("/proc/self/statm")
-    if not statm.exists():
-        pytest.skip("no /proc")
-    ours = ProcFile(statm)
-    assert ours.read()
-    number = ours._file
-    theirs = os.open(tmp_path / "users.txt", os.O_RDWR | os.O_CREAT)
-    os.write(theirs, b"12345 12345")
-    os.dup2(theirs, number)
-    assert not ours.read().startswith(b"12345 12345")
-    ours.close()
-
-    assert os.write(number, b"more") == 4
-    os.close(number)
-    os.close(theirs)
 
 
 class Collected:

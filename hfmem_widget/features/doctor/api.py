@@ -113,7 +113,7 @@ def _nvidia() -> str:
 
 
 def _devices_of_nvml() -> str:
-    source = NvmlSource(lambda: None, os.environ)
+    source = NvmlSource(None, os.environ)
     try:
         source.read(0.0)
         if source.notes and not source.devices:
@@ -130,7 +130,6 @@ def _system() -> str:
 
 def _memory() -> str:
     memory = find_memory()
-    memory.close()
     limit = ", the limit of a control group" if getattr(memory, "is_limited", False) else ""
     heap = "readable" if find_glibc_heap() else "not readable (needs glibc 2.33 and its malloc)"
     pressure = "there" if (PROC / "pressure" / "memory").exists() else "not there"

@@ -163,7 +163,7 @@ class Search:
         is_array = traits.role == "array"
         memories = [arrays.memory_of(value)] if is_array else arrays.buffers_of(value, traits.held)
         for memory in memories:
-            is_mapped = memory.is_lent and self._mapped.hold(memory.start, 0)
+            is_mapped = memory.is_lent and self._mapped.hold(memory.start)
             yield self._keyed(memory, MANAGED if is_mapped else "cpu")
 
     def _keyed(self, memory: arrays.HeapMemory, device: str) -> tuple[Key, arrays.HeapMemory]:

@@ -2,12 +2,14 @@
 
 import math
 import os
+import threading
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.errors import OptionError, WatchStateError
+from hfmem_widget.monitor import sampler
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.watched import Watched
 from hfmem_widget.options import WatchOptions
@@ -307,13 +309,27 @@ def test_a_monitor_is_inert_in_a_fork(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert (bench.host.reads, bench.allocator.resets) == (reads, resets)
 
 
-def test_sources_are_closed_only_once_the_poller_has_ended(bench: Bench) -> None:
+def test_a_source_is_not_closed_while_its_reading_hangs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A driver library must not be shut down under a call in flight (nvitop#222)."""
-    bench.watch()
-    bench.tickers[-1].stop = lambda timeout: False  # type: ignore[method-assign]
-    bench.monitor.shutdown()
+    reads, release = threading.Event(), threading.Event()
 
-    assert not bench.driver.closed
+    def hang() -> None:
+        reads.set()
+        release.wait(60.0)
+
+    bench.driver.meanwhile = hang
+    polling = threading.Thread(target=bench.sampler.poll)
+    polling.start()
+    assert reads.wait(60.0)
+    monkeypatch.setattr(sampler, "CLOSE_TIMEOUT", 0.0)
+    bench.monitor.shutdown()
+    closed = bench.driver.closed, bench.host.closed
+    release.set()
+    polling.join()
+
+    assert closed == (False, True)
 
 
 def test_devices_of_two_sources_are_one() -> None:
@@ -355,12 +371,9 @@ def test_a_row_older_than_the_newest_series_is_appended() -> None:
     series = tuple(Series("cpu", metric, metric) for metric in metrics)
     watched.adopt((Device("cpu", "host"),), series)
     for allocated in (7.0, 10.0):
-        row = [allocated, 4.0, *[0.0] * (len(HELD) - 1), math.nan]
-        watched.unexplained.rebase(watched.values_of(row))
-    appended = [
-        watched.append(watched.values_of(row), 1.0).values
-        for row in ([10.0], [12.0, 4.0, 0.0, 0.0, 0.0, math.nan])
-    ]
+        watched.unexplained.rebase({HEAP: allocated, "cpu/weights": 4.0})
+    rows = {HEAP: 10.0}, {HEAP: 12.0, "cpu/weights": 4.0}
+    appended = [watched.append(row, 1.0).values for row in rows]
 
     assert appended[0][0] == 10.0
     assert appended[1][-1] == 3.0
@@ -372,17 +385,17 @@ def test_a_sample_amid_new_series_is_as_wide_as_a_session(monkeypatch: pytest.Mo
     watched = Watched(recorder, WatchOptions(), 0.0)
     series = (Series("cpu", "allocated"), Series("cpu", "reserved"))
     watched.adopt((Device("cpu", "CPU"),), series[:1])
-    watched.append(watched.values_of([1.0]), 0.0)
+    watched.append({HEAP: 1.0}, 0.0)
     adopt = recorder.adopt
 
     def adopted_late(*new: Any) -> None:
-        watched.append(watched.values_of([2.0, 3.0]), 1.0)
+        watched.append({HEAP: 2.0, "cpu/reserved": 3.0}, 1.0)
         adopt(*new)
-        watched.append(watched.values_of([4.0, 5.0]), 2.0)
+        watched.append({HEAP: 4.0, "cpu/reserved": 5.0}, 2.0)
 
     monkeypatch.setattr(recorder, "adopt", adopted_late)
     watched.adopt((Device("cpu", "CPU"),), series)
-    watched.append(watched.values_of([6.0, 7.0]), 3.0)
+    watched.append({HEAP: 6.0, "cpu/reserved": 7.0}, 3.0)
 
     allocated, reserved = (watched.session.index(each.key) for each in series)
     assert watched.session.timeline.high[:, allocated].tolist() == [1.0, 2.0, 4.0, 6.0]
@@ -394,11 +407,11 @@ def test_series_that_come_in_the_middle_of_an_edge_are_not_in_it() -> None:
     watched = Watched(Recorder(), WatchOptions(), 0.0)
     series = tuple(Series("cpu", metric, metric) for metric in ("allocated", *HELD))
     watched.adopt((Device("cpu", "host"),), series)
-    values = watched.values_of([7.0, 4.0, *[0.0] * (len(HELD) - 1)])
+    row = {HEAP: 7.0, "cpu/weights": 4.0}
     watched.adopt((Device("cpu", "host"),), (*series, Series("cpu", "unattributed")))
-    watched.unexplained.base(1, "step", "step", values, is_inner=False)
+    watched.unexplained.base(1, "step", "step", row, is_inner=False)
 
-    assert watched.append(values, 1.0).values[0] == 7.0
+    assert watched.append(row, 1.0).values[0] == 7.0
 
 
 def test_unloading_notes_a_lower_user_peak(bench: Bench) -> None:

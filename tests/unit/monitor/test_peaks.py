@@ -1,5 +1,6 @@
 """The ledger keeps exact peaks for any windows and leaves the user's own as they were."""
 
+import signal
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import Mock
@@ -100,6 +101,23 @@ def test_a_reset_by_the_user_that_was_not_seen_whole_makes_a_bound(gpu: Gpu) -> 
         gpu.user_reset(0)
     assert gpu.ledger.close(interrupted)[KEY] == Peak(8.0 * MIB, "at least")
     assert gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 0
+
+
+def test_an_interrupt_at_an_edge_loses_no_peak(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes once the counters are read and reset, and all peaks stay exact, the user's included."""
+    outer, reset = gpu.ledger.open(), gpu.reset_peak
+    gpu.use(8 * MIB)
+
+    def interrupted(index: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        reset(index)
+
+    monkeypatch.setattr(gpu, "reset_peak", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        gpu.ledger.open()
+
+    assert gpu.ledger.close(outer)[KEY] == Peak(8.0 * MIB, "exact")
+    assert gpu.user_stats(0)["allocated_bytes"]["all"]["peak"] == 8 * MIB
 
 
 def test_a_refused_reset_raises_its_own_error(gpu: Gpu, capsys: pytest.CaptureFixture[str]) -> None:

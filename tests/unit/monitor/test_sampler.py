@@ -29,6 +29,9 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
+KNOWN = {"cuda:0/allocated": 10.0, "cuda:0/reserved": 20.0}
+
+
 @pytest.fixture
 def torch() -> FakeSource:
     devices = [Device("cuda:0", "NVIDIA H200")]
@@ -54,8 +57,8 @@ def test_known_values_are_not_read_again(sampler: Sampler, torch: FakeSource) ->
     """Values that were just read are in the row, and their source is not read."""
     reads, torch.known = torch.reads, [10.0, 20.0]
 
-    assert sampler.edge(INSTANT) == (10.0, 20.0, 3.0)
-    assert sampler.poll(INSTANT) == (10.0, 20.0, 3.0)
+    assert sampler.edge(INSTANT) == {**KNOWN, "cpu/allocated": 3.0}
+    assert sampler.poll(INSTANT) == {**KNOWN, "cpu/allocated": 3.0}
     assert torch.reads == reads
 
 
@@ -63,27 +66,27 @@ def test_reading_brings_a_new_device(torch: FakeSource, host: FakeSource, clock:
     """CUDA may come up between two readings: the source then reads, and the known values stand."""
     sampler, torch.known = Sampler([torch, host], clock=clock), [10.0, 20.0]
 
-    assert sampler.edge(INSTANT) == (10.0, 20.0, 3.0)
+    assert sampler.edge(INSTANT) == {**KNOWN, "cpu/allocated": 3.0}
     assert torch.reads == 1
 
 
-def test_columns_stay_when_an_earlier_source_grows(torch: FakeSource, host: FakeSource) -> None:
-    """New series stand at the end of the row, whichever source they are from."""
+def test_series_stay_when_an_earlier_source_grows(torch: FakeSource, host: FakeSource) -> None:
+    """New series come at the end, whichever source they are from."""
     later, torch.series, torch.values = torch.series, (), []
     sampler = Sampler([torch, host])
     before = sampler.poll()
     torch.series, torch.values = later, [1.0, 2.0]
 
-    assert before == (3.0,)
-    assert sampler.poll() == (3.0, 1.0, 2.0)
-    assert sampler.series[0].key == "cpu/allocated"
+    assert before == {"cpu/allocated": 3.0}
+    assert sampler.poll() == {"cuda:0/allocated": 1.0, "cuda:0/reserved": 2.0, "cpu/allocated": 3.0}
+    assert [each.key for each in sampler.series] == ["cpu/allocated", *KNOWN]
 
 
 def test_an_edge_reads_the_host_anew(sampler: Sampler, torch: FakeSource, host: FakeSource) -> None:
     """At a cell's edge the host's figures are of that instant, however shortly before they were read."""
     torch.known, host.values = [1.0, 2.0], [4.0]
 
-    assert sampler.edge(INSTANT)[-1] == 4.0
+    assert sampler.edge(INSTANT)["cpu/allocated"] == 4.0
 
 
 def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
@@ -95,8 +98,8 @@ def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
     soon = sampler.edge(INSTANT, is_fine=True)
     clock.advance(0.2)
 
-    assert soon[-1] == 3.0
-    assert sampler.edge(INSTANT, is_fine=True)[-1] == 4.0
+    assert soon["cpu/allocated"] == 3.0
+    assert sampler.edge(INSTANT, is_fine=True)["cpu/allocated"] == 4.0
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.0, [1, 2, 3]), (1e-4, [1, 1, 2])])
@@ -116,14 +119,11 @@ def test_without_a_gpu_fine_edges_are_read_as_often_as_reading_is_cheap(
     assert reads == expected
 
 
-def test_fewer_values_than_series_are_filled_up(sampler: Sampler, torch: FakeSource) -> None:
-    """Missing values of a source are NaN, and shift no other column."""
+def test_missing_values_shift_no_others(sampler: Sampler, torch: FakeSource) -> None:
+    """A source that returns fewer values than it has series has those at the beginning."""
     torch.values = [7.0]
-    row = sampler.poll()
 
-    assert row[0] == 7.0
-    assert math.isnan(row[1])
-    assert row[2] == 3.0
+    assert sampler.poll() == {"cuda:0/allocated": 7.0, "cpu/allocated": 3.0}
 
 
 def test_the_host_is_read_at_every_fifth_tick_while_cuda_is_up(

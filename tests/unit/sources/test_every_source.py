@@ -51,7 +51,7 @@ def nvml_that_comes_up_and_fails() -> tuple[Source, list[Step]]:
         nvml.initialized = False
 
     steps: list[Step] = [show_both, lose, shut, hide, show_both, break_down]
-    return NvmlSource(lambda: None, environ, load=nvml.load), steps
+    return NvmlSource(None, environ, load=nvml.load), steps
 
 
 def host_that_loses_its_files() -> tuple[Source, list[Step]]:
@@ -63,7 +63,7 @@ def host_that_loses_its_files() -> tuple[Source, list[Step]]:
 def no_gpu() -> tuple[Source, list[Step]]:
     """Return NVML's source on a machine without a driver."""
     nvml = FakeNvml(init_fault=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    return NvmlSource(lambda: None, {}, load=nvml.load), []
+    return NvmlSource(None, {}, load=nvml.load), []
 
 
 def children_that_come_and_go() -> tuple[Source, list[Step]]:

@@ -29,7 +29,6 @@ from hfmem_widget.sources.procfs import (
     LinuxMemory,
     Machine,
     Own,
-    ProcFile,
     ResidentPeak,
     address_space,
 )
@@ -58,7 +57,7 @@ class FakeMemory(PsutilMemory):
         self.now_machine = Machine(500.0)
         self.lacking = 0.0
 
-    def own(self, *, whole: bool = True) -> Own:
+    def own(self) -> Own:
         return self.now
 
     def machine(self) -> Machine:
@@ -66,9 +65,6 @@ class FakeMemory(PsutilMemory):
 
     def lacking_in_heap(self) -> float:
         return self.lacking
-
-    def close(self) -> None:
-        pass
 
 
 def of_fake(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> HostSource:
@@ -85,7 +81,6 @@ def source() -> Iterator[HostSource]:
     getattr(ctypes.CDLL(None), "malloc_trim", abs)(0)  # glibc's
     source = HostSource()
     yield source
-    source.close()
     gc.enable()
 
 
@@ -260,20 +255,6 @@ def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     assert len(source.notes) == 1
 
 
-@linux
-def test_a_forked_child_reads_its_own_process() -> None:
-    """A forked child reads its own files of /proc, not those that the parent has opened."""
-    file = ProcFile(Path("/proc/self/stat"))
-    assert int(file.read().split()[0]) == os.getpid()
-    child = os.fork()
-    if child == 0:
-        os._exit(int(file.read().split()[0]) != os.getpid())
-    _, status = os.waitpid(child, 0)
-    file.close()
-
-    assert status == 0
-
-
 def test_without_proc_nothing_is_available(tmp_path: Path) -> None:
     """Where /proc cannot be read, the values are NaN, and the heap is still read."""
     source = HostSource(LinuxMemory(tmp_path, tmp_path), find_heap=lambda: Mallinfo)
@@ -341,7 +322,6 @@ def test_psutil_agrees_with_the_kernel() -> None:
     assert psutils.machine_total >= ours.machine_total
     assert math.isnan(psutils.own().peak)
     assert 0 < psutils.machine().in_use < psutils.machine_total
-    ours.close()
 
 
 def test_a_reader_that_raises_is_a_note() -> None:
@@ -361,12 +341,11 @@ def test_any_status_is_survived(content: bytes) -> None:
     with TemporaryDirectory() as folder:
         proc = Path(folder)
         (proc / "self").mkdir()
-        for name in ("self/statm", "self/status", "meminfo"):
+        for name in ("self/status", "meminfo"):
             (proc / name).write_bytes(content)
         source = HostSource(LinuxMemory(proc, Path("/nowhere")))
 
         assert len(source.read(0.0)) == len(source.series)
-        source.close()
 
 
 def set_pages(proc: Path) -> Path:

@@ -16,7 +16,7 @@ from hfmem_widget.sources.nvml import RETRY_INTERVAL, is_provisional, visible
 from hfmem_widget.sources.nvml_gpu import Gpu
 from hfmem_widget.sources.procfs import process_ids
 from tests.fakes.nvml import GIB, MIB, FakeGpu, FakeNvml
-from tests.fakes.nvml_source import HOST_NAMESPACE, Watched, make_proc, two_cards
+from tests.fakes.nvml_source import HOST_NAMESPACE, FakeCuda, Watched, make_proc, two_cards
 from tests.fakes.torch_cuda import FakeAllocator
 
 
@@ -75,7 +75,7 @@ def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
     watched = Watched(two_cards(), proc)
     watched(0.0)
     assert all(device.provisional for device in watched.source.devices)
-    watched.uuids = ["GPU-bbb", "GPU-aaa"]
+    watched.cuda.known = ["GPU-bbb", "GPU-aaa"]
     watched(0.1)
     watched.environ["CUDA_VISIBLE_DEVICES"] = "0"
 
@@ -88,7 +88,7 @@ def test_unlike_cards_are_provisional_until_cuda_names_them(proc: Path) -> None:
 def test_a_device_the_driver_does_not_know(proc: Path) -> None:
     """If NVML cannot find CUDA's device, it is not available, and the others are."""
     watched = Watched(two_cards(), proc)
-    watched.uuids = ["GPU-other", "GPU-aaa"]
+    watched.cuda.known = ["GPU-other", "GPU-aaa"]
     values = watched(0.0)
 
     assert math.isnan(values["cuda:0/device_used"])
@@ -100,7 +100,7 @@ def test_a_device_the_driver_does_not_know(proc: Path) -> None:
 def test_an_instance_has_its_own_memory(proc: Path, uuid: str) -> None:
     """A MIG instance is found by CUDA's UUID under either prefix, and its own total is shown."""
     watched = Watched([split_card()], proc)
-    watched.uuids = [uuid]
+    watched.cuda.known = [uuid]
     watched(0.0)
 
     assert watched.source.devices[0].total == 20 * GIB
@@ -174,7 +174,7 @@ def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
 
     assert math.isnan(watched(0.0)["cuda:0/process"])
     assert watched.source.notes == []
-    watched.uuids = [gpu.uuid]
+    watched.cuda.known = [gpu.uuid]
     watched(0.1)
     watched(2.0)
     assert len(watched.source.notes) == 1
@@ -206,7 +206,9 @@ def test_a_slow_process_list_takes_a_hundredth_of_the_time(proc: Path) -> None:
     gpu, times = FakeGpu(), count(0.0, 0.005)
     fake = FakeNvml([gpu])
     fake.nvmlInit()
-    one = Gpu(fake, gpu, "cuda:0", process_ids(proc), print, cpu=lambda: next(times))
+    one = Gpu(
+        fake, gpu, "cuda:0", process_ids(proc), print, cuda=FakeCuda(), cpu=lambda: next(times)
+    )
     for tick in range(11):
         gpu.used = (tick + 1) * MIB
         one.read(tick / 10)
@@ -221,7 +223,7 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
     of_others, own = [], []
     for tick in range(25):
         if tick == 2:
-            watched.uuids = [gpu.uuid for gpu in gpus]
+            watched.cuda.known = [gpu.uuid for gpu in gpus]
         for gpu in gpus:
             gpu.used = tick * MIB
         values = watched(tick / 10)

@@ -15,7 +15,7 @@ from tests.fakes.nvml_stub import stub_or_skip
 READ = """
 import json, os, sys
 from hfmem_widget.sources.nvml import NvmlSource
-source = NvmlSource(lambda: None, os.environ)
+source = NvmlSource(None, os.environ)
 values = list(source.read(0.0))
 row = dict(zip((one.key for one in source.series), values))
 devices = [[d.key, d.name, d.uuid, d.total] for d in source.devices]
@@ -66,7 +66,7 @@ def test_a_slow_call_lets_python_run(library: Path) -> None:
     code = """
 import os, threading
 from hfmem_widget.sources.nvml import NvmlSource
-source = NvmlSource(lambda: None, os.environ)
+source = NvmlSource(None, os.environ)
 reader = threading.Thread(target=source.read, args=(0.0,))
 reader.start()
 turns = 0

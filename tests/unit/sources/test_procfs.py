@@ -195,24 +195,24 @@ def test_what_has_a_path_is_a_file(tmp_path: Path, address: int, *, found: bool)
     maps = tmp_path / "maps"
     maps.write_text(MAPS)
 
-    assert MappedFiles(maps).hold(address, 1) is found
+    assert MappedFiles(maps).hold(address) is found
 
 
-def test_an_answer_is_remembered_for_its_owner(tmp_path: Path) -> None:
-    """A known owner's address is not looked up again, as a new one's is."""
+def test_the_list_is_read_again(tmp_path: Path) -> None:
+    """A mapping that is gone by the next count is no file's any more."""
     maps, clock = tmp_path / "maps", FakeClock()
     maps.write_text(MAPS)
     files = MappedFiles(maps, clock=clock)
-    before = files.hold(0x1000, 1)
+    before = files.hold(0x1000)
     maps.write_text("")
     clock.advance(1)
 
-    assert (before, files.hold(0x1000, 1), files.hold(0x1000, 2)) == (True, True, False)
+    assert (before, files.hold(0x1000)) == (True, False)
 
 
 def test_where_there_is_no_list_nothing_is_mapped(tmp_path: Path) -> None:
     """On a system without it, memory counts as it always did."""
-    assert not MappedFiles(tmp_path / "none").hold(0x1000, 1)
+    assert not MappedFiles(tmp_path / "none").hold(0x1000)
 
 
 MACHINE = 64 * 2.0**30

@@ -31,7 +31,7 @@ class Machine:
         self.cuda = FakeAllocator(initialized=False)
         self.nvml = FakeNvml(gpus)
         torch_cuda = AllocatorSource(CudaAllocator({"torch": FakeTorch(self.cuda)}))
-        nvml = NvmlSource(torch_cuda.uuids, environ or {}, load=self.nvml.load, proc=proc)
+        nvml = NvmlSource(torch_cuda, environ or {}, load=self.nvml.load, proc=proc)
         sources = (torch_cuda, nvml, HostSource(), TensorSource())
         self._opened = mock.patch.object(module, "opened_sources", return_value=sources)
 
