@@ -55,7 +55,7 @@ class Extremes:
 
 @dataclass(slots=True)
 class Finished:
-    """Steps that have ended. No arrays: a line has few steps, and those of all ranks become one."""
+    """Steps that have ended; a line has few."""
 
     first: list[int]
     last: list[int]  # the same number where a row is one step
