@@ -23,6 +23,7 @@ from hfmem_widget.recording.check import (
     require,
 )
 from hfmem_widget.recording.limits import VERSION
+from hfmem_widget.recording.lines import Fold
 from hfmem_widget.recording.reader import LineReader
 from hfmem_widget.session import FINE_KINDS, Certainty, Device, Finding, Guide, Peak, Rank, SpanKind
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -44,15 +45,6 @@ class Samples:
     values: Floats
 
 
-@dataclass(slots=True)  # frozen, to make one takes three times as long
-class Extremes:
-    """The highest of all columns over a stretch of time, by the rank's own clock."""
-
-    start: float
-    stop: float
-    high: Floats
-
-
 @dataclass(slots=True)
 class Finished:
     """Steps that have ended; a line has few."""
@@ -65,7 +57,7 @@ class Finished:
     the device that counts."""
 
 
-News = Samples | Extremes | Finished | SpanLine
+News = Samples | Fold | Finished | SpanLine
 """The last is a coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
 
 MOST_COLUMNS = 1024
@@ -245,17 +237,17 @@ class RankStream(LineReader):
         self._note_highs(np.fmax.reduce(block))
         return Samples(time, block)
 
-    def _enter_fold(self, fold: FoldLine) -> News | None:
-        start, stop = (self._started + time for time in fold.t)
+    def _enter_fold(self, line: FoldLine) -> News | None:
+        line.t = self._started + line.t[0], self._started + line.t[1]
+        fold = line.fold()
         require(len(fold.last) <= len(self._values), "a fold of other columns")
-        if stop <= self.reached:
+        if fold.stop <= self.reached:
             return None  # its samples were read one by one
-        self.reached = stop
-        self.last_sign = max(self.last_sign, stop)
+        self.reached = fold.stop
+        self.last_sign = max(self.last_sign, fold.stop)
         self._values[: len(fold.last)] = fold.last
-        high = np.array(fold.high, dtype=np.float64)
-        self._note_highs(high)
-        return Extremes(start, stop, high)
+        self._note_highs(fold.high)
+        return fold
 
     def _enter_span(self, line: SpanLine) -> News | None:
         line.start += self._started

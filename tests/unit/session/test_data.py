@@ -256,7 +256,7 @@ CHANGING = {
     "ReplayBlock", "Bucket", "PollerCost", "Execution", "tail.File", "Phase", "Polling",
     "Tick", "Watched", "Window", "HookedModule", "Process", "guard._State",
     # Made for each file at each look, or each line of 1,024 ranks: frozen, that takes three times as long.
-    "Piece", "Extremes", "Finished", "StepsLine",
+    "Piece", "Finished", "StepsLine",
 }  # fmt: skip
 """What is counted up while it goes on, beside the parts of a process.
 
