@@ -1,7 +1,6 @@
 """``hfmem watch RUN``: a recording as it grows, in a terminal."""
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -11,17 +10,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import numpy as np
-
 from hfmem_widget.cli.output import FINE, NO, say
 from hfmem_widget.ranks.run import Run
 from hfmem_widget.recording.file import Follower, checked_path, session_of
-from hfmem_widget.recording.limits import MOST_STEPS
 from hfmem_widget.text import plain
 from hfmem_widget.view.terminal import Glance, data, glance, line, screen
 
 PACE = 1.0  # seconds between two looks
-NEWEST_STEPS = 100  # steps that are looked at again each time
 
 HOME, TO_LINE_END, TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -51,8 +46,6 @@ class _Recording:
     def __init__(self, path: Path) -> None:
         self._follower = Follower(path)
         self.close = self._follower.close
-        self._peaks: dict[str, float] = {}
-        self._newest_steps = MOST_STEPS
         self.has_ended = self.broke_off = False
 
     def look(self) -> Glance | None:
@@ -61,15 +54,10 @@ class _Recording:
         if reader.head is None and not reader.dropped:
             return None
         now = time.time()
-        session = session_of(self._follower.path, reader, now, newest_steps=self._newest_steps)
-        self._newest_steps = NEWEST_STEPS
+        session = session_of(self._follower.path, reader, now)
         self.has_ended, self.broke_off = not session.running, session.broken_off
         silent = max(0.0, now - reader.last_sign) if session.running else 0.0
-        # The peaks of steps that are not looked at again are remembered.
-        for device in session.devices:
-            peak = session.peak(f"{device.key}/allocated")
-            self._peaks[device.key] = float(np.fmax(self._peaks.get(device.key, math.nan), peak))
-        return glance(session, self._peaks, silent)
+        return glance(session, silent)
 
 
 class _Ranks:
@@ -85,8 +73,7 @@ class _Ranks:
             return None
         self.has_ended = not session.running
         self.broke_off = self.has_ended and not self._run.was_heard
-        keys = (device.key for device in session.devices)
-        return glance(session, {key: session.peak(f"{key}/allocated") for key in keys})
+        return glance(session)
 
 
 def _shown_by(arguments: Namespace) -> Callable[[Glance], bool]:

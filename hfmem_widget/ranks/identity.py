@@ -6,7 +6,6 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from hfmem_widget.display import resolve
@@ -105,18 +104,14 @@ def seconds_between_writes(world: int) -> float:
 
 def runs_here(rank: Rank) -> bool:
     """Return whether the process of a rank of this host runs: a zombie does not."""
-    if rank.pid <= 0:
-        return False
+    import psutil
+
     try:
-        os.kill(rank.pid, 0)
-        state = Path(f"/proc/{rank.pid}/stat").read_bytes().rpartition(b")")[2]
-    except PermissionError:
+        return rank.pid > 0 and psutil.Process(rank.pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:
         return True
-    except (ProcessLookupError, OverflowError):
+    except (psutil.NoSuchProcess, OverflowError):
         return False
-    except OSError:  # a system without /proc; it was there just now
-        return True
-    return not state.startswith(b" Z")
 
 
 def safe_host(host: str) -> str:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from hfmem_widget.ranks.aggregate import spread
 from hfmem_widget.ranks.roster import SILENT_PACES, Roster
-from hfmem_widget.ranks.stream import STOP, Edge, Finished, News, RankStream, Samples
+from hfmem_widget.ranks.stream import STOP, Finished, News, RankStream, Samples
+from hfmem_widget.recording.check import SpanLine
 from hfmem_widget.session import (
     Device,
     Finding,
@@ -156,17 +157,17 @@ class Leader:
         self._overview, self._zero, self._roster = overview, overview.zero, overview.roster
         self._recorder, self._session = overview.recorder, overview.recorder.session
         self._stream: RankStream | None = None
-        self._edges: dict[int, Edge] = {}
+        self._edges: dict[int, SpanLine] = {}
         self._mirrored: dict[int, int] = {}
         self._groups: deque[tuple[int, int, float, float]] = deque(maxlen=MOST_STEPS_WAITING)
         self._stepped, self._stepped_at = 0, -math.inf
         self._trainings: dict[int, float] = {}
 
-    def take(self, stream: RankStream, news: Finished | Edge) -> None:
+    def take(self, stream: RankStream, news: Finished | SpanLine) -> None:
         """Add steps or the edge of a span; those of other ranks are ignored."""
         if stream is not self._stream:
             return
-        if isinstance(news, Edge):
+        if isinstance(news, SpanLine):
             if news.kind in COARSE:
                 self._edges[news.id] = news
         else:
@@ -304,7 +305,7 @@ class Overview:
         if isinstance(news, Finished):
             self.roster.steps.add(place, news)
             self.leader.take(stream, news)
-        elif isinstance(news, Edge):
+        elif isinstance(news, SpanLine):
             self.leader.take(stream, news)
         elif (column := stream.column("allocated")) is not None:
             is_shown = stream.rank.rank in self.shown

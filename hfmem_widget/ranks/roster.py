@@ -33,9 +33,6 @@ from hfmem_widget.text import plain
 KEPT = 128
 """Steps of each rank: ranks whose lines come a second apart have some in common at 100 steps a second."""
 
-MOST_ADDED = 1024
-"""Steps of all ranks that wait to be put into the arrays."""
-
 _NO_STEP = (-1, -math.inf)
 
 
@@ -53,9 +50,8 @@ class StepPeaks:
 class RecentSteps:
     """The newest steps of all ranks, by their numbers.
 
-    What is added is put into the arrays all at once, when they are looked at. They have the number of the
-    step in each place, -1 for none, the figures of `Finished`, and the highest peaks of the phases over all
-    steps that there were.
+    The arrays have the number of the step in each place, -1 for none, the figures of `Finished`, and the
+    highest peaks of the phases over all steps that there were.
     """
 
     def __init__(self) -> None:
@@ -63,7 +59,6 @@ class RecentSteps:
         self._figures: Floats = np.empty((0, KEPT, len(STEP_FIGURES)))
         self._highest_phases: Floats = np.empty((0, len(PHASES)))
         self._newest: list[tuple[int, float]] = []
-        self._added: tuple[list[int], list[int], list[list[float]]] = [], [], []
 
     def widen(self, ranks: int) -> None:
         """Make room for so many ranks."""
@@ -88,32 +83,20 @@ class RecentSteps:
         if number < newest and ended > stop:
             self._forget(place)
         self._newest[place] = number, ended
-        places, numbers, rows = self._added
-        places += [place] * len(steps.last)
-        numbers += steps.last
-        rows += steps.figures
-        if len(rows) > MOST_ADDED:
-            self._store_added()
+        at, figures = [number % KEPT for number in steps.last], np.array(steps.figures)
+        # Of two steps in one place the later stays.
+        self._number[place][at] = steps.last
+        self._figures[place][at] = figures
+        highest = self._highest_phases[place]
+        np.fmax(highest, np.fmax.reduce(figures[:, IN_PHASES]), out=highest)
 
     def _forget(self, place: int) -> None:
-        self._store_added()
         self._number[place], self._figures[place] = -1, np.nan
-
-    def _store_added(self) -> None:
-        """Put what was added into the arrays; of two steps in one place the later stays."""
-        if not self._added[0]:
-            return
-        places, steps, figures = map(np.array, self._added)
-        self._added = [], [], []
-        self._number[places, steps % KEPT] = steps
-        self._figures[places, steps % KEPT] = figures
-        np.fmax.at(self._highest_phases, places, figures[:, IN_PHASES])
 
     def highest(
         self, first: int, last: int, places: NDArray[np.int64]
     ) -> tuple[float, int, Floats]:
         """Return the highest peak of some steps over some ranks, its certainty, and the phases' highest."""
-        self._store_added()
         columns = np.arange(max(first, last + 1 - KEPT), last + 1) % KEPT
         at = np.ix_(places, columns)
         number = self._number[at]
@@ -128,7 +111,6 @@ class RecentSteps:
 
     def peaks(self, places: NDArray[np.int64]) -> StepPeaks:
         """Return the peaks of some ranks."""
-        self._store_added()
         columns = np.argpartition(self._number[places], KEPT - STEPS, axis=1)[:, KEPT - STEPS :]
         at = places[:, None], columns
         figures, are_there = self._figures[at], self._number[at] >= 0
@@ -142,7 +124,6 @@ class RecentSteps:
 
     def ends_of(self, step: int, places: NDArray[np.int64]) -> Floats:
         """Return when some ranks finished a step, by their own clocks; NaN where that is not kept."""
-        self._store_added()
         number, stops = (
             array[places, step % KEPT] for array in (self._number, self._figures[..., STOP])
         )
@@ -150,7 +131,6 @@ class RecentSteps:
 
     def ends(self, places: NDArray[np.int64]) -> Floats:
         """Return when steps ended that ranks have in common, shape ``(ranks, KEPT)``; NaN elsewhere."""
-        self._store_added()
         number = self._number[places]
         newest = number.max(axis=0, initial=-1)
         # Of two steps that share a place, that of most ranks: the slow ones have not come to the newer one.

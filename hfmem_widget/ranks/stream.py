@@ -23,6 +23,7 @@ from hfmem_widget.recording.check import (
     require,
 )
 from hfmem_widget.recording.limits import VERSION
+from hfmem_widget.recording.lines import Fold
 from hfmem_widget.recording.reader import LineReader
 from hfmem_widget.session import FINE_KINDS, Certainty, Device, Finding, Guide, Peak, Rank, SpanKind
 from hfmem_widget.session.model import NOT_AVAILABLE
@@ -44,18 +45,9 @@ class Samples:
     values: Floats
 
 
-@dataclass(slots=True)  # frozen, to make one takes three times as long
-class Extremes:
-    """The highest of all columns over a stretch of time, by the rank's own clock."""
-
-    start: float
-    stop: float
-    high: Floats
-
-
 @dataclass(slots=True)
 class Finished:
-    """Steps that have ended. No arrays: a line has few steps, and those of all ranks become one."""
+    """Steps that have ended; a line has few."""
 
     first: list[int]
     last: list[int]  # the same number where a row is one step
@@ -65,21 +57,8 @@ class Finished:
     the device that counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
-
-    id: int
-    kind: SpanKind
-    label: str
-    start: float
-    stop: float | None
-    outcome: str
-    counts: Mapping[str, float]
-
-
-News = Samples | Extremes | Finished | Edge
-
+News = Samples | Fold | Finished | SpanLine
+"""The last is a coarse span that was opened or, if it has a `stop`, closed; by the rank's own clock."""
 
 MOST_COLUMNS = 1024
 """Series of one rank."""
@@ -122,7 +101,7 @@ class RankStream(LineReader):
         self.is_gone = False  # its process is known to be gone, although it has none
         self.newest_step, self.step_stop = 0, -math.inf
         self.step_seconds = NOT_AVAILABLE  # that the newest finished step took
-        self.within: Edge | None = None
+        self.within: SpanLine | None = None
         """The innermost span of a step that has been open for long: the step hangs, or is a long one."""
         self.outcome = ""  # of its outermost span
         self.raised, self._raised_at = "", -math.inf  # the phase in which it raised an error
@@ -132,7 +111,7 @@ class RankStream(LineReader):
         self._devices: dict[str, Device] = {}
         self._columns: dict[str, dict[str, int]] = {}
         self._keys: list[tuple[str, str]] = []
-        self.open: dict[int, Edge] = {}  # the coarse spans within the watch, outermost first
+        self.open: dict[int, SpanLine] = {}  # the coarse spans within the watch, outermost first
         self._peaks: dict[str, Peak] = {}
         self._allocated: list[tuple[str, int]] = []
         self._at_peak: dict[str, Floats] = {}
@@ -258,40 +237,39 @@ class RankStream(LineReader):
         self._note_highs(np.fmax.reduce(block))
         return Samples(time, block)
 
-    def _enter_fold(self, fold: FoldLine) -> News | None:
-        start, stop = (self._started + time for time in fold.t)
+    def _enter_fold(self, line: FoldLine) -> News | None:
+        line.t = self._started + line.t[0], self._started + line.t[1]
+        fold = line.fold()
         require(len(fold.last) <= len(self._values), "a fold of other columns")
-        if stop <= self.reached:
+        if fold.stop <= self.reached:
             return None  # its samples were read one by one
-        self.reached = stop
-        self.last_sign = max(self.last_sign, stop)
+        self.reached = fold.stop
+        self.last_sign = max(self.last_sign, fold.stop)
         self._values[: len(fold.last)] = fold.last
-        high = np.array(fold.high, dtype=np.float64)
-        self._note_highs(high)
-        return Extremes(start, stop, high)
+        self._note_highs(fold.high)
+        return fold
 
     def _enter_span(self, line: SpanLine) -> News | None:
-        start = self._started + line.start
-        stop = None if line.stop is None else self._started + line.stop
+        line.start += self._started
+        line.stop = None if line.stop is None else self._started + line.stop
         self._note_peaks(line)
         is_within = line.parent is not None  # around it is the watch of the rank, which has no name
-        if is_within and line.outcome.startswith("raised") and start >= self._raised_at:
+        if is_within and line.outcome.startswith("raised") and line.start >= self._raised_at:
             is_named = line.kind == "block" and line.label
-            self._raised_at, self.raised = start, line.label if is_named else line.kind
+            self._raised_at, self.raised = line.start, line.label if is_named else line.kind
         if line.parent is None and line.outcome:
             self.outcome = line.outcome
-        edge = Edge(line.id, line.kind, line.label, start, stop, line.outcome, line.counts)
         if line.kind in FINE_KINDS:
-            if stop is None:
-                self.within = edge
+            if line.stop is None:
+                self.within = line
             elif self.within is not None and self.within.id == line.id:
                 self.within = None
             return None
-        if stop is not None:
+        if line.stop is not None:
             self.open.pop(line.id, None)
         elif is_within and (len(self.open) < MOST_OPEN or line.id in self.open):
-            self.open[line.id] = edge
-        return edge if is_within else None
+            self.open[line.id] = line
+        return line if is_within else None
 
     def _enter_steps(self, line: StepsLine) -> News | None:
         rows = line.rows

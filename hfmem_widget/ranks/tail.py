@@ -26,8 +26,6 @@ NETWORK = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p", "glusterfs")
 )
 
-MOUNTS = Path("/proc/self/mountinfo")
-
 PATIENCE = 5.0
 """Seconds to wait for a thread."""
 
@@ -60,16 +58,14 @@ class File:
 
 
 def is_on_network(directory: Path) -> bool:
-    """Return whether a directory lies on a file system of another machine, as far as Linux reports it."""
-    best, kind = "", ""
-    place = os.path.realpath(directory)
-    with suppress(OSError), MOUNTS.open(encoding="utf-8", errors="replace") as mounts:
-        for line in mounts:
-            fields, _, rest = line.partition(" - ")
-            point = fields.split(" ")[4].replace("\\040", " ")
-            is_above = place == point or place.startswith(point.rstrip("/") + "/")
-            if is_above and len(point) >= len(best):
-                best, kind = point, rest.split(" ")[0]
+    """Return whether a directory is on a file system of another machine, as far as the system reports it."""
+    import psutil
+
+    place, kinds = Path(os.path.realpath(directory)), dict[Path, str]()
+    with suppress(OSError):
+        # Of two that are mounted at one place, the later hides the earlier.
+        kinds = {Path(at.mountpoint): at.fstype for at in psutil.disk_partitions(all=True)}
+    kind = next((kinds[above] for above in (place, *place.parents) if above in kinds), "")
     return kind in NETWORK or kind.startswith("fuse.")
 
 

@@ -23,7 +23,6 @@ from hfmem_widget.recording.limits import (
     LARGEST_MEMBER,
     MEMBER,
     MOST_RATIO,
-    MOST_STEPS,
     SUFFIX,
 )
 from hfmem_widget.session import Session
@@ -171,12 +170,10 @@ def read(path: Path, now: float | None = None, *, everything: bool = False) -> S
     return session_of(path, read_lines(path, everything=everything), now)
 
 
-def session_of(
-    path: Path, reader: StreamReader, now: float | None = None, newest_steps: int = MOST_STEPS
-) -> Session:
+def session_of(path: Path, reader: StreamReader, now: float | None = None) -> Session:
     """Return the session that was read so far; errors name the path."""
     try:
-        return reader.session(time.time() if now is None else now, newest_steps=newest_steps)
+        return reader.session(time.time() if now is None else now)
     except OptionError as error:
         raise OptionError(f"{plain(path)}: {error}") from None
 

@@ -3,7 +3,8 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -134,13 +135,13 @@ class StreamReader(LineReader):
         self._timeline: Timeline | None = (
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
         )
+        self._steps = Steps(limits.MOST_STEPS, UNBOUNDED) if everything else Steps()
         self._folds: list[Fold] = []
         self._unfolded: list[Fold] = []
         self._blocks: list[bytes] = []
         self._bytes_of_blocks = 0
         self._gaps: list[tuple[float, float]] = []
         self._spans: dict[int, check.SpanLine] = {}
-        self._steps: list[tuple[list[float], Floats]] = []
         self._steps_made = 0
         self._phases: dict[int, check.PhasesLine] = {}
         self._items: dict[str, list[Any]] = defaultdict(list)
@@ -181,17 +182,17 @@ class StreamReader(LineReader):
         except ValueError:
             self.dropped += 1
 
-    def session(self, now: float = -math.inf, *, newest_steps: int = limits.MOST_STEPS) -> Session:
+    def session(self, now: float = -math.inf) -> Session:
         """Return the session that was read so far.
 
-        A run without a sign of life for `SILENT` seconds before `now`, by the wall clock, has ended. A caller
-        that looks often can ask for the newest rows of the steps alone, because all of them may take long.
+        A run without a sign of life for `SILENT` seconds before `now`, by the wall clock, has ended.
         """
         head, end = self.head, self.end
         if head is None:
             raise OptionError(NOT_A_RECORDING)
         self._catch_up()
-        timeline = self._whole_timeline()
+        timeline, steps = self._whole_timeline(), copy(self._steps)
+        steps.count = max(self._steps_made, steps.count)
         peaks = tuple(self._items["live"])
         is_host = any(peak.device == "cpu" for peak in peaks)
         recording = StackRecording("operators" if is_host else "allocator", snapshot=NOT_AVAILABLE)
@@ -203,7 +204,7 @@ class StreamReader(LineReader):
             series=self._series,
             last_sample=None if self._time == -math.inf else last,
             timeline=timeline,
-            steps=self._table_of(self._steps[-newest_steps:]),
+            steps=steps,
             spans=Spans(line.span(self._series) for line in self._spans.values()),
             phases=Phases({root: self._phase(line) for root, line in self._phases.items()}),
             polling=Polling(head.interval, head.interval),
@@ -312,12 +313,9 @@ class StreamReader(LineReader):
     def _enter_steps(self, line: StepsLine) -> None:
         self._note_devices(line)
         self._steps_made = max(self._steps_made, line.count)
-        for row in line.rows:
-            numbers = row[:3]
-            while self._steps and _is_within(self._steps[-1][0], *numbers):
-                self._steps.pop()
-            if len(self._steps) < limits.MOST_STEPS:
-                self._steps.append((numbers, np.array(row, dtype=np.float64)))
+        self._steps.widen(self._steps_of)
+        if line.rows:
+            self._steps.extend(np.array(line.rows))
 
     def _phase(self, line: check.PhasesLine) -> Iterator[Phase]:
         spans = {span.id: span.span(self._series) for span in line.spans}
@@ -349,20 +347,3 @@ class StreamReader(LineReader):
             bucket=max(1, *(fold.samples for fold in folds)),
             samples=sum(fold.samples for fold in folds),
         )
-
-    def _table_of(self, rows: Sequence[tuple[list[float], Floats]]) -> Steps:
-        devices = self._steps_of
-        table = np.full((len(rows), len(FIGURES) + len(devices) * len(PER_DEVICE)), np.nan)
-        for at, (_, row) in enumerate(rows):
-            table[at, : len(row)] = row
-        if not self._everything and all(first == last for (_, first, last), _ in rows):
-            steps = Steps.from_table(devices, [], 0)
-            steps.extend(table)
-        else:
-            steps = Steps.from_table(devices, table, 0)
-        steps.count = max(self._steps_made, steps.count)
-        return steps
-
-
-def _is_within(row: list[float], parent: float, first: float, last: float) -> bool:
-    return row[0] == parent and first <= row[1] and row[2] <= last

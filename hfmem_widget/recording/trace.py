@@ -5,7 +5,6 @@ are nested or follow each other. Findings are instants.
 """
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from hfmem_widget.analysis.facts import outcome_of
 from hfmem_widget.recording.lines import JSON
-from hfmem_widget.session import Session, Span, StepGroup, Steps
+from hfmem_widget.session import Session, Span, StepGroup
 from hfmem_widget.text import format_bytes, json_number, plain, wrong_value
 
 TRACES = (".perfetto.json", ".trace.json")
@@ -88,9 +87,11 @@ def _slices(session: Session) -> list[Event]:
     slices = [_of_span(session, span, end) for span in session.spans]
     with_span = {(slice_["cat"], slice_["ts"]) for slice_ in slices}
     # In a long run not every step has a span, and neighbouring steps may share a row.
-    table = session.folded_steps(sys.maxsize)
-    rows = map(_of_steps, Steps.from_table(session.steps.devices, table, len(table)))
-    slices += [slice_ for slice_ in rows if ("step", slice_["ts"]) not in with_span]
+    slices += [
+        slice_
+        for slice_ in map(_of_steps, session.steps)
+        if ("step", slice_["ts"]) not in with_span
+    ]
     slices.sort(key=_order)
     tracks: list[list[int]] = []
     for slice_ in slices:

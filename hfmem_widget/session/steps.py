@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hfmem_widget.session.model import NOT_AVAILABLE, Certainty, Span, data_frame
 from hfmem_widget.session.timeline import GrowingTable
@@ -109,8 +109,8 @@ class Steps(GrowingTable):
 
     Parameters
     ----------
-    most_groups : int
-        Most rows kept.
+    most_groups, cells : int
+        Most rows and figures kept.
 
     Attributes
     ----------
@@ -122,30 +122,14 @@ class Steps(GrowingTable):
 
     _compared = ("devices", "count", "table")
 
-    def __init__(self, most_groups: int = MOST_GROUPS) -> None:
+    def __init__(self, most_groups: int = MOST_GROUPS, cells: int = CELLS) -> None:
         super().__init__()
         self.devices: tuple[str, ...] = ()
         self.count = 0
-        self._most = most_groups
+        self._most, self._cells = most_groups, cells
         self._size = 1
-        self._in_last = 0
         self._rows = 0
         self._table: Table = np.empty((64, len(FIGURES)))
-
-    @classmethod
-    def from_table(
-        cls, devices: Sequence[str], table: ArrayLike, count: int, most_groups: int = MOST_GROUPS
-    ) -> Self:
-        """Return the steps of a copy of `table`, of shape ``(groups, columns)`` as the property."""
-        steps = cls(most_groups)
-        steps.devices, steps.count = tuple(devices), count
-        rows = np.array(table, dtype=np.float64).reshape(-1, len(steps.columns))
-        steps._rows = len(rows)
-        steps._table = np.concatenate([rows, np.empty((64, len(steps.columns)))])
-        sizes = sizes_of(rows)
-        steps._size = int(sizes.max(initial=1))
-        steps._in_last = int(sizes[-1]) if len(rows) else 0
-        return steps
 
     def __repr__(self) -> str:
         steps, rows = format_counted(self.count, "step"), format_counted(len(self), "row")
@@ -188,8 +172,7 @@ class Steps(GrowingTable):
 
     def add(self, figures: Sequence[float], devices: Mapping[str, Sequence[float]]) -> None:
         """Add a finished step as its `FIGURES`, and by key of a device those `PER_DEVICE`."""
-        if devices.keys() - self.devices:
-            self._widen(devices)
+        self.widen(devices)
         self.count += int(figures[_LAST] - figures[_FIRST]) + 1
         row = [*figures]
         for device in self.devices:
@@ -197,34 +180,38 @@ class Steps(GrowingTable):
         self._wait(row)
 
     def extend(self, table: Table) -> None:
-        """Add finished steps as rows of the present `columns`."""
+        """Add finished steps as rows of the present `columns`; the first replaces rows of the same steps."""
         self._settle()
-        self.count += int(sizes_of(table).sum())
+        parent, first, last = table[0, [_PARENT, _FIRST, _LAST]]
         with self._lock:
+            while (newest := self._table[self._rows - 1 : self._rows]).size and (
+                newest[0, _PARENT] == parent
+                and first <= newest[0, _FIRST]
+                and newest[0, _LAST] <= last
+            ):
+                self._rows -= 1
+                self.count -= int(sizes_of(newest)[0])
+            self.count += int(sizes_of(table).sum())
             self._enter(table)
 
     def _enter(self, block: Table) -> None:
-        # Rows are merged into the newest group as long as it has room, and then begin new groups.
-        table = block
-        while len(table):
-            newest = int(self._rows > 0)
-            rows = np.concatenate([self._table[self._rows - newest : self._rows], table])
-            begins, filled = self._groups_in(rows)
-            most_rows = min(self._most, max(8, CELLS // self._table.shape[1]))
-            most = newest + max(0, most_rows - self._rows)
-            kept = begins[:most]
-            table = rows[begins[most] :] if len(begins) > most else rows[:0]
-            if kept:
-                rows = rows[: len(rows) - len(table)]
-                groups = merged(rows, np.array(kept)) if len(kept) < len(rows) else rows
-                first = self._rows - newest
-                self._rows = first + len(kept)
-                while self._rows > len(self._table):
-                    self._table = np.concatenate([self._table, np.empty_like(self._table)])
-                self._table[first : self._rows] = groups
-                self._in_last = filled[len(kept) - 1]
-            if len(table):
-                self._make_room()
+        # Only the newest group may grow: what is before it has all the steps that it can have.
+        first = max(0, self._rows - 1)
+        rows = np.concatenate([self._table[first : self._rows], block])
+        rows, _ = fitted(rows, len(rows), self._size)
+        most = min(self._most, max(8, self._cells // self._table.shape[1]))
+        if first + len(rows) > most:
+            rows, first = np.concatenate([self._table[:first], rows]), 0
+        while len(rows) > most:
+            folded, size = fitted(rows, most, self._size)
+            if len(folded) <= most:
+                rows, self._size = folded, size
+            else:  # there are as many trainings: drop the oldest
+                rows = rows[most // 2 :]
+        while first + len(rows) > len(self._table):
+            self._table = np.concatenate([self._table, np.empty_like(self._table)])
+        self._rows = first + len(rows)
+        self._table[first : self._rows] = rows
 
     def folded(self, most: int, after: float = -math.inf) -> Table:
         """Return a copy of the groups that ended after `after` seconds, folded to about `most` rows."""
@@ -232,11 +219,8 @@ class Steps(GrowingTable):
         if len(table) <= most:
             return table
         # The newest group is not folded: it may still grow, and its reader then replaces the last row.
-        places, size = _places(table[:-1]), 2
-        while (begins := places % size == 0).sum() >= most and size < len(table):
-            size *= 2
-        folded: Table = np.concatenate([merged(table[:-1], np.flatnonzero(begins)), table[-1:]])
-        return folded[-most:]
+        folded, _ = fitted(table[:-1], most - 1, self._size)
+        return np.concatenate([folded, table[-1:]])[-most:]
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame, one row a group, one column for each of `columns`.
@@ -253,35 +237,11 @@ class Steps(GrowingTable):
             new |= {f"{device}/{old}": f"{device}/{name}" for old, name in IN_A_FRAME.items()}
         return frame.rename(columns=new)
 
-    def _groups_in(self, rows: Table) -> tuple[list[int], list[int]]:
-        """Return where groups begin in rows, and their sizes; the first row is the newest of the table."""
-        begins: list[int] = []
-        filled: list[int] = []
-        sizes, parents = sizes_of(rows).astype(int).tolist(), rows[:, _PARENT].tolist()
-        if self._rows:
-            sizes[0] = self._in_last
-        for at, (size, parent) in enumerate(zip(sizes, parents, strict=True)):
-            # A row to add may already be a group of several steps.
-            if not at or parent != parents[at - 1] or filled[-1] + size > self._size:
-                begins.append(at)
-                filled.append(size)
-            else:
-                filled[-1] += size
-        return begins, filled
-
-    def _make_room(self) -> None:
-        table = self._table[: self._rows]
-        folded = merged(table, np.flatnonzero(_places(table) % 2 == 0))  # pairs of neighbours
-        if len(folded) == self._rows:  # each row is of another training: drop the oldest
-            folded = folded[self._rows // 2 :]
-        else:
-            self._size *= 2
-        self._rows = len(folded)
-        self._table[: self._rows] = folded
-        self._in_last = self._size  # a row that was just folded takes no more steps
-
-    def _widen(self, devices: Iterable[str]) -> None:
+    def widen(self, devices: Iterable[str]) -> None:
+        """Add the columns of devices that are new."""
         new = tuple(device for device in devices if device not in self.devices)
+        if not new:
+            return
         self._settle()
         unknown = np.full((len(self._table), len(new) * len(PER_DEVICE)), np.nan)
         # The columns come first: where there is no memory for them, the names stay as they were.
@@ -289,10 +249,24 @@ class Steps(GrowingTable):
         self.devices += new
 
 
-def _places(table: Table) -> NDArray[np.intp]:
-    at = np.arange(len(table))
-    begins = np.append(True, table[1:, _PARENT] != table[:-1, _PARENT])
-    return at - np.maximum.accumulate(np.where(begins, at, 0))
+def _begins(table: Table, size: int) -> NDArray[np.intp]:
+    """Return the rows that begin a group: of one training, and of the same `size` steps by their numbers."""
+    parent, first, last = (table[:, at] for at in (_PARENT, _FIRST, _LAST))
+    part = (first - 1) // size
+    is_new = (parent[1:] != parent[:-1]) | (part[1:] != part[:-1]) | (first[1:] <= last[:-1])
+    return np.flatnonzero(np.append(True, is_new)[: len(table)])
+
+
+def fitted(table: Table, most: int, size: int = 1) -> tuple[Table, int]:
+    """Return a table in at most `most` groups, or one for each training, and the steps of a group.
+
+    These are `size`, or as many times twice as many as are needed.
+    """
+    begins, highest = _begins(table, size), table[:, _LAST].max(initial=0.0)
+    while len(begins) > most and size < highest:
+        size *= 2
+        begins = _begins(table, size)
+    return (merged(table, begins) if len(begins) < len(table) else table), size
 
 
 def sizes_of(table: Table) -> Table:

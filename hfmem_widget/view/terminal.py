@@ -8,7 +8,7 @@ import select
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -17,7 +17,6 @@ import numpy as np
 
 from hfmem_widget.analysis.facts import GRAVITY, active_devices, label_of
 from hfmem_widget.session import FINE_KINDS, Device, Finding, Ranks, Sample, Session
-from hfmem_widget.session.model import NOT_AVAILABLE
 from hfmem_widget.session.series import OVERVIEW
 from hfmem_widget.text import (
     format_bytes,
@@ -93,8 +92,8 @@ class Glance:
         return f"{self.state}, silent for {self.silent:.0f} s" if is_silent else self.state
 
 
-def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) -> Glance:
-    """Return the state of a session; `peaks` are those of allocated memory, in bytes by device."""
+def glance(session: Session, silent: float = 0.0) -> Glance:
+    """Return the state of a session that has given no sign of life for `silent` seconds."""
     spans = session.spans
     is_open = (span for span in spans if span.stop is None and span.kind not in FINE_KINDS)
     phase = (plain(span.label) or span.kind for span in is_open)
@@ -109,20 +108,20 @@ def glance(session: Session, peaks: Mapping[str, float], silent: float = 0.0) ->
         phase=tuple(name for name in phase if name != label),
         step=int(newest[0][session.steps.columns.index("last")]) if newest else 0,
         steps=session.steps.count,
-        devices=tuple(_now(session, device, peaks) for device in active_devices(session)),
+        devices=tuple(_now(session, device) for device in active_devices(session)),
         finding=session.findings[-1] if session.findings else None,
         silent=silent,
         ranks=None if session.ranks is None else (session, session.ranks),
     )
 
 
-def _now(session: Session, device: Device, peaks: Mapping[str, float]) -> DeviceNow:
+def _now(session: Session, device: Device) -> DeviceNow:
     metrics = ("allocated", "reserved", "device_used")
     allocated, reserved, used = (
         session.value(session.last_sample, f"{device.key}/{metric}") for metric in metrics
     )
     labels = label_of(session, device, "allocated"), label_of(session, device, "reserved")
-    peak = peaks.get(device.key, NOT_AVAILABLE)
+    peak = session.peak(f"{device.key}/allocated")
     return DeviceNow(device, labels, allocated, reserved, used, peak)
 
 
@@ -392,8 +391,7 @@ class BottomLine:
         if self._clock() < self._next:
             return
         self._next = self._clock() + PACE
-        peaks = {each.key: session.peak(f"{each.key}/allocated") for each in session.devices}
-        figures = line(glance(session, peaks)).partition("\n")[0]
+        figures = line(glance(session)).partition("\n")[0]
         with self._lock:
             if not self._has_ended:
                 self._write(f'memwatch "{plain(session.label)}" · {figures}')

@@ -244,7 +244,7 @@ def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
     begin, end = case["view"]
     drawn = [
         {
-            "ends": [[begin + time, level] for time, level in one.line],
+            "ends": [[begin + one.start, one.first], [begin + one.stop, one.last]],
             "band": list(one.band),
             "crossed": one.is_crossed,
         }

@@ -114,6 +114,7 @@ def _long_steps(epochs: tuple[tuple[int, float], ...]) -> Steps:
         device = peak, CERTAINTIES.index("exact"), peak, step, tokens, 66 * GIB
         phases = 0.96 * peak, peak, 67 * GIB
         rows.append((parent, step, step, start, start + 0.98 * 0.4, *figures, *device, *phases))
-    steps = Steps.from_table(["cuda:0"], [], 0)
+    steps = Steps()
+    steps.widen(["cuda:0"])
     steps.extend(np.array(rows))
     return steps

@@ -47,7 +47,7 @@ ON_META = {
 HOMES = {
     "torch": {"sources/torch_cuda.py", "drivers/api.py"} | ON_META,
     "pynvml": {"sources/nvml.py"},
-    "psutil": {"sources/host.py", "sources/children.py"},
+    "psutil": {"sources/host.py", "sources/children.py", "ranks/identity.py", "ranks/tail.py"},
     "msgspec": {"recording/check.py", "ci/summary.py"},
     "transformers": {"drivers/trainer.py", "drivers/api.py"}
     | {f"features/fit/{name}.py" for name in ("on_meta", "checkpoint", "trial")},

@@ -3,9 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from hfmem_widget.analysis.curve import Points
 from hfmem_widget.session import Finding, Guide, Session
 from hfmem_widget.text import plain
 
@@ -14,34 +12,11 @@ NEAR = 0.6  # share of a budget that the data must reach: the axis shall not gro
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnGuide:
-    """A line or a mark over the chart, in seconds of the scene and bytes."""
+class DrawnGuide(Guide):
+    """A guide in seconds of the scene, within its time."""
 
-    kind: Literal["budget", "trend", "oom"]
-    label: str
-    line: Points  # both ends; those of a mark are the same
-    band: tuple[float, float] = (0.0, 0.0)  # the uncertainty at each end, up and down
     is_crossed: bool = False  # the data rise above a budget
     crossed_at: float | None = None  # the first time, where it is known and in view
-
-    @property
-    def time(self) -> float:
-        """Seconds at its end."""
-        return self.line[-1][0]
-
-    @property
-    def level(self) -> float:
-        """Bytes at its end."""
-        return self.line[-1][1]
-
-    def outline(self) -> Points:
-        """Return the corners of the band; empty for an exact line."""
-        if not any(self.band):
-            return []
-        (start, first), (stop, last) = self.line
-        low, high = self.band
-        lower = [(stop, max(0.0, last - high)), (start, max(0.0, first - low))]
-        return [(start, first + low), (stop, last + high), *lower]
 
 
 def guides_in(
@@ -62,9 +37,10 @@ def guides_in(
         if guide.device == other
     ]
     marks = (
-        DrawnGuide("oom", plain(guide.label), [(guide.start - view[0], guide.last)] * 2)
+        DrawnGuide(device, "oom", plain(guide.label), at, at, guide.last, guide.last)
         for guides in (own, named)
         for guide in [each for each in guides if _is_mark(each, view)][-MOST:]
+        for at in [guide.start - view[0]]
     )
     return (*(line for line in drawn if line is not None), *marks)
 
@@ -106,9 +82,13 @@ def _drawn(
 
     heights = (guide.first, guide.last)
     return DrawnGuide(
+        guide.device,
         guide.kind,
         plain(guide.label),
-        [(time - view[0], max(0.0, at(time, heights))) for time in (start, stop)],
+        start - view[0],
+        stop - view[0],
+        max(0.0, at(start, heights)),
+        max(0.0, at(stop, heights)),
         (at(start, guide.band), at(stop, guide.band)),
         is_crossed=is_budget and highest > guide.last,
         crossed_at=crossed - view[0] if start <= crossed <= stop else None,

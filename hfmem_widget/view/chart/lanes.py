@@ -11,7 +11,7 @@ import numpy as np
 from hfmem_widget.analysis.facts import end_of, peak_of
 from hfmem_widget.analysis.parts import known_of
 from hfmem_widget.session import FINE_KINDS, DeviceSteps, Peak, Session, Span, StepGroup
-from hfmem_widget.session.steps import FIGURES, Table, group_of, merged, sizes_of
+from hfmem_widget.session.steps import FIGURES, Table, fitted, group_of, merged
 from hfmem_widget.text import format_bytes, format_count, format_duration
 from hfmem_widget.view.chart.shapes import Bar, round_up
 from hfmem_widget.view.line import peak_text
@@ -26,7 +26,7 @@ STANDS_OUT, BY_CHANCE = 0.02, 0.1
 TO, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
 LaneOf = Callable[[int], int]
 PLURALS = {"step": "steps", "epoch": "epochs", "batch": "batches"}  # no other word is changed
-_PARENT, _FIRST, _START, _STOP = map(FIGURES.index, ("parent", "first", "start", "stop"))
+_START, _STOP = map(FIGURES.index, ("start", "stop"))
 _NUMBERED = re.compile(r"(.*?)([0-9]+)")
 
 
@@ -170,13 +170,7 @@ def _count(group: StepGroup) -> int:
 
 
 def _grouped(table: Table, most: int) -> Table:
-    size = 1
-    while sizes_of(table).sum() > size * most:
-        size *= 2
-    parent, part = table[:, _PARENT], (table[:, _FIRST] - 1) // size
-    is_new = (parent[1:] != parent[:-1]) | (part[1:] != part[:-1])
-    begins = np.append(0, np.flatnonzero(is_new) + 1)
-    groups = merged(table, begins) if len(table) else table
+    groups, _ = fitted(table, most)
     while len(groups) > 2 * most:
         # Steps of very many spans, such as a block around each.
         groups = merged(groups, np.arange(0, len(groups), 2))

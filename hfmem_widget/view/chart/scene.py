@@ -147,7 +147,7 @@ class Scene:
     def ooms(self) -> list[DrawnGuide]:
         """The out-of-memory errors, in order of time; the last one has a word."""
         ooms = [guide for guide in self.guides if guide.kind == "oom"]
-        return sorted(ooms, key=lambda oom: oom.time)
+        return sorted(ooms, key=lambda oom: oom.stop)
 
     @property
     def line_curves(self) -> list[Curve]:
@@ -166,16 +166,16 @@ class Scene:
     def marks(self) -> list[PointMark]:
         """The crossings of budgets, the peak, and the out-of-memory errors, in order of drawing."""
         marks = [
-            PointMark("triangle", at, budget.level, "crossed", _tip(budget, "crossed at", at))
+            PointMark("triangle", at, budget.last, "crossed", _tip(budget, "crossed at", at))
             for budget in self.budgets
             if (at := budget.crossed_at) is not None
         ]
         if self.peak is not None:
             marks.append(PointMark("dot", self.peak.time, self.peak.peak.value, "peak"))
         for oom in self.ooms:
-            allocated = f"with {format_bytes(oom.level)} allocated, at"
-            tip = _tip(oom, allocated, oom.time)
-            marks.append(PointMark("cross", oom.time, oom.level, "out of memory", tip))
+            allocated = f"with {format_bytes(oom.last)} allocated, at"
+            tip = _tip(oom, allocated, oom.stop)
+            marks.append(PointMark("cross", oom.stop, oom.last, "out of memory", tip))
         return marks
 
     @property
@@ -186,21 +186,21 @@ class Scene:
         side = "right" if peak is not None and peak.time > self.duration / 2 else "left"
         # The heading has the capacity's figure anyway, so its name may give way to a budget's.
         names_it = capacity is not None and all(
-            abs(capacity - budget.level) >= LABEL_ROOM * self.top for budget in self.budgets
+            abs(capacity - budget.last) >= LABEL_ROOM * self.top for budget in self.budgets
         )
         words = [Word("capacity", capacity, side)] if capacity is not None and names_it else []
         for budget in self.budgets:
             # Otherwise the capacity's line would run through it.
-            is_above = capacity is None or names_it or budget.level >= capacity
+            is_above = capacity is None or names_it or budget.last >= capacity
             is_boxed = budget.is_crossed
-            words.append(Word(budget.label, budget.level, side, None, is_above, is_boxed))
+            words.append(Word(budget.label, budget.last, side, None, is_above, is_boxed))
         if peak is not None:
             side, level = _side(peak.time / self.duration, _EDGE), peak.peak.value
             words.append(Word(peak.text, peak.label_at, side, peak.time, points_at=level))
         if ooms:
             # Below the mark and its neighbours where there is room, since the peak's label stands above.
-            time, reach = ooms[-1].time, _REACH_OF_WORD * self.duration
-            near = [oom.level for oom in ooms if time - oom.time <= reach]
+            time, reach = ooms[-1].stop, _REACH_OF_WORD * self.duration
+            near = [oom.last for oom in ooms if time - oom.stop <= reach]
             is_above = min(near) < _LOW * self.top
             side, level = _side(time / self.duration, _EDGE_OF_MARK), (min, max)[is_above](near)
             text = ooms[-1].label
@@ -262,10 +262,10 @@ def build_scene(session: Session, span: Span | None = None, *, columns: int) -> 
     highest = peak.value if peak else data
     guides = guides_in(session, primary.key, (start, stop), highest, other_keys)
     # An out-of-memory error reports the bytes that a sampled peak may have missed.
-    oom_levels = [guide.level for guide in guides if guide.kind == "oom"]
+    oom_levels = [guide.last for guide in guides if guide.kind == "oom"]
     in_sight = [each for each in lines if not each.is_aside]
     ceiling = max([_highest_point(in_sight, peak), *oom_levels]) or float(MIB)
-    levels = [guide.level for guide in guides if guide.kind == "budget"]
+    levels = [guide.last for guide in guides if guide.kind == "budget"]
     levels += [] if capacity is None else [capacity]
     label_at, top = _layout(ceiling, levels)
     key = f"{primary.key}/{metric}"
@@ -355,13 +355,15 @@ def _tip(guide: DrawnGuide, happened: str, at: float) -> str:
 
 
 def _guide_curves(guide: DrawnGuide) -> list[Curve]:
-    line, name = guide.line, guide.label
+    start, stop, first, last, name = guide.start, guide.stop, guide.first, guide.last, guide.label
+    line, (low, high) = [(start, first), (stop, last)], guide.band
     if guide.kind == "budget":
         return [Curve(line, Stroke(palette.PEAK, 1, "6 4"), name=name, tip=name, is_key=False)]
-    outline = guide.outline()
+    lower = [(stop, max(0.0, last - high)), (start, max(0.0, first - low))]
+    outline = [(start, first + low), (stop, last + high), *lower]
     band = Curve(outline, fill=palette.PEAK, opacity=0.2, is_closed=True, name=name, is_key=False)
     return [
-        *([band] if outline else []),
+        *([band] if low or high else []),
         Curve(line, Stroke(palette.CASING, 3.4), name=name, is_key=False),
         Curve(line, Stroke(palette.PEAK, 1.6), name=name, tip=name, is_key=False),
     ]

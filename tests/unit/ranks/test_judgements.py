@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from hfmem_widget.ranks.collector import Collector
 from hfmem_widget.ranks.findings import BEHIND, judge, phases_of
 from hfmem_widget.ranks.roster import LOST
-from hfmem_widget.ranks.stream import Edge
 from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.unit.ranks.played import finish, found, kinds, play, played
@@ -223,7 +223,9 @@ def test_a_rank_without_phases_is_not_behind_within_a_step() -> None:
     """A rank is not called late in a step whose phases it does not measure."""
     run, collector = played(55.0, world=4, step_seconds=10.0, sleeps={1: 2}, interval=0.5)
     look = collector._look_at(run.began + run.now, is_live=True)
-    look.streams[1].within = Edge(9, "step", "step 2", 0.0, None, "", {})
+    within = look.streams[0].within
+    assert within is not None
+    look.streams[1].within = structs.replace(within, kind="step", label="step 2", start=0.0)
     phases = [
         replace(look.peaks, lack_phases=lacks) for lacks in (np.arange(4) > 4, np.arange(4) == 1)
     ]

@@ -114,7 +114,9 @@ def test_steps_without_spans_are_slices() -> None:
         add_group(steps, one)
     kept = Span(2, "step", "step 2", 2.0, Sample(2.0, ()), 3.0, Sample(3.0, ()), parent=1)
     session = Session("x", spans=Spans([span(1, 0.0, 20.0, "train"), kept]), steps=steps)
-    folded = Session("x", steps=Steps.from_table(steps.devices, [row(group(1, 8))], 8))
+    eight = Steps()
+    add_group(eight, group(1, 8))
+    folded = Session("x", steps=eight)
 
     assert [event["name"] for event in of_phase(events_of(session), "X")] == [
         "train", "step 1", "step 2",
@@ -122,13 +124,6 @@ def test_steps_without_spans_are_slices() -> None:
     (slice_,) = of_phase(events_of(folded), "X")
     assert (slice_["name"], slice_["dur"]) == ("steps 1\u20138", 8_000_000)
     assert slice_["args"]["cuda:0/allocated peak"] == "1.00 GiB exact"
-
-
-def row(one: StepGroup) -> list[float]:
-    steps = Steps()
-    add_group(steps, one)
-    found: list[float] = steps.table[0].tolist()
-    return found
 
 
 @pytest.mark.parametrize("resolution", [0.1, 1.0, 5.0])

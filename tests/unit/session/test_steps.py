@@ -69,12 +69,26 @@ def test_steps_added_at_once_fold_like_single_ones(parents: list[int], together:
     alone, table = many([1.0] * len(parents), 8, parents), Steps(len(parents))
     for at, parent in enumerate(parents):
         add_group(table, one_step(at + 1, parent=parent, tokens=1.0))
-    steps = Steps.from_table(alone.devices, [], 0, 8)
+    steps = Steps(8)
+    steps.widen(alone.devices)
 
     for first in range(0, len(parents), together):
         steps.extend(table.table[first : first + together])
 
     assert steps == alone
+
+
+def test_a_row_replaces_those_within_it() -> None:
+    """A group that is read again once it has grown takes the place of its steps, and they count once."""
+    single, grown = many([1.0, 5.0, 2.0, 3.0]), Steps()
+    add_group(grown, replace(one_step(2, 5.0), last=4, stop=4.5))
+    grown.extend(single.table[3:])
+    assert grown.count == 4
+
+    single.extend(grown.table[:1])
+
+    assert [(one.first, one.last) for one in single] == [(1, 1), (2, 4)]
+    assert single.count == 4
 
 
 def test_folded_has_the_groups_after_an_instant() -> None:

@@ -49,7 +49,7 @@ def test_a_screen_fits_the_terminal(run: str | Plan, width: int, height: int) ->
     if isinstance(run, Plan):
         lines = of_ranks(run, width, height)
     else:
-        lines = screen(glance(shared_run(run), {}), width, height)
+        lines = screen(glance(shared_run(run)), width, height)
 
     assert max(map(columns, lines)) <= width
     assert len(lines) < height
@@ -117,12 +117,12 @@ def test_open_spans_are_the_phase() -> None:
     kinds = (("cell", "run"), ("train", "train"), ("epoch", "epoch 1"), ("step", "step 3"))
     spans = Spans(Span(at, kind, label, 0.0, before) for at, (kind, label) in enumerate(kinds))  # type: ignore[arg-type]
 
-    assert glance(Session("run", spans=spans), {}).phase == ("train", "epoch 1")
+    assert glance(Session("run", spans=spans)).phase == ("train", "epoch 1")
 
 
 def test_a_session_without_anything_is_shown() -> None:
     """Before the first reading there is a screen, a line, and data."""
-    now = glance(Session(), {})
+    now = glance(Session())
 
     assert "No memory was read yet." in screen(now)
     assert line(now) == "0.0 ms"
@@ -133,7 +133,7 @@ def test_the_newest_finding_is_shown() -> None:
     """As a sentence, with the word for how grave it is."""
     session = scripted_run("leak")
 
-    assert screen(glance(session, {}))[-2].startswith("warning: Allocated memory grows by")
+    assert screen(glance(session))[-2].startswith("warning: Allocated memory grows by")
 
 
 def test_a_line_names_the_fullest_devices() -> None:
@@ -153,7 +153,7 @@ def test_wide_letters_count_twice() -> None:
 
 def of_ranks(plan: Plan, width: int = 80, height: int = 24) -> list[str]:
     return screen(
-        glance(shared_overview(plan, until=0.95 * plan.seconds, ended=False), {}), width, height
+        glance(shared_overview(plan, until=0.95 * plan.seconds, ended=False)), width, height
     )
 
 
@@ -192,7 +192,7 @@ def test_a_bar_stands_for_each_second() -> None:
 
 def test_the_line_and_the_data_have_all_ranks() -> None:
     """In a line, and as data."""
-    now = glance(shared_overview(EIGHT), {})
+    now = glance(shared_overview(EIGHT))
 
     assert "8 ranks · worst peak 63.5 GiB exact" in line(now)
     told = data(now)["ranks"]

@@ -73,7 +73,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     """Of a budget near it, and of the capacity above that."""
     built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
-    levels = [one.level for one in built.budgets]
+    levels = [one.last for one in built.budgets]
     levels += [] if built.capacity is None else [built.capacity]
     foot, room = peak_of(built).label_at, LABEL_ROOM * built.top
     least = 0.5 * CLEARANCE * built.top
@@ -140,7 +140,7 @@ def test_of_several_shortages_only_the_newest_has_a_word() -> None:
 def test_only_the_newest_of_very_many_shortages_are_marked() -> None:
     """Of a hundred shortages the last eight are marked, which take no room from the budget."""
     built = scene(run(*(oom(0.1 * at) for at in range(100)), budget(6.0)))
-    assert [one.time for one in built.ooms] == [0.1 * at for at in range(92, 100)]
+    assert [one.stop for one in built.ooms] == [0.1 * at for at in range(92, 100)]
     assert len(built.budgets) == 1
 
 
@@ -176,4 +176,4 @@ def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None
     (guide,) = guides_in(session, "cuda:0", (2.0, 9.0), 5 * GIB)
 
     assert guide.crossed_at == at
-    assert guide.line == [(0.0, 8 * GIB), (7.0, 8 * GIB)]
+    assert (guide.start, guide.stop, guide.first, guide.last) == (0.0, 7.0, 8 * GIB, 8 * GIB)

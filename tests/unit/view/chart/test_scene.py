@@ -42,12 +42,13 @@ EMPTY = Scene(100.0, Device("cuda:0", "", total=80.0), (), None, None, 90.0, 100
 def marked(*marks: tuple[float, float]) -> Scene:
     """Return a scene in which memory ran out at these seconds and bytes."""
     return replace(
-        EMPTY, guides=tuple(DrawnGuide("oom", f"at {at:g}", [(at, y)] * 2) for at, y in marks)
+        EMPTY,
+        guides=tuple(DrawnGuide("cuda:0", "oom", f"at {at:g}", at, at, y, y) for at, y in marks),
     )
 
 
 def budget_at(height: float) -> DrawnGuide:
-    return DrawnGuide("budget", f"budget {height:g}", [(0.0, height), (100.0, height)])
+    return DrawnGuide("cuda:0", "budget", f"budget {height:g}", 0.0, 100.0, height, height)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,9 @@ def test_a_budgets_word_may_be_below(capacity: float | None, height: float, *, b
 @pytest.mark.parametrize(("last", "reaches"), [(50.0, 50.0), (100.0, 100.0), (130.0, 100.0)])
 def test_a_trend_does_not_leave_the_plot(last: float, reaches: float) -> None:
     """What would stand above its upper edge is drawn along that."""
-    built = replace(EMPTY, guides=(DrawnGuide("trend", "+1 a step", [(0.0, 20.0), (100.0, last)]),))
+    built = replace(
+        EMPTY, guides=(DrawnGuide("cuda:0", "trend", "+1 a step", 0.0, 100.0, 20.0, last),)
+    )
     drawn = curves_svg(built.guide_curves, built.frame, 200)
     shapes = f'<svg viewBox="0 0 1000 200" height="200">{drawn}</svg>'
     (frame,) = Drawing(f'<svg height="200">{shapes}</svg>').frames()
