@@ -78,26 +78,10 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     )
 
 
-class _Stacks:
-    """Each stack once: a snapshot has one object for equal frames, but may have a list of them per block."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frames | None] = [None]
-        self._by_frames: dict[tuple[int, ...], int] = {}
-        self._by_list: dict[int, int] = {id(None): 0}
-
-    def place(self, stack: Frames | None) -> int:
-        place = self._by_list.get(id(stack), -1)
-        if place < 0 and stack is not None:
-            place = self._by_frames.setdefault(tuple(map(id, stack)), len(self.frames))
-            self._by_list[id(stack)] = place
-            if place == len(self.frames):
-                self.frames.append(stack)
-        return place
-
-
 def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
-    known = _Stacks()
+    # Equal stacks have the same frames: a snapshot has each once, but often a list of them for each block.
+    known: dict[tuple[int, ...] | None, int] = {None: 0}
+    frames: list[Frames | None] = [None]
     sizes: list[int] = []
     stacks: list[int] = []
     born: list[int] = []
@@ -106,8 +90,12 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     never = len(events) + 1
 
     def add(size: int, stack: Frames | None, since: int, until: int) -> None:
+        key = None if stack is None else tuple(map(id, stack))
+        place = known.setdefault(key, len(frames))
+        if place == len(frames):
+            frames.append(stack)
         sizes.append(size)
-        stacks.append(known.place(stack))
+        stacks.append(place)
         born.append(since)
         gone.append(until)
 
@@ -131,7 +119,7 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     of_sizes, of_stacks, births, ends = (
         np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone)
     )
-    return Blocks(of_sizes, of_stacks, births, ends, known.frames)
+    return Blocks(of_sizes, of_stacks, births, ends, frames)
 
 
 def _most_active(events: Sequence[Event], at_the_end: int) -> int:
