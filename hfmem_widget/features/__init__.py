@@ -22,9 +22,7 @@ class Feature:
     """One feature; `check` and `companion` are ``"module:name"``, imported when needed."""
 
     name: str  # of its folder
-    check: str = (
-        ""  # takes a session and an outermost span that has ended, yields findings and guides
-    )
+    check: str = ""  # takes a session and an outermost span that has ended, yields findings
     companion: str = ""  # a `Companion`, made with the watch's options
     is_wanted: Callable[[WatchOptions], bool] = lambda _options: True  # whether a watch has it
 

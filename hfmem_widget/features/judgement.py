@@ -5,22 +5,20 @@ from itertools import product
 
 from hfmem_widget.display import resolve
 from hfmem_widget.features import FEATURES
-from hfmem_widget.session import Finding, Guide, Session, Span, outermost
+from hfmem_widget.session import Finding, Session, Span, outermost
 
 Subject = tuple[str, int | None, object]
-Check = Callable[[Session, Span], Iterable[Finding | Guide]]
+Check = Callable[[Session, Span], Iterable[Finding]]
 
 
 def judge(session: Session, span: Span | None = None) -> Session:
-    """Add the findings and guides of an outermost span, by default of all, and return the session."""
+    """Add the findings of an outermost span, by default of all, and return the session."""
     spans = outermost(session.spans) if span is None else [span]
     checks: list[Check] = [resolve(feature.check) for feature in FEATURES if feature.check]
     for judged, check in product(spans, checks):
-        for result in check(session, judged):
-            if isinstance(result, Guide):
-                session.guides += [result] if result not in session.guides else []
-            elif subject_of(result) not in map(subject_of, session.findings):
-                session.findings.append(result)
+        for finding in check(session, judged):
+            if subject_of(finding) not in map(subject_of, session.findings):
+                session.findings.append(finding)
     return session
 
 

@@ -30,7 +30,7 @@ GPU = "cuda:0"
 
 
 def leaks(session: Session, span: Span) -> tuple[Finding, ...]:
-    return tuple(one for one in growth(session, span) if isinstance(one, Finding))
+    return tuple(growth(session, span))
 
 
 def leak_of(session: Session) -> Finding:
