@@ -51,7 +51,6 @@ class LiveMemoryMap(Companion):
         self._shown: Mapping[str, Any] = {}
         self._last = self._highest = MemoryMap()
         self._highest_at = 0.0
-        self._reserved = -math.inf
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Show an empty output below the chart, and begin to read."""
@@ -82,9 +81,7 @@ class LiveMemoryMap(Companion):
         return {}
 
     def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
-        now = self._clock()
-        grown = self._reserved_now(session) > self._reserved
-        if self._busy or now < (self._read_due if grown else self._draw_due):
+        if self._busy or self._clock() < self._read_due:
             return
         self._busy = True
         if not self._monitor.poller.aside(lambda: self._refresh(session)):
@@ -96,7 +93,7 @@ class LiveMemoryMap(Companion):
                 if not self._ended:
                     self._read_and_draw(session)
         except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
-            self._read_due = self._draw_due = math.inf
+            self._read_due = math.inf
             session.notes.append(
                 f"The live memory map stopped ({type(error).__name__}: {error}). The card is complete."
             )
@@ -105,10 +102,9 @@ class LiveMemoryMap(Companion):
 
     def _read_and_draw(self, session: Session) -> None:
         started, now = self._cpu(), self._clock()
-        self._reserved = max(self._reserved, self._reserved_now(session))
         memory_map = self._read(session)
         if memory_map.seconds > MOST_SECONDS:
-            self._read_due = self._draw_due = math.inf
+            self._read_due = math.inf
             session.notes.append(
                 f"Reading the memory map takes {format_duration(memory_map.seconds)}, too long while the "
                 "cell runs; it is shown at the end."
@@ -141,11 +137,6 @@ class LiveMemoryMap(Companion):
         if memory_map.devices != self._highest.devices or _size(memory_map) > _size(self._highest):
             self._highest, self._highest_at = memory_map, session.last_sample.time
         return memory_map
-
-    def _reserved_now(self, session: Session) -> float:
-        # The map's devices: the session may not have read all of them yet.
-        newest = session.last_sample
-        return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
 
 
 def _size(memory_map: MemoryMap) -> tuple[int, int]:
