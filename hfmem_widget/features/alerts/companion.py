@@ -20,7 +20,6 @@ class Alerts(Companion):
 
     def __init__(self, options: WatchOptions) -> None:
         self._function: Callable[..., object] = options.on_finding or (lambda _finding: None)
-        self._session: Session | None = None
         self._alerted: set[Subject] = set()
         self._reported_within: list[object] = []
         self._lock = threading.Lock()
@@ -52,8 +51,6 @@ class Alerts(Companion):
     def report_new(self) -> None:
         """Call the function for each finding that it has not received."""
         session = self._session
-        if session is None:
-            return
         with self._lock:
             for finding in tuple(session.findings):
                 subject = subject_of(finding)

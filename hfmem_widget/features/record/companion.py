@@ -48,10 +48,7 @@ class FileRecording(Companion):
         self._path = expanded(os.fspath(path))  # absolute: the user's code may change the directory
         self._opened = opened
         self._file: GrowingFile | None = None
-        self._lines: Lines | None = None
-        self._session: Session | None = None
         self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
-        self._began, self._written = -math.inf, 0
         self._lost = 0
         self._unwritten: list[bytes] = []
         self._failed = 0
@@ -100,7 +97,7 @@ class FileRecording(Companion):
     def tick(self) -> None:
         """Write what is new; called once a second, and at the end."""
         session, lines = self._session, self._lines
-        if session is None or lines is None or self._is_closed:
+        if self._is_closed:
             self._ticker.stop(0.0)
             return
         # A session without a report, because of a fault of ours, is also completed. Dry runs may precede a
