@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 
-from hfmem_widget.features.judgement import Subject, subject_of
+from hfmem_widget.features import Subject, subject_of
 from hfmem_widget.monitor.companion import NOTHING, Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hfmem_widget.analysis.facts import findings_of
-from hfmem_widget.features.judgement import judge
+from hfmem_widget.features import judge
 from hfmem_widget.features.leaks import findings
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
