@@ -1,11 +1,11 @@
 """Calls the user's function once for each finding, on a thread of its own, so that no code waits for it."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 
 from hfmem_widget.features import Subject, subject_of
-from hfmem_widget.monitor.companion import NOTHING, Companion, begun
+from hfmem_widget.monitor.companion import Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.options import WatchOptions
@@ -40,13 +40,12 @@ class Alerts(Companion):
             alerts.remove(self)
         self._ticker.stop(0.0)
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> None:
         """Report the remaining findings, and wait a while for the function."""
         # The user's code may have set context variables meanwhile, such as the run of a tracker.
         self._context = copy_context()
         if not done_within(PATIENCE, self.report_new):
             session.notes.append(f"on_finding was still busy after {PATIENCE:.0f} s.")
-        return NOTHING
 
     def report_new(self) -> None:
         """Call the function for each finding that it has not received."""

@@ -2,14 +2,13 @@
 
 import sys
 import weakref
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from hfmem_widget.analysis.facts import failed_spans
 from hfmem_widget.features.fit.beside import Forecasts, LastTraining, beside_text, error_of
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
@@ -55,7 +54,7 @@ class Fits(Companion):
             self._beside |= {id(each.model()): each.model for each in newer}
         self._at_step = self._now()
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> None:
         """Store the changes that would have fit, and the newest forecast of a step of the span."""
         error = error_of(session, span)
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
@@ -84,4 +83,3 @@ class Fits(Companion):
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text
-        return NOTHING

@@ -67,7 +67,7 @@ class LiveMemoryMap(Companion):
         with self._lock:
             self._last = self._read(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, Any]:
+    def report(self, session: Session, span: Span) -> Mapping[str, Any] | None:
         """Replace the live map by the last and the highest; without a live map, return them."""
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
@@ -77,7 +77,7 @@ class LiveMemoryMap(Companion):
         if self.screen is None or not self._display_id:
             return bundle
         self.screen.replace(self._display_id, bundle)
-        return {}
+        return None
 
     def tick(self) -> None:
         """Read the map, and draw it where that is due; called at least a second apart."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded
@@ -84,19 +84,19 @@ class FollowedRanks(Companion):
         self._was_interrupted = isinstance(error, KeyboardInterrupt)
         self._look(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, Any]:
+    def report(self, session: Session, span: Span) -> Mapping[str, Any] | None:
         """Read the last data of the ranks, and return the card of all of them."""
         self._lent.end()  # again, in case `end` has failed
         run = self._run
         if run is None:
-            return NOTHING
+            return None
         run.finish(was_interrupted=self._was_interrupted)
         # Span 0 keeps them off the cell's card: the ranks' own card shows them.
         session.findings += [replace(finding, span_id=0) for finding in run.findings]
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
         if self._is_quiet:
-            return NOTHING
+            return None
         from hfmem_widget.view.card import card_of
 
         return card_of(run.overview, with_chart=self._has_chart)

@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hfmem_widget.guard import warn
@@ -75,7 +75,7 @@ class FileRecording(Companion):
         """Queue no more samples; findings at the end are written by `conclude`."""
         recorder.unsubscribe(self._take)
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> None:
         """Write the end, and note where the recording is or why it is incomplete."""
         self._is_over = True
         if self._ticker.alive:
@@ -92,7 +92,6 @@ class FileRecording(Companion):
             samples = format_counted(self._lost, "sample")
             waited = f"more than {format_count(MOST_WAITING)} waited to be written"
             session.notes.append(f"{samples} could not be recorded: {waited}.")
-        return {}
 
     def tick(self) -> None:
         """Write what is new; called once a second, and at the end."""

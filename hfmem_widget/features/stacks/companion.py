@@ -69,13 +69,13 @@ class StacksCompanion(Companion):
             without_frames_of_ours(error)
             self._collect(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> Mapping[str, str] | None:
         """Return the table and the picture; if nothing was recorded, only a note."""
         # The session's stacks may be of an earlier cell.
         if not self._has_collected:
             self._collect(session)
         if self._stacks is None:
-            return {}
+            return None
         exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
         session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle

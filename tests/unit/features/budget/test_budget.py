@@ -52,7 +52,7 @@ class Watched:
     def end(self) -> list[Finding]:
         self.budget.end(self.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
-        assert self.budget.report(self.session, self.session.spans[0]) == {}
+        self.budget.report(self.session, self.session.spans[0])
         return self.session.findings
 
 

@@ -92,7 +92,7 @@ class Rig:
                 self.companion.tick()
                 self.due = self.clock.now + self.ticker.interval
 
-    def end(self) -> Mapping[str, Any]:
+    def end(self) -> Mapping[str, Any] | None:
         self.companion.end(self.recorder, self.span, None)
         return self.companion.report(self.session, self.span)
 
@@ -184,7 +184,7 @@ def test_it_ends_with_the_end_and_the_highest(
 ) -> None:
     """The last map shows the end, and the fullest moment at which most was reserved."""
     rig.run(seconds, partial(change, rig))
-    assert rig.end() == {}
+    assert rig.end() is None
     at_end, fullest = rig.screen.replaced[-1]["text/plain"].split("when most was reserved")
     assert f"cuda:0 at the end \u00b7 {end}" in at_end
     assert highest in fullest
@@ -195,6 +195,7 @@ def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
     rig = Rig(live=False)
     rig.run(2.0)
     bundle = rig.end()
+    assert bundle is not None
     assert bundle["text/plain"].startswith("cuda:0 at the end")
     assert bundle["text/plain"].count("cuda:0") == 1  # the end was the highest
     assert not rig.screen.shown

@@ -49,7 +49,8 @@ class Cell:
 
     def end(self) -> str:
         self.companion.end(self.recorder, self.span, None)
-        return str(self.companion.report(self.session, self.span).get("text/plain", ""))
+        shown = self.companion.report(self.session, self.span)
+        return "" if shown is None else str(shown["text/plain"])
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ class Watched:
         self.recording.end(self.stage.recorder, self.session.spans[0], None)
         self._cell.__exit__(None, None, None)
         self.stage.recorder.stop(9.0)
-        assert self.recording.conclude(self.session, self.session.spans[0]) == {}
+        self.recording.conclude(self.session, self.session.spans[0])
         return self.session
 
 

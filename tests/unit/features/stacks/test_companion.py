@@ -41,7 +41,7 @@ class Watched:
     def report(self, certainty: Certainty = "exact", **peaks: float) -> str:
         of_cuda = {f"cuda:0/{name}": Peak(size, certainty) for name, size in peaks.items()}
         shown = self.companion.report(self.session, replace(self.span, peaks=of_cuda))
-        return shown.get("text/plain", "")
+        return "" if shown is None else shown["text/plain"]
 
 
 def test_live_memory_is_shown_below_the_card(cuda: FakeTorch) -> None:
