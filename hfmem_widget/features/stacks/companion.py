@@ -47,8 +47,6 @@ class StacksCompanion(Companion):
         # A tick may be too late: one line often imports torch and initialises CUDA.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None
-        self._has_collected = False
-        self._stacks: Stacks | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to record on the devices that are up, and wait for the others."""
@@ -61,23 +59,20 @@ class StacksCompanion(Companion):
             self._tracker.begin()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Stop following operators; after an error, prepare the stacks for the card that explains it."""
+        """Stop following operators."""
         recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
         self._tracked = self._tracker.end()
         if error is not None:
             without_frames_of_ours(error)
-            self._collect(recorder.session)
 
     def report(self, session: Session, span: Span) -> Mapping[str, str] | None:
         """Return the table and the picture; if nothing was recorded, only a note."""
-        # The session's stacks may be of an earlier cell.
-        if not self._has_collected:
-            self._collect(session)
-        if self._stacks is None:
+        recorded = self._end_recording(session)
+        if recorded is None:
             return None
-        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
-        session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
+        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in recorded.peaks)
+        session.stacks = stacks = replace(recorded, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle
 
         # Times on the card count from the start of this cell, not of the session.
@@ -92,21 +87,20 @@ class StacksCompanion(Companion):
         for history in self._histories:
             history.look(imported=imported)
 
-    def _collect(self, session: Session) -> None:
-        self._has_collected = True
+    def _end_recording(self, session: Session) -> Stacks | None:
         ended = [history.end() for history in self._histories] if self._with_cuda else []
         recorded = next(filter(None, ended), None)
-        tracked, self._tracked = self._tracked, None
+        stacks = None
         if recorded is not None:
-            self._stacks = _of_allocator(recorded, session)
-        elif tracked is not None:
-            self._stacks = _of_operators(tracked, session)
-        session.stacks = self._stacks or session.stacks
+            stacks = _of_allocator(recorded, session)
+        elif self._tracked is not None:
+            stacks = _of_operators(self._tracked, session)
         note = next(filter(None, (history.obstacle for history in self._histories)), "")
-        if not note and self._stacks is None:
+        if not note and stacks is None:
             note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
         if note and note not in session.notes:
             session.notes.append(note)
+        return stacks
 
 
 def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
