@@ -114,30 +114,33 @@ def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
         stacks_walked += sum(event["action"] == "alloc" for event in trace)
         wrapped = len(trace) >= recorded.most
         peaks.append(_live_peak(snapshot, device, key, session, began=None if wrapped else start))
-    pickled, notes = _kept(snapshot)
-    recording = StackRecording(
-        "allocator",
-        began=start,
-        seconds=stacks_walked * recorded.per_stack,
-        snapshot=recorded.seconds + time.perf_counter() - began,
-        notes=notes,
-    )
-    return Stacks(tuple(sorted(peaks, key=lambda peak: -peak.bytes)), recording, pickled)
+    seconds = stacks_walked * recorded.per_stack
+    recording = StackRecording("allocator", start, seconds, snapshot=recorded.seconds)
+    return _kept(snapshot, peaks, recording, began)
 
 
 def _of_operators(tracked: Tracked, session: Session) -> Stacks:
     began = time.perf_counter()
     since = None if tracked.wrapped else 0.0
     peak = _live_peak(tracked.snapshot, 0, "cpu", session, began=since)
-    pickled, notes = _kept(tracked.snapshot)
-    if tracked.aside:
-        lasted = format_duration(tracked.aside)
-        notes += (
-            f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
-        )
-    seconds = time.perf_counter() - began
-    recording = StackRecording("operators", seconds=tracked.seconds, snapshot=seconds, notes=notes)
-    return Stacks((peak,), recording, pickled)
+    lasted = format_duration(tracked.aside)
+    note = f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice."
+    notes = (note,) if tracked.aside else ()
+    recording = StackRecording("operators", seconds=tracked.seconds, notes=notes)
+    return _kept(tracked.snapshot, [peak], recording, began)
+
+
+def _kept(
+    snapshot: Snapshot, peaks: Sequence[LivePeak], recording: StackRecording, began: float
+) -> Stacks:
+    """Return what is kept of a recording, whose reading `began` then, in seconds of `time.perf_counter`."""
+    pickled, notes = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1), recording.notes
+    if len(pickled) > MOST_KEPT:
+        sizes = f"{format_bytes(len(pickled))} is more than {format_bytes(MOST_KEPT)}"
+        pickled, notes = b"", (*notes, f"The snapshot was dropped: {sizes}.")
+    seconds = recording.snapshot + time.perf_counter() - began
+    by_size = tuple(sorted(peaks, key=lambda peak: -peak.bytes))
+    return Stacks(by_size, replace(recording, snapshot=seconds, notes=notes), pickled)
 
 
 def _live_peak(
@@ -167,12 +170,3 @@ def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
 
     allocated, requested = exact("allocated"), exact("requested")
     return replace(live, allocated=allocated, requested=requested, span_id=span.id)
-
-
-def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
-    """Return the compressed snapshot for the session, or a sentence if it is too large to keep."""
-    kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
-    if len(kept) <= MOST_KEPT:
-        return kept, ()
-    too_big = f"The snapshot was dropped: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
-    return b"", (too_big,)
