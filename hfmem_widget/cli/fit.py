@@ -30,6 +30,7 @@ def fit(arguments: Namespace) -> int:
         moves = [
             {"change": move.name, "code": move.code, "bytes": move.peak, "fits": move.fits}
             | {"cost": move.cost, "largest_batch": move.largest_batch, "longest": move.longest}
+            | {"tried": move.tried, "seconds": move.seconds}
             for move in fitted.moves
         ]
         found = {

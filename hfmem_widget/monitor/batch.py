@@ -35,6 +35,8 @@ class SeenBatch:
     length: int  # in tokens; 0 of images and sounds
     options: Mapping[str, Any] = field(default_factory=dict)
     """What else a call of ``generate`` was asked for; {} of other calls."""
+    autocast: str = ""
+    """The type of the autocast around the call, bf16 or fp16; empty without one of them."""
 
 
 class SeenBatches(dict[tuple[int, bool], SeenBatch]):
@@ -59,20 +61,34 @@ def see_batch(
         parameters = inspect.signature(inner.forward).parameters.values()
         names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         named = dict(zip(names, args, strict=False))
-    with sys.modules["torch"]._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
+    torch, named = sys.modules["torch"], {**named, **kwargs}
+    with torch._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
         given = {
             name: value if isinstance(value, bool) else (sizes_of(value), value.dtype)
-            for name, value in {**named, **kwargs}.items()
+            for name, value in named.items()
             if isinstance(value, bool) or (sizes_of(value) and hasattr(value, "dtype"))
         }
+        devices = (value.device.type for value in named.values() if hasattr(value, "device"))
+        autocast = _autocast_on(next(devices, "cpu"))
     seen = process_state(SeenBatches)
     seen.pop((id(model), is_training), None)
     rows, length = (int(counts.get(name, 0)) for name in ("samples", "longest"))
     if "input_features" in given:  # the second size may be one of frequencies
         length = 0
-    seen[id(model), is_training] = SeenBatch(weakref.ref(model), given, rows, length, options or {})
+    reference = weakref.ref(model)
+    batch = SeenBatch(reference, given, rows, length, options or {}, autocast)
+    seen[id(model), is_training] = batch
     while len(seen) > MOST_SEEN:
         del seen[next(iter(seen))]
+
+
+def _autocast_on(device: str) -> str:
+    torch = sys.modules["torch"]
+    try:
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    except RuntimeError:  # a device that knows no autocast
+        return ""
+    return {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "")
 
 
 def seen_batch(model: Any = None, *, is_training: bool) -> SeenBatch | None:

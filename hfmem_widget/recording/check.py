@@ -161,8 +161,15 @@ _USUAL: dict[Any, Any] = {
 }
 """The type of a field in a recording, by the type of the dataclass's field."""
 
-_NOT_TRIED = {"largest_batch": None, "longest": None}
-_NULL = {"span_id": None, "over_time": None, "stop": math.inf, "shared": 0.0, **_NOT_TRIED}
+_NOT_TRIED = {"largest_batch": None, "longest": None, "tried": None}
+_NULL = {
+    "span_id": None,
+    "over_time": None,
+    "stop": math.inf,
+    "shared": 0.0,
+    "seconds": None,
+    **_NOT_TRIED,
+}
 """The meaning of null in these fields; in all others it is a figure that is not available."""
 
 
@@ -210,9 +217,9 @@ _OF_DATACLASSES: tuple[Any, ...] = (
     _recorded(Finding, "finding", title=Sentence, evidence=_Evidence, advice=_Advice, span_id=Count | None),
     _recorded(Guide, "guide", device=DeviceKey, stop=OrNull),
     _recorded(
-        Move, "move", {"spare": 0.0, **_NOT_TRIED}, name=Sentence, cost=Sentence,
+        Move, "move", {"spare": 0.0, "seconds": None, **_NOT_TRIED}, name=Sentence, cost=Sentence,
         changes=Annotated[list[_Change], Meta(max_length=16)],
-        low=OrNull, high=OrNull, room=OrNull, spare=OrNull,
+        low=OrNull, high=OrNull, room=OrNull, spare=OrNull, seconds=OrNull,
         **dict.fromkeys(_NOT_TRIED, Count | None),
     ),
     _recorded(

@@ -1,16 +1,21 @@
 """Changes to the user's code that make a training, an evaluation or a generation fit."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation"]
+from hfmem_widget.text import format_bytes
+
+Call = Literal["arguments", "model", "generate", "peft", "data", "evaluation", "ranks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing to change in the user's code: an option and its value, as Python code."""
 
-    target: Call  # "evaluation" is the arguments of the existing Trainer
+    target: (
+        Call  # "evaluation": the existing Trainer's arguments; "ranks": those of a torchrun script
+    )
     name: str
     value: str
 
@@ -31,11 +36,13 @@ class Move:
     cost: str  # its side effects, in a few words; empty where the result is the same up to rounding
     peak: int  # allocated, of a step in a training, by a dry run of the user's own model
     low: float  # the least that it needs
-    high: float  # the most that it needs as far as known, with fragments of the allocator's blocks
+    high: float  # the most that it needs, with the gaps between blocks; not finite where unknown
     room: float  # available to the training on its device, including what it has already
     spare: float = 0.0  # held by something else when it began, such as an error; may be free now
     largest_batch: int | None = None  # rows of its length that surely fit; None if not tried
     longest: int | None = None  # tokens of each row that surely fit; None if not tried
+    tried: int | None = None  # bytes allocated at the peak of real steps; None without such steps
+    seconds: float | None = None  # of such a step; None where memory ran out, too
 
     @property
     def fits(self) -> bool | None:
@@ -43,6 +50,12 @@ class Move:
         if self.high <= self.room:
             return True
         return False if self.low > self.room + self.spare else None
+
+    @property
+    def need(self) -> str:
+        """The peak in words: *at least* where something is not counted."""
+        size = format_bytes(self.peak)
+        return size if math.isfinite(self.high) else f"at least {size}"
 
     @property
     def code(self) -> str:

@@ -88,6 +88,14 @@ def has_buckets(module: Any) -> bool:
     return issubclass(type(module), type_in(*_DDP) or ())
 
 
+def replicas_of(module: Any) -> int:
+    """Return the number of GPUs that share a module's batches by ``nn.DataParallel``; 1 without it."""
+    is_parallel = issubclass(
+        type(module), type_in("torch.nn.parallel.data_parallel", "DataParallel") or ()
+    )
+    return max(1, len(module.device_ids)) if is_parallel else 1
+
+
 def buckets_of(modules: Iterable[Any]) -> Iterator[tuple[str, int, bool]]:
     """Yield the device and the bytes of DDP's gradient buckets, and whether gradients are views of them."""
     for module in filter(has_buckets, modules):

@@ -224,7 +224,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     has_peak = any(each.peak >= 0 for each in explanation.devices[:1])
     yield from _section("Lines that held most" + " at the peak" * has_peak, lines)
     moves = [
-        [each.name, format_bytes(each.peak), VERDICTS[each.fits], each.cost or "the same result"]
+        [each.name, each.need, VERDICTS[each.fits], each.cost or "the same result"]
         for each in explanation.moves[:MOST_ROWS]
     ]
     yield from _section("What would take less, by dry runs", moves)

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.session import VERDICTS, Move, WhatIf
-from hfmem_widget.text import format_bytes, format_count, format_counted
+from hfmem_widget.text import format_bytes, format_count, format_counted, format_duration
 from hfmem_widget.view import html as kit
 from hfmem_widget.view import palette
 from hfmem_widget.view.table import Column, TableRow, table
@@ -44,12 +44,16 @@ def moves_table(
     written = next((number for number, move in enumerate(moves, 1) if move.changes), 0)
     command = kit.code(f"%memfit --write {written}")
     how = kit.note(command, f"puts a new cell below, with change {written} made in your code.")
+    unsure = any(move.fits is None and move.tried is None for move in moves)
+    tries = kit.note(kit.code("%memfit --try"), "tries them in real steps, in a new process.")
     more = table(columns, rows[IN_SIGHT:], size=12)
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),
         table(columns, rows[:IN_SIGHT], scrolls="changes", size=12),
         kit.fold(f"{len(rows) - IN_SIGHT} more", more, style="margin:2px 0 0") if more else more,
-        kit.Fragment(how.html if written and can_write else ""),  # plain text does without
+        # Plain text does without.
+        kit.Fragment(how.html if written and can_write else ""),
+        kit.Fragment(tries.html if unsure and can_write else ""),
         between="\n",
     )
 
@@ -65,13 +69,21 @@ def _row(number: int, move: Move, *, is_known: bool) -> TableRow:
     return TableRow(
         (
             f"{number}. {move.name}",
-            format_bytes(move.peak),
+            move.need,
             kit.marked(colour, kit.unbroken(word), kit.BULLET),
             *[_up_to(move)] * is_known,
             move.cost or "nothing: the same result",
         ),
-        below=(_code(move.code),) if move.changes else (),
+        below=tuple(filter(None, (_code(move.code) if move.changes else "", _tried(move)))),
     )
+
+
+def _tried(move: Move) -> str:
+    if move.tried is None:
+        return ""
+    if move.seconds is None:
+        return f"tried: out of memory, with {format_bytes(move.tried)} allocated"
+    return f"tried: {format_bytes(move.tried)}, {format_duration(move.seconds)} a step"
 
 
 def _code(text: str) -> kit.Fragment:

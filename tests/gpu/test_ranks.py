@@ -5,10 +5,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hfmem_widget
+from tests.gpu.conftest import Run
 from tests.gpu.notebook import execute, printed
 from tests.ranks.launch import free_port
 
@@ -196,3 +198,93 @@ def test_a_rank_that_waits_for_a_late_one_is_not_called_behind(tmp_path: Path) -
             late += [one for one in found if one.kind == "rank-behind"]
 
     assert [one.title for one in late if "Rank 1" not in one.title] == []
+
+
+TOGETHER = """
+import json, os, sys
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+class FromTheSecondStep(TrainerCallback):
+    def on_step_end(self, args, state, control, **more):
+        if state.global_step == 1:
+            torch.cuda.reset_peak_memory_stats()
+
+values = json.loads(sys.argv[2])
+fsdp = {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}} if sys.argv[3] == "fsdp" else {}
+arguments = TrainingArguments(
+    output_dir=sys.argv[1], max_steps=4, per_device_train_batch_size=4, report_to=[], save_strategy="no",
+    bf16=True, disable_tqdm=True, **fsdp,
+)
+row = {"input_ids": torch.arange(512), "labels": torch.arange(512)}
+trainer = Trainer(
+    Qwen2ForCausalLM(Qwen2Config(**values)), arguments, train_dataset=[row] * 64,
+    callbacks=[FromTheSecondStep()],
+)
+trainer.train()
+with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+    json.dump({"peak": torch.cuda.max_memory_allocated()}, file)
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_a_rank_by_itself_takes_what_ranks_of_a_trainer_take(tmp_path: Path, way: str) -> None:
+    """Within a percent, on one GPU."""
+    from transformers import Qwen2Config
+
+    shape = {
+        "hidden_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 16,
+        "use_cache": False,
+    }
+    shape |= {"num_key_value_heads": 8, "intermediate_size": 2816, "vocab_size": 50_000}
+    script = tmp_path / "train.py"
+    script.write_text(TOGETHER, encoding="utf-8")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
+    arguments = [str(script), str(tmp_path), json.dumps(shape), way]
+    subprocess.run([sys.executable, *torchrun, *arguments], check=True, timeout=300)
+    choices: Any = {"batch": 4, "length": 512, "precision": "bf16", "shards": f"{way}:{WORLD}"}
+    tried = hfmem_widget.fit(Qwen2Config(**shape), **choices, attempt=True).tried
+
+    assert tried is not None
+    assert all(
+        one["peak"] == pytest.approx(tried.peak, rel=0.01) for one in what_was_said(tmp_path)
+    )
+
+
+REPLICAS = """
+import tempfile
+import torch
+import hfmem_widget
+from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer, TrainingArguments
+
+for device in range(torch.cuda.device_count()):
+    share = 8 * 2**30 / torch.cuda.mem_get_info(device)[1]
+    torch.cuda.set_per_process_memory_fraction(share, device)
+row = {"input_ids": torch.arange(512), "labels": torch.arange(512)}
+config = Qwen2Config(hidden_size=1024, num_hidden_layers=12, num_attention_heads=16, vocab_size=50_000,
+                     intermediate_size=2816, num_key_value_heads=8)
+arguments = TrainingArguments(tempfile.mkdtemp(), max_steps=4, per_device_train_batch_size=16, report_to=[],
+                              save_strategy="no", bf16=True, disable_tqdm=True)
+trainer = Trainer(Qwen2ForCausalLM(config), arguments, train_dataset=[row] * 128)
+try:
+    with hfmem_widget.watch("replicas", quiet=True) as session:
+        trainer.train()
+except torch.OutOfMemoryError:
+    pass
+report([[move.name, move.batch, move.fits] for move in session.moves])
+"""
+
+
+def test_replicas_that_run_out_are_told_of_one_process_for_each_gpu(run_python: Run) -> None:
+    """As of a Trainer in one process, which takes all GPUs; each would have as many rows as now."""
+    moves = run_python(REPLICAS)
+
+    assert {batch for _, batch, _ in moves} == {16}
+    assert {name.partition(" on ")[0] for name, _, _ in moves} <= {
+        "DistributedDataParallel",
+        "FSDP",
+    }
+    assert moves != []

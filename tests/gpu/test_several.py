@@ -20,6 +20,7 @@ def rise(session, key):
 """
 
 
+@pytest.mark.whole_card
 def test_a_block_is_told_of_the_device_it_is_on(run_python: Run) -> None:
     """What is allocated on cuda:1 is in cuda:1's exact peak and in its device memory, and not in cuda:0's."""
     first, second, certainty, used = run_python.after(LOOK)("""

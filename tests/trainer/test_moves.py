@@ -16,7 +16,8 @@ import torch
 import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.moves import DryRuns, moves_of
+from hfmem_widget.features.fit.model import Tried
+from hfmem_widget.features.fit.moves import DryRuns, moves_of, settings_of, tried_moves
 from hfmem_widget.features.fit.predict import changed_forecast
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.training import Training
@@ -393,7 +394,7 @@ def test_a_training_that_ended_well_has_a_forecast(tmp_path: Path, trainer: Any)
     assert fitted.forecast.setting.batch == 4
     assert min(move.peak for move in fitted.moves) < fitted.forecast.total
     assert fitted.verdicts[0].room.available > MIB
-    with pytest.raises(OptionError, match="only headroom can be chosen"):
+    with pytest.raises(OptionError, match="only headroom and attempt"):
         hfmem_widget.fit(session, batch=8)
 
 
@@ -466,3 +467,130 @@ def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: P
 
     with pytest.raises(OptionError, match="this evaluation or generation has no forecast"):
         hfmem_widget.fit(session)
+
+
+def on_gpus(**more: Any) -> Any:
+    """Return a training that needs 1.5 times its room, where two GPUs are."""
+    of = training(llama)
+    return replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total / 1.5, **more)
+
+
+def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
+    """DDP has a whole forecast; of FSDP the least is known, so it may fit, and its layers are named."""
+    ddp, fsdp = (move for move in moves(on_gpus()) if "2 GPUs" in move.name)
+
+    assert (ddp.name, ddp.batch, ddp.fits) == (
+        "DistributedDataParallel on 2 GPUs, 4 rows on each",
+        4,
+        True,
+    )
+    assert (fsdp.batch, fsdp.fits, fsdp.need[:9]) == (4, None, "at least ")
+    config = options_of(fsdp)["fsdp_config"]
+    assert config == {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    assert "torchrun --nproc-per-node 2" in fsdp.cost
+
+
+@pytest.mark.parametrize(
+    ("batch", "batches", "each", "note"),
+    [(8, 2, (4, 2), ""), (3, 4, (3, 2), ""), (3, 1, (3, 1), "2 times the rows in a step")],
+)
+def test_a_step_has_as_many_rows_on_two_gpus(
+    batch: int, batches: int, each: tuple[int, int], note: str
+) -> None:
+    """Where rows or batches can be divided; else the row says that it has more."""
+    of = training(llama, batch=batch, accumulation=batches)
+    of = replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total)
+    listed = [move for move in moves(of) if move.name.startswith("FSDP on")]
+
+    assert {(move.batch, move.accumulation) for move in listed} == {each}
+    assert all(note in move.cost for move in listed)
+
+
+def test_what_replaces_replicas_is_one_process_for_each_gpu() -> None:
+    """Nothing else has a forecast under nn.DataParallel."""
+    names = {move.name for move in moves(on_gpus(is_replicated=True))}
+
+    assert {name.partition(" on ")[0] for name in names} == {"DistributedDataParallel", "FSDP"}
+    assert any(name.endswith("each and gradient checkpointing") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("is_spread", "why"), [(False, "DataParallel has no"), (True, "over several devices")]
+)
+def test_a_training_on_several_devices_has_no_forecast(is_spread: bool, why: str) -> None:
+    """Neither with replicas nor with a model of which each device has a part."""
+    model: Any = llama()
+    wrapped = model if is_spread else torch.nn.DataParallel(model)
+    if not is_spread:
+        wrapped.device_ids = [0, 1]  # as on a machine with two GPUs
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.ones(2, 16, dtype=torch.long)
+    with hfmem_widget.watch("train", quiet=True) as session:
+        for _ in range(2):
+            with hfmem_widget.span("step", tokens=32, longest=16):
+                model(input_ids=ids, labels=ids).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    if is_spread:
+        model.elsewhere = torch.nn.Linear(1, 1, device="meta")
+    with pytest.raises(OptionError, match=why):
+        hfmem_widget.fit(session)
+
+
+def test_changes_are_tried_in_real_steps(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The row has what they took, or that memory ran out; a change that cannot be tried has a sentence."""
+    session = session_of(trainer)
+    given: list[Any] = []
+
+    def attempt(_: Any, setting: Setting, optimizer: Any = None, **__: Any) -> Tried:
+        given.append((setting, optimizer))
+        if len(given) == 2:
+            raise OptionError("a real step cannot be tried with this")
+        return Tried(5 * int(MIB), math.nan if len(given) == 3 else 0.25, "cpu")
+
+    monkeypatch.setattr("hfmem_widget.features.fit.trial.tried_step", attempt)
+    fitted = hfmem_widget.fit(session, attempt=True)
+    capture = capsys.readouterr()
+
+    assert len(fitted.moves) == len(given) >= 3
+    assert [(move.tried, move.seconds) for move in fitted.moves[:3]] == [
+        (5 * MIB, 0.25), (None, None), (5 * MIB, None),
+    ]  # fmt: skip
+    assert "tried: 5.00 MiB, 250 ms a step" in repr(fitted)
+    assert "tried: out of memory, with 5.00 MiB allocated" in repr(fitted)
+    assert "Change 2: a real step cannot be tried with this." in capture.err
+    assert {optimizer.name for setting, optimizer in given if optimizer} == {"AdamW"}
+    assert session.moves == list(fitted.moves)
+
+
+def test_a_least_peak_becomes_the_measured_one() -> None:
+    """Of FSDP, which is then sure to fit or not."""
+    of = on_gpus()
+    settings = settings_of(of, DryRuns(of, time.monotonic() + 60))
+    fsdp = next(move for move in settings if move.name.startswith("FSDP"))
+    for fits, share in ((True, 0.5), (False, 2.0)):
+        measured = Tried(int(share * of.room), 0.1, "cuda:0")
+        [tried] = tried_moves(of, {fsdp: settings[fsdp]}, lambda *_, took=measured: took)
+        assert (tried.fits, tried.peak) == (fits, measured.peak)
+        assert not tried.need.startswith("at least")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (None, "fp32")]
+)
+def test_the_autocast_of_a_loop_is_in_its_forecast(dtype: Any, precision: str) -> None:
+    """It is seen where the loop calls its model."""
+    model: Any = llama()
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.ones(2, 16, dtype=torch.long)
+    with hfmem_widget.watch("train", steps="each", quiet=True) as session:
+        for _ in range(4):
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert hfmem_widget.fit(session).forecast.setting.precision == precision

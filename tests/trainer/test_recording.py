@@ -286,7 +286,7 @@ def test_a_command_prints_its_forecast(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(each["bytes"] > 0 and each["fits"] for each in moves)
 
     assert main(["fit", str(path), "--batch", "8"]) == 2
-    assert "only headroom can be chosen" in capsys.readouterr().err
+    assert "only headroom and attempt (--try) can be chosen" in capsys.readouterr().err
 
 
 def test_no_name_of_a_file_and_no_label_is_recorded(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ ON_META = {
     f"features/fit/{name}.py"
     for name in (
         *("as_on_device", "backward", "dry_run", "inputs", "liger", "live_bytes", "on_meta"),
-        *("predict", "trial", "workspaces"),
+        *("one_rank", "predict", "trial", "workspaces"),
     )
 }
 """What runs a model on PyTorch's meta device; imported when somebody asks for a forecast."""

@@ -14,7 +14,8 @@ from typing import Any, Unpack
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.beside import remember
 from hfmem_widget.features.fit.checkpoint import read_config, read_stored
-from hfmem_widget.features.fit.model import Fit, Forecast, Verdict
+from hfmem_widget.features.fit.model import Fit, Forecast, Tried, Verdict
+from hfmem_widget.features.fit.optimizers import Kind
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.search import MOST_TOKENS, largest_batch, most_that_fit
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
@@ -61,9 +62,15 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
         from hfmem_widget.features.fit.moves import fit_training
         from hfmem_widget.features.fit.passes import fit_passes
 
-        if choices.keys() - {"headroom"}:
-            raise OptionError("a watched training has its own setting; only headroom can be chosen")
-        return fit_passes(model, setting.headroom) or fit_training(model, setting.headroom)
+        if choices.keys() - {"headroom", "attempt"}:
+            raise OptionError(
+                "a watched training has its own setting; only headroom and attempt (--try) can be chosen"
+            )
+        of_passes = fit_passes(model, setting.headroom)
+        if of_passes and setting.attempt:
+            raise OptionError("only the changes of a training can be tried")
+        attempt = _tried if setting.attempt else None
+        return of_passes or fit_training(model, setting.headroom, attempt)
     name, subject, stored = type(model).__name__, model, ""
     if isinstance(model, str):
         name = model
@@ -102,13 +109,15 @@ def fit(model: Any, **choices: Unpack[SettingKeywords]) -> Fit:
             )
         fits = None if fits and is_lower else fits
         verdicts.append(Verdict(room, held[room.device], fits, rows, tokens))
-    tried = None
-    if setting.attempt:
-        from hfmem_widget.features.fit.trial import tried_step
-
-        tried = tried_step(subject, forecast.setting, progress=_on_one_line)
+    tried = _tried(subject, forecast.setting) if setting.attempt else None
     remember(forecast)
     return Fit(name, forecast, tuple(verdicts), setting.headroom, stored, tried)
+
+
+def _tried(model: Any, setting: Setting, optimizer: Kind | None = None) -> Tried:
+    from hfmem_widget.features.fit.trial import tried_step
+
+    return tried_step(model, setting, optimizer, progress=_on_one_line)
 
 
 def _opened(model: Any) -> Any:

@@ -1,12 +1,15 @@
 """Changes that make a watched training fit, each with the peak in a dry run of its model."""
 
+import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import chain
 from typing import Any, Final, Literal
 
 from hfmem_widget.analysis.facts import ran_out
@@ -16,16 +19,25 @@ from hfmem_widget.features.fit.beside import calibration_of
 from hfmem_widget.features.fit.dry_run import counts_items, mixes_rows
 from hfmem_widget.features.fit.inputs import positions_of
 from hfmem_widget.features.fit.liger import can_have_liger
-from hfmem_widget.features.fit.model import Fit, Forecast, Room, Verdict
+from hfmem_widget.features.fit.model import MEASURED, Fit, Forecast, Room, Tried, Verdict
 from hfmem_widget.features.fit.on_meta import copy_of
-from hfmem_widget.features.fit.optimizers import kind_of
+from hfmem_widget.features.fit.optimizers import NAMES, Kind, kind_of
 from hfmem_widget.features.fit.predict import changed_forecast, inputs_of
+from hfmem_widget.features.fit.recorded import CANNOT, NO_REPLICAS
 from hfmem_widget.features.fit.search import MOST_TOKENS, most_that_fit
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.sharding import layers_of
 from hfmem_widget.features.fit.training import Training, margin_on, newest_training, training_of
 from hfmem_widget.features.fit.what_if import what_if
+from hfmem_widget.guard import warn
 from hfmem_widget.session import HELD, Change, Finding, Move, Session, Span
-from hfmem_widget.text import checkpointing_option, format_bytes, format_count, format_counted
+from hfmem_widget.text import (
+    checkpointing_option,
+    format_bytes,
+    format_count,
+    format_counted,
+    format_list,
+)
 
 SECONDS_AFTER_AN_ERROR: Final = 6.0
 SECONDS_IF_ASKED: Final = 30.0
@@ -44,6 +56,10 @@ OF_THE_TRAINING: Final = frozenset(
     {"training", "long rows", "fragmentation", "full", "limit", "huge", "others", "machine"}
 )
 """The causes of an out-of-memory error that a smaller training removes."""
+
+
+Attempt = Callable[[Any, Setting, Kind | None], Tried]
+"""Makes real steps of a model in a setting, with an optimizer unless the setting names one of a Trainer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +130,15 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
     return []
 
 
-def fit_training(session: Session, headroom: float) -> Fit:
+def fit_training(session: Session, headroom: float, attempt: Attempt | None = None) -> Fit:
     """Return the forecast of the training that a session has watched, and the changes that make it fit.
 
-    Raise OptionError where that is unknown.
+    With an `attempt`, each change is tried. Raise OptionError where the forecast is unknown.
     """
     until = time.monotonic() + SECONDS_IF_ASKED
     training = training_of(session, headroom)
+    if training.is_replicated:
+        raise OptionError(f"{CANNOT}{NO_REPLICAS}")
     raw, measured = training.forecast, dict[str, float]()
     if not any(map(ran_out, session.findings)):
         peak = session.anatomy("peak", training.device.key)
@@ -131,7 +149,10 @@ def fit_training(session: Session, headroom: float) -> Fit:
         training = replace(training, calibration=calibration, forecast=calibration.of(raw, raw))
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
-    session.moves = moves_of(training, dry)
+    listed = settings_of(training, dry)
+    session.moves = list(listed)
+    if attempt is not None:
+        session.moves = tried_moves(training, listed, attempt)
     rows = None
     with suppress(TimeoutError):
         rows = largest(training, dry, training.setting, "batch")
@@ -159,6 +180,11 @@ def fit_training(session: Session, headroom: float) -> Fit:
 
 
 def moves_of(training: Training, dry: DryRuns) -> list[Move]:
+    """Return the changes of `settings_of`."""
+    return list(settings_of(training, dry))
+
+
+def settings_of(training: Training, dry: DryRuns) -> dict[Move, Setting]:
     """Return the changes that make a training fit, best first; those that keep the loss come before others.
 
     Two changes are combined where one is not enough. Changes that save nothing are left out, and those that
@@ -167,20 +193,23 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
     tried: dict[Move, Setting] = {}
     now = format_bytes(training.forecast.total)
     with suppress(TimeoutError):
-        for options in _ways(training, dry, tried):
+        ways = _of_replicas(training) if training.is_replicated else _ways(training, dry, tried)
+        for options in ways:
             changed = {name: value for each in options for name, value in each.setting.items()}
             with suppress(OptionError):  # for example, if peft does not know the architecture
                 setting = replace(training.setting, **changed)
                 forecast = dry(setting)
                 saves = forecast.total < training.forecast.total
                 # A saving that is lost in rounding is not listed.
-                if saves and format_bytes(forecast.total) != now and not forecast.left_out:
+                is_whole = not forecast.left_out or setting.shards
+                if saves and format_bytes(forecast.total) != now and is_whole:
                     tried[_move(training, options, forecast)] = setting
     fitting = [move for move in tried if move.fits is not False]
     kept = fitting or sorted(tried, key=lambda move: move.peak)[:2]
     moves = sorted(kept, key=lambda move: (move.fits is not True, bool(move.cost)))
+    settings = [tried[move] for move in moves]
     with dry.within(FOR_THE_LARGEST):
-        for at, setting in enumerate([tried[move] for move in moves]):
+        for at, setting in enumerate(settings):
             # A size that the change itself sets stays.
             if setting.batch == training.setting.batch:
                 rows = largest(training, dry, setting, "batch")
@@ -188,7 +217,35 @@ def moves_of(training: Training, dry: DryRuns) -> list[Move]:
             if setting.length == training.setting.length:
                 tokens = largest(training, dry, setting, "length")
                 moves[at] = replace(moves[at], longest=tokens)
-    return [replace(move, high=math.inf) for move in moves] if training.others else moves
+    if training.others:
+        moves = [replace(move, high=math.inf) for move in moves]
+    return dict(zip(moves, settings, strict=True))
+
+
+def tried_moves(
+    training: Training, settings: Mapping[Move, Setting], attempt: Attempt
+) -> list[Move]:
+    """Return the changes with what real steps took, in place of a peak that is only a lower bound.
+
+    Why a change cannot be tried goes to stderr; an interrupt ends the attempts.
+    """
+    moves, reasons = list(settings), defaultdict[str, list[str]](list)
+    with suppress(KeyboardInterrupt):
+        for at, (move, setting) in enumerate(settings.items()):
+            optimizer = None if setting.optimizer in NAMES else kind_of(training.optimizer)
+            try:
+                tried = attempt(training.model, setting, optimizer)
+            except OptionError as error:
+                reasons[str(error)].append(str(at + 1))
+                continue
+            seconds = None if math.isnan(tried.seconds) else tried.seconds
+            moves[at] = replace(move, tried=tried.peak, seconds=seconds)
+            if math.isnan(move.high) and seconds is not None:
+                most = MEASURED[1] * tried.peak
+                moves[at] = replace(moves[at], peak=tried.peak, low=tried.peak, high=most)
+    for reason, numbers in reasons.items():
+        warn(f"Change {format_list(numbers, len(numbers))}: {reason}.")
+    return moves
 
 
 def largest(
@@ -255,11 +312,8 @@ def _ways(
     setting = training.setting
     # If weights and states alone do not fit, fewer activations do not help.
     can_help = training.held <= training.room + training.spare
-    can_checkpoint = getattr(training.model, "supports_gradient_checkpointing", False)
-    checkpointing = None
-    if can_help and can_checkpoint and not setting.checkpointing:
-        options = {checkpointing_option(): "True"}
-        checkpointing = Option("gradient checkpointing", options, {"checkpointing": True})
+    checkpointing = _checkpointing(training) if can_help else None
+    if checkpointing:
         yield (checkpointing,)
     smaller = _accumulated(training, dry, setting) if can_help else None
     same_loss = [each for each in (smaller, checkpointing) if each]
@@ -274,9 +328,11 @@ def _ways(
         yield (liger,)
         if checkpointing and not any(move.fits for move in tried):
             yield (liger, checkpointing)
-    for other in _others(training):
+    for other in chain(_on_several_gpus(training), _others(training)):
         yield (other,)
-        if same_loss and not any(move.fits for move in tried):
+        # Of two sizes of a batch one would be lost.
+        goes_with = same_loss and not other.setting.keys() & same_loss[-1].setting.keys()
+        if goes_with and not any(move.fits for move in tried):
             yield (other, same_loss[-1])
     if setting.length >= 2 * LEAST_LENGTH:
         length = setting.length // 2
@@ -361,6 +417,55 @@ def _cost_of_accumulating(training: Training, chosen: Setting) -> str:
         return "the loss is the mean of the batches' means"
     ratio = chosen.accumulation // setting.accumulation
     return "" if counts else f"logged loss and gradients {ratio} times as large"
+
+
+def _checkpointing(training: Training) -> Option | None:
+    can = getattr(training.model, "supports_gradient_checkpointing", False)
+    if not can or training.setting.checkpointing:
+        return None
+    options = {checkpointing_option(): "True"}
+    return Option("gradient checkpointing", options, {"checkpointing": True})
+
+
+def _of_replicas(training: Training) -> Iterator[tuple[Option, ...]]:
+    """Yield what to try instead of ``nn.DataParallel``."""
+    checkpointing = _checkpointing(training)
+    for way in _on_several_gpus(training):
+        yield (way,)
+        if checkpointing:
+            yield (way, checkpointing)
+
+
+def _on_several_gpus(training: Training) -> Iterator[Option]:
+    """Yield the ways to train on all GPUs that are here, with the rows of a step divided among them."""
+    setting, gpus = training.setting, training.gpus
+    if gpus < 2 or setting.shards:
+        return
+    batch, batches = setting.batch, setting.accumulation
+    if batch % gpus == 0:
+        batch //= gpus
+    elif batches % gpus == 0:
+        batches //= gpus
+    rows = format_counted(batch, "row")
+    cost = f"a process for each GPU: torchrun --nproc-per-node {gpus}"
+    if batch * batches * gpus > setting.batch * setting.accumulation:
+        cost = f"{cost}; {gpus} times the rows in a step"
+    sizes = {} if batch == setting.batch else {"per_device_train_batch_size": str(batch)}
+    if batches != setting.accumulation:
+        sizes["gradient_accumulation_steps"] = str(batches)
+    ways = [("ddp", "DistributedDataParallel", dict[str, str]())]
+    if layers := layers_of(training.model):
+        config = json.dumps({"version": 2, "transformer_layer_cls_to_wrap": layers})
+        fsdp = {"fsdp": '"full_shard auto_wrap"', "fsdp_config": config}
+        ways.append(("fsdp", "FSDP", fsdp))
+    for way, name, options in ways:
+        yield Option(
+            f"{name} on {gpus} GPUs, {rows} on each",
+            {**options, **sizes},
+            {"shards": f"{way}:{gpus}", "batch": batch, "accumulation": batches},
+            cost,
+            "ranks",
+        )
 
 
 def _others(training: Training) -> Iterator[Option]:

@@ -195,6 +195,11 @@ class Kind:
     bits: int = 0  # of a state's element in bitsandbytes' classes; 0 for others
     paged: bool = False
 
+    @property
+    def base(self) -> str:
+        """The class of bitsandbytes that has the bits and pages as options."""
+        return self.name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit")
+
 
 def kind_of(optimizer: Any) -> Kind:
     """Return the kind of an optimizer, or a kind itself."""
@@ -215,7 +220,7 @@ def of_live(optimizer: Any, device: str) -> Optimizer:
     """Return the rule of an optimizer, or of its `Kind`, or raise OptionError."""
     kind = kind_of(optimizer)
     name, bits = kind.name, kind.bits
-    count = _COUNTS.get(name.removeprefix("Paged").removesuffix("8bit").removesuffix("32bit"))
+    count = _COUNTS.get(kind.base)
     if bits and count:
         # All tensors share one table of 256 values, or two.
         tables = min(count, 2) * 256 * FLOAT

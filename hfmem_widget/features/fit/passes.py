@@ -286,7 +286,7 @@ def _passes_of(
         session.value(spans[-1].before, f"{device.key}/allocated"),
         room,
         spare,
-        "fp32" if is_generation else precision_of_accelerate(),
+        seen.autocast or ("fp32" if is_generation else precision_of_accelerate()),
         until,
         rows=max(seen.rows, int(batch)),
         sequences=int(counts.get("made_of_each", 1.0)),

@@ -18,7 +18,7 @@ from hfmem_widget.features.fit.setting import PRECISIONS, errors_as
 from hfmem_widget.monitor.batch import SeenBatch, seen_batch
 from hfmem_widget.ranks.identity import rank_in_group
 from hfmem_widget.session import Session
-from hfmem_widget.sources.libraries import has_buckets
+from hfmem_widget.sources.libraries import has_buckets, replicas_of
 from hfmem_widget.text import plain
 
 MOST_OF_CONFIG: Final = 64 * 1024
@@ -31,6 +31,8 @@ LARGEST: Final = 2**53  # the largest number in a configuration
 LEFT_OUT: Final = frozenset(
     {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
 )
+
+NO_REPLICAS: Final = "nn.DataParallel has no forecast, but DistributedDataParallel has"
 
 CANNOT: Final = "What would fit cannot be worked out: "
 
@@ -45,6 +47,7 @@ class Subject:
     ran: Mapping[str, Any]  # fields of its setting
     available: Mapping[str, float]  # free bytes by device, now or when its watch ended
     is_compiled: bool = False
+    replicas: int = 1  # GPUs of ``nn.DataParallel``
 
 
 def live(session: Session) -> Subject:
@@ -56,14 +59,21 @@ def live(session: Session) -> Subject:
     from hfmem_widget.features.fit.predict import precision_of_accelerate
 
     model = uncompiled(live)
-    ran: dict[str, Any] = {"precision": precision_of_accelerate()}
+    seen = seen_batch(model, is_training=True)
+    replicas = max(map(replicas_of, (model, seen and seen.model())))
+    model = model.module if replicas_of(model) > 1 else model
+    if len({parameter.device for parameter in model.parameters()}) > 1:
+        raise OptionError("the model is spread over several devices")
+    # Accelerate's autocast is within the model's call, and that of a loop around it.
+    autocast = seen.autocast if seen else ""
+    ran: dict[str, Any] = {"precision": autocast or precision_of_accelerate()}
     ran["checkpointing"] = is_checkpointed(model)
     ran["optimizer"] = type(optimizer).__name__
     ran["liger"] = has_liger(model)
     ran["shards"] = _shards_of(model, checkpointing=ran["checkpointing"])
     free = {room.device: room.available for room in rooms()[0] if room.available >= 0}
-    seen = seen_batch(model, is_training=True)
-    return Subject(model, optimizer, seen, ran, free, is_compiled=model is not live)
+    is_compiled = uncompiled(live) is not live
+    return Subject(model, optimizer, seen, ran, free, is_compiled, replicas)
 
 
 def _shards_of(model: Any, *, checkpointing: bool) -> str:
@@ -107,6 +117,8 @@ def _recipe(trained: Subject) -> dict[str, Any]:
     model, lora = trained.model, None
     if trained.is_compiled or getattr(model, "_compiled_call_impl", None):
         raise OptionError("the model was compiled")
+    if trained.replicas > 1:
+        raise OptionError(NO_REPLICAS)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     if base is not model:
         [adapters] = model.peft_config.values()

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from hfmem_widget.analysis.parts import LABELS
 from hfmem_widget.features.fit.model import Bound, Forecast, ForecastPart
@@ -32,11 +33,28 @@ def parsed(text: str) -> tuple[str, int]:
     return way, int(ranks)
 
 
+def layers_of(model: Any) -> list[str]:
+    """Return the classes of a transformers model that FSDP gathers one by one; [] where it names none.
+
+    Accelerate gathers embeddings by themselves, and fails where it has to do so twice.
+    """
+    embeddings = None
+    with suppress(AttributeError, NotImplementedError):  # of images, for example
+        embeddings = model.get_input_embeddings()
+    holders = {
+        type(module).__name__
+        for module in model.modules()
+        if any(inner is embeddings for inner in module.modules())
+    }
+    return sorted(set(getattr(model, "_no_split_modules", None) or ()) - holders)
+
+
 def sharded(forecast: Forecast, share: float) -> Forecast:
     """Return the forecast of one rank; `share` of the parameters can be divided.
 
     What ZeRO and FSDP gather, and their buckets, depend on how a model is wrapped: with two layers counted as
-    gathered, real peaks of FSDP on the CPU were 0.91 to 1.40 of a forecast. So theirs is a lower bound.
+    gathered, real peaks of FSDP on the CPU were 0.91 to 1.40 of a forecast. So theirs is a lower bound, until
+    `OneRank` makes real steps.
     """
     way, ranks = parsed(forecast.setting.shards)
     if way == "ddp":
@@ -84,7 +102,9 @@ def sharded(forecast: Forecast, share: float) -> Forecast:
         "counted."
     )
     left_out = forecast.left_out if way == "tp" else (*forecast.left_out, UNCOUNTED)
-    forecast = replace(forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0)
+    forecast = replace(
+        forecast, total=peaks[moment], moment=moment, peaks=peaks, reserved=0, replay=None
+    )
     notes = (*forecast.notes, note)
     return replace(forecast, parts=tuple(parts), notes=notes, left_out=left_out)
 

@@ -59,6 +59,10 @@ class Training:
     seen: SeenBatch | None = None
     """Its largest batch."""
     calibration: Calibration = UNCALIBRATED
+    gpus: int = 0
+    """The GPUs that it could use, as far as they were watched; 0 without such, or where it uses several."""
+    is_replicated: bool = False
+    """Whether ``nn.DataParallel`` runs it on these GPUs; its own forecast is of one GPU with all rows."""
     others: str = ""
     """The classes of other models that ran meanwhile; forecasts leave out their bytes within a step."""
 
@@ -143,10 +147,21 @@ def training_of(session: Session, headroom: float) -> Training:
         room - of_other_models,
         spare,
         seen,
+        gpus=trained.replicas if trained.replicas > 1 else _gpus_for(session, device),
+        is_replicated=trained.replicas > 1,
         others=others_that_ran(session, model)
         if session.is_of_here
         else plain(session.recipe.get("others", ""), 200),
     )
+
+
+def _gpus_for(session: Session, device: Device) -> int:
+    like = [
+        each
+        for each in session.devices
+        if each.key.startswith("cuda:") and each.name == device.name
+    ]
+    return len(like) if active_devices(session) == (device,) and device in like else 0
 
 
 def newest_training(session: Session) -> Span:

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial, partialmethod
 from importlib.util import find_spec
@@ -30,7 +30,8 @@ from hfmem_widget.features.fit.inputs import Batch, batch_for
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Tried
 from hfmem_widget.features.fit.on_meta import enable_checkpointing, from_config, quantised
-from hfmem_widget.features.fit.optimizers import OF_TORCH, kind_named
+from hfmem_widget.features.fit.one_rank import WAYS, OneRank
+from hfmem_widget.features.fit.optimizers import Kind, kind_named
 from hfmem_widget.features.fit.predict import HALVES, as_trained, weights_type
 from hfmem_widget.features.fit.room import rooms
 from hfmem_widget.features.fit.setting import Setting, errors_as
@@ -41,6 +42,9 @@ from hfmem_widget.text import plain
 TIMED: Final = 3  # steps whose median is returned, after two others
 ENOUGH: Final = 10.0  # seconds after which no further step is timed
 
+_NUMBERS: Final = {"momentum": 0.9, "weight_decay": 0.01, "beta2_decay": -0.8}
+"""The usual values of options that are numbers, of which a `Kind` knows whether they are 0."""
+
 _OUT_OF_MEMORY: Final = re.compile("out of memory|not enough memory|allocate memory|ALLOC_FAILED")
 # The code of a process that the kernel has killed, for example for the host's memory.
 _KILLED: Final = -9
@@ -49,6 +53,7 @@ _KILLED: Final = -9
 def tried_step(
     model_or_config: Any,
     setting: Setting,
+    optimizer: Kind | None = None,
     *,
     seconds: float = 120.0,
     progress: Callable[[str], None] = lambda _: None,
@@ -56,16 +61,19 @@ def tried_step(
     """Return the peak and the duration of real steps of a setting, or raise OptionError.
 
     A new process makes them, with a new model, on the current GPU, or on the host, where tensors are counted.
-    It is stopped after `seconds`. `progress` is called with a sentence about it, and with "" at the end.
+    Without an `optimizer`, it is the one that the setting names. The process is stopped after `seconds`.
+    `progress` is called with a sentence about it, and with "" at the end.
     """
     model, config = model_or_config, getattr(model_or_config, "config", model_or_config)
-    if unsupported := ", ".join(_unsupported(model, config, setting)):
+    kind = optimizer or (kind_named(setting.optimizer) if setting.training else Kind("", {}))
+    if unsupported := ", ".join(_unsupported(model, config, setting, kind)):
         raise OptionError(f"a real step cannot be tried with {unsupported}")
     is_up, named = torch.cuda.is_initialized(), getattr(model, "named_parameters", tuple)
     gpu = f"cuda:{torch.cuda.current_device() if is_up else 0}"
     document = {
         "device": gpu if setting.device == "cuda" else "cpu",
         "setting": asdict(setting),
+        "optimizer": asdict(kind),
         "kind": type(config).__name__,
         "attention": getattr(config, "_attn_implementation", None),
         "frozen": [name for name, parameter in named() if not parameter.requires_grad],
@@ -81,14 +89,20 @@ def tried_step(
         progress("")
 
 
-def _unsupported(model: Any, config: Any, setting: Setting) -> Iterator[str]:
+def _unsupported(model: Any, config: Any, setting: Setting, optimizer: Kind) -> Iterator[str]:
     """Yield reasons why a new process cannot make these steps, in a few words."""
-    yield from (name for name in ("kv", "shards") if getattr(setting, name))
+    if setting.kv:
+        yield "kv"
+    way = setting.shards.partition(":")[0]
+    if way and (way not in WAYS or setting.quantized):
+        yield f"shards ({plain(' and '.join(filter(None, [way, setting.quantized])))})"
+    elif way and find_spec("accelerate") is None:
+        yield f"{way}, which needs accelerate"
     kinds = {type(model), type(config)}
     if others := [kind for kind in kinds if getattr(transformers, kind.__name__, None) is not kind]:
         yield f"{plain(others[0].__name__)}, which is not of transformers itself"
-    is_own = not setting.training or setting.optimizer in OF_TORCH
-    needing = " and ".join(filter(None, [setting.quantized, "" if is_own else setting.optimizer]))
+    of_bitsandbytes = setting.optimizer if optimizer.bits else ""
+    needing = " and ".join(filter(None, [setting.quantized, of_bitsandbytes]))
     if needing and find_spec("bitsandbytes") is None:
         yield f"{needing}, which needs bitsandbytes"
     elif needing and all(room.device == "cpu" for room in rooms()[0]):
@@ -154,7 +168,7 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
         if is_on_gpu:
             torch.cuda.set_device(device)
         with nullcontext() if is_on_gpu else live:
-            step = _step_of(document, device.type)
+            step = _step_of(document, device)
             seconds()
             live.restart()
             if is_on_gpu:
@@ -172,7 +186,8 @@ def tried(document: dict[str, Any]) -> dict[str, Any]:
     return {"peak": peak, "seconds": statistics.median(times), "device": document["device"]}
 
 
-def _step_of(document: dict[str, Any], device: str) -> partial[None]:
+def _step_of(document: dict[str, Any], where: torch.device) -> partial[None]:
+    device = where.type
     setting, kind = Setting(**document["setting"]), getattr(transformers, document["kind"])
     config = _config(kind, document["config"], attn_implementation=document["attention"])
     training, how = setting.training, setting.quantized
@@ -181,16 +196,19 @@ def _step_of(document: dict[str, Any], device: str) -> partial[None]:
     batch = batch_for(
         ghost, setting.batch, setting.length, with_labels=training, image=setting.image
     )
-    model = _built(ghost, dtype, device, how)
+    rank = OneRank(setting, where) if setting.shards else None
+    model = _built(ghost, dtype, rank.building() if rank else torch.device(device), how, device)
     for name, parameter in model.named_parameters():
         if name in document["frozen"]:
             parameter.requires_grad_(requires_grad=False)
-    model = as_trained(model, setting, device)
+    with rank.building() if rank else nullcontext():
+        model = as_trained(model, setting, device)
     model.train(training)
     if setting.checkpointing:
         enable_checkpointing(model, {"use_reentrant": False})
-    optimizer = _optimizer(setting.optimizer, model) if training else None
-    return partial(_step, model, optimizer, batch, setting, device)
+    model = rank.wrapped(model) if rank else model
+    optimizer = _optimizer(Kind(**document["optimizer"]), model) if training else None
+    return partial(_step, model, optimizer, batch, setting, rank)
 
 
 def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
@@ -210,33 +228,39 @@ def _config(kind: Any, values: dict[str, Any], **more: Any) -> Any:
         return config
 
 
-def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, device: str) -> None:
+def _step(model: Any, optimizer: Any, batch: Batch, setting: Setting, rank: OneRank | None) -> None:
+    device = setting.device
     if optimizer is None:
         with torch.no_grad():
             model(**real_batch(batch, device), **generation_options(model))
         return
-    autocast = HALVES.get(setting.precision)
+    # Accelerate has prepared the model of a rank for its precision.
+    autocast = None if rank else HALVES.get(setting.precision)
     # A Trainer also keeps all batches on the device until the step is over.
     batches = [real_batch(batch, device) for _ in range(setting.accumulation)]
     for given in batches:
-        with torch.autocast(device, autocast, enabled=autocast is not None):
-            outputs = model(**given)
-        if autocast is not None:
-            cast_to_float(outputs)
-        loss = loss_of(outputs)
-        del outputs
-        loss.backward()
-        del loss
+        is_last = given is batches[-1]
+        with rank.accumulating(model, is_last=is_last) if rank else nullcontext():
+            with torch.autocast(device, autocast, enabled=autocast is not None):
+                outputs = model(**given)
+            if autocast is not None:
+                cast_to_float(outputs)
+            loss = loss_of(outputs)
+            del outputs
+            loss.backward()
+            del loss
     optimizer.step()
     optimizer.zero_grad()
 
 
-def _built(ghost: Any, dtype: torch.dtype, device: str, how: str) -> Any:
+def _built(
+    ghost: Any, dtype: torch.dtype, place: AbstractContextManager[object], how: str, device: str
+) -> Any:
     """Return a model with random weights; quantised layers are made one after the other."""
     init = Linear.__init__
     if how:
         Linear.__init__ = partialmethod(init, device="meta")
-    with torch.device(device):
+    with place:
         model = type(ghost)._from_config(ghost.config, dtype=dtype)  # noqa: SLF001  (what AutoModel.from_config calls)
     if not how:
         return model
@@ -272,14 +296,18 @@ def _in_few_bits(layer: Any, dtype: torch.dtype, how: str) -> Any:
     return quantised_layer
 
 
-def _optimizer(name: str, model: Any) -> Any:
+def _optimizer(kind: Kind, model: Any) -> Any:
     trained = [one for one in model.parameters() if one.requires_grad]
-    if name == "adafactor":
-        return transformers.Adafactor(trained, lr=1e-3, scale_parameter=False, relative_step=False)
-    kind = kind_named(name)
-    if name in OF_TORCH:
-        options = {"fused": True} if kind.options["fused"] else {}
-        return getattr(torch.optim, kind.name)(trained, **options)
+    if (
+        kind.name == "Adafactor" and "beta2_decay" not in kind.options
+    ):  # transformers', not PyTorch's
+        beta = {"beta1": 0.9} if kind.options.get("beta1") else {}
+        usual = {"lr": 1e-3, "scale_parameter": False, "relative_step": False}
+        return transformers.Adafactor(trained, **usual, **beta)
+    if not kind.bits:
+        given = {name: is_on for name, is_on in kind.options.items() if is_on is not None}
+        numbers = {name: _NUMBERS[name] * given[name] for name in _NUMBERS.keys() & given.keys()}
+        return getattr(torch.optim, kind.name)(trained, **{**given, **numbers})
     from bitsandbytes import optim
 
     manager = optim.GlobalOptimManager.get_instance()
@@ -287,7 +315,7 @@ def _optimizer(name: str, model: Any) -> Any:
         if isinstance(module, torch.nn.Embedding):
             manager.register_module_override(module, "weight", {"optim_bits": 32})
     options = {"is_paged": True} if kind.paged else {}
-    return getattr(optim, kind.name)(trained, optim_bits=kind.bits, **options)
+    return getattr(optim, kind.base)(trained, optim_bits=kind.bits, **options)
 
 
 def real_batch(batch: Batch, device: str) -> dict[str, Any]:

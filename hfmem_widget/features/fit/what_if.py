@@ -33,10 +33,12 @@ Size = tuple[int, int]
 def what_if(training: Training, dry: Callable[[Setting], Forecast]) -> WhatIf | None:
     """Return the memory of a training at other sizes, by `dry` runs.
 
-    None without tokens, beside other models, or where time is short. An interrupt ends only the dry runs.
+    None without tokens, beside other models, on replicas, or where time is short. An interrupt ends only the
+    dry runs.
     """
     setting, seen = training.setting, training.seen
-    if training.others or setting.length < LEAST or (seen is not None and not seen.length):
+    is_unlike = training.others or training.is_replicated
+    if is_unlike or setting.length < LEAST or (seen is not None and not seen.length):
         return None
     sizes, checks = _sizes(setting, positions_of(getattr(training.model, "config", None)))
     known: list[Variant] = []

@@ -47,6 +47,7 @@ _MISSING = {
     "generate": "# Add to model.generate(...): {}",
     "peft": "# Add after the model is made: model = get_peft_model(model, LoraConfig({}))",
     "data": "# Cut longer rows where the data is made: {}",
+    "ranks": "# In a script that torchrun starts, add to TrainingArguments(...): {}",
 }
 
 _Edit = tuple[int, int, str]  # start and stop in the text, and its replacement

@@ -58,7 +58,7 @@ def advise(incident: Incident, diagnosis: OomDiagnosis) -> tuple[Advice, ...]:
 
 def advice_of(move: Move) -> Advice:
     """Return the advice to make a change that a dry run has tried."""
-    peak = f"{format_bytes(move.peak)}, which {VERDICTS[move.fits]}"
+    peak = f"{move.need}, which {VERDICTS[move.fits]}"
     reason = f"by a dry run of this model, the peak is then {peak}"
     return Advice(f"{move.name[:1].upper()}{move.name[1:]}", reason)
 

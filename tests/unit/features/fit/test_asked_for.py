@@ -86,6 +86,7 @@ def changed() -> Any:
         (one_layer(), {"optimizer": FUSED, "precision": "pure bf16", "accumulation": 2}),
         (one_layer(), {"lora": 4, "precision": "bf16", "checkpointing": True}),
         (one_layer(), {"training": False, "precision": "bf16"}),
+        (one_layer(), {"shards": "ddp:4", "accumulation": 2}),
         # Tokens and labels that the model has: of two classes, with a token for the end that it has not.
         (bert("BertForTokenClassification"), {}),
         (GPT2Config(n_embd=128, n_layer=2, n_head=4, vocab_size=64), {}),

@@ -145,6 +145,19 @@ def test_a_value_that_does_not_fit_is_a_comment(value: str) -> None:
     assert answer == f"{cell}\n# Add to TrainingArguments(...): seed={' '.join(value.split())}"
 
 
+def test_changes_for_ranks_stay_out_of_a_cell_that_is_one_process() -> None:
+    """They are a comment: FSDP fails in one process, and a rank has fewer rows."""
+    changes = [
+        Change("ranks", "fsdp", '"full_shard auto_wrap"'),
+        Change("arguments", "bf16", "True"),
+    ]
+    lines = written(["args = TrainingArguments('out')"], changes).splitlines()
+    comment = "# In a script that torchrun starts, add to TrainingArguments(...): "
+
+    assert "args = TrainingArguments('out', bf16=True)" in lines
+    assert f'{comment}fsdp="full_shard auto_wrap"' in lines
+
+
 def test_a_keyword_that_is_asked_for_by_two_names_is_changed_once() -> None:
     """The last one counts."""
     cell = "model = AutoModel.from_pretrained('gpt2', dtype='auto')\nTrainer(model).train()"
