@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from hfmem_widget.features.fit import dry_run
+from hfmem_widget.features.fit.allocator import round_up
 from hfmem_widget.features.fit.live_bytes import LiveBytes, storage_id
 from hfmem_widget.features.fit.predict import predict
 from hfmem_widget.features.fit.setting import Setting
@@ -83,7 +84,7 @@ class Dry(LiveBytes):
                 storage = leaf.untyped_storage()
                 if storage_id(leaf) not in known and storage_id(leaf) in self._storages:
                     known.add(storage_id(leaf))
-                    size = self.rounded(storage.nbytes())
+                    size = round_up(storage.nbytes(), self._granularity)
                     self.moments.made((str(func), size), storage)
         besides = within(func, args)
         high = max(before, self.now) + besides
@@ -97,7 +98,7 @@ class Real(TorchDispatchMode):
     def __init__(self, device: str) -> None:
         super().__init__()
         self.moments = Moments()
-        self._round = LiveBytes(512 if device == "cuda" else 1).rounded
+        self._granularity = dry_run.GRANULARITY[device]
         self._on_gpu = device == "cuda"
         self._known: set[int] = set()
         self._base = self._allocated()
@@ -120,7 +121,9 @@ class Real(TorchDispatchMode):
             if is_there and storage_id(leaf) not in self._known:
                 storage, key = leaf.untyped_storage(), storage_id(leaf)
                 self._known.add(key)
-                self.moments.made((str(func), self._round(storage.nbytes())), storage)
+                self.moments.made(
+                    (str(func), round_up(storage.nbytes(), self._granularity)), storage
+                )
                 weakref.finalize(storage, self._known.discard, key)
         after = self._allocated()
         if self._on_gpu:

@@ -63,7 +63,7 @@ def report_random() -> None:
 
 def report_cost() -> None:
     """Print what asking takes."""
-    from hfmem_widget.features.judgement import judge
+    from hfmem_widget.features import judge
 
     for name in ("training", "steps", "eight gpus", "100,000 steps"):
         session = scripted_run(name)

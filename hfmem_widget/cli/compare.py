@@ -95,7 +95,7 @@ def _data(
     cells = [
         {"name": each.name, "runs": each.runs, "certainty": each.certainty}
         | {"figures": {name: asdict(figure) for name, figure in each.figures.items()}}
-        | {"at_start": each.at_start, "at_peak": each.at_peak, "at_end": each.at_end}
+        | {name: getattr(each.usual, name) for name in ("at_start", "at_peak", "at_end")}
         | {"changes": each.changes and [asdict(change) for change in each.changes]}
         for each in comparison.cells
     ]

@@ -15,8 +15,7 @@ from hfmem_widget.drivers.decorate import Decorates, failure
 from hfmem_widget.drivers.training.forwards import Forwards, begin_passes, end_passes
 from hfmem_widget.drivers.training.loop import begin_loop, end_loop
 from hfmem_widget.errors import OptionError, WatchStateError
-from hfmem_widget.features import companions_for
-from hfmem_widget.features.judgement import judge
+from hfmem_widget.features import companions_for, judge
 from hfmem_widget.guard import entry, harmless, interrupts_deferred, raised_by_handler
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor, outcome_of

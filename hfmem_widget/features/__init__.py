@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 from hfmem_widget.display import resolve
@@ -14,7 +15,10 @@ from hfmem_widget.display import resolve
 if TYPE_CHECKING:
     from hfmem_widget.monitor.companion import Companion
     from hfmem_widget.options import WatchOptions
+    from hfmem_widget.session import Finding, Session, Span
     from hfmem_widget.view.screen import Screen
+
+Subject = tuple[str, int | None, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +26,7 @@ class Feature:
     """One feature; `check` and `companion` are ``"module:name"``, imported when needed."""
 
     name: str  # of its folder
-    check: str = (
-        ""  # takes a session and an outermost span that has ended, yields findings and guides
-    )
+    check: str = ""  # takes a session and an outermost span that has ended, yields findings
     companion: str = ""  # a `Companion`, made with the watch's options
     is_wanted: Callable[[WatchOptions], bool] = lambda _options: True  # whether a watch has it
 
@@ -96,3 +98,21 @@ def companions_for(options: WatchOptions, screen: Screen | None = None) -> tuple
     for companion in companions:
         companion.screen = screen
     return companions
+
+
+def judge(session: Session, span: Span | None = None) -> Session:
+    """Add the findings of an outermost span, by default of all, and return the session."""
+    from hfmem_widget.session import outermost
+
+    spans = outermost(session.spans) if span is None else [span]
+    checks = [resolve(feature.check) for feature in FEATURES if feature.check]
+    for judged, check in product(spans, checks):
+        for finding in check(session, judged):
+            if subject_of(finding) not in map(subject_of, session.findings):
+                session.findings.append(finding)
+    return session
+
+
+def subject_of(finding: Finding) -> Subject:
+    """Return the key that duplicate findings share: kind, span and device."""
+    return finding.kind, finding.span_id, finding.evidence.get("device")

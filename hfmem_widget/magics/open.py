@@ -60,10 +60,10 @@ def open_recording(path: str, shell: InteractiveShell) -> tuple[Any, Session | N
 @usage_errors()
 def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
     """Follow the words after ``%memwatch ranks``, and return the sentence to print."""
-    from hfmem_widget.features.ranks.companion import engines_in_use, take
+    from hfmem_widget.features.ranks.companion import client_in_use, take
 
     if words == ["off"]:
-        had = engines_in_use() is not None
+        had = client_in_use() is not None
         take(None)
         return (
             "The engines are no longer shown as ranks." if had else "No engines are shown as ranks."
@@ -73,6 +73,5 @@ def take_engines(words: Sequence[str], names: Mapping[str, Any]) -> str:
     name = words[0]
     if name not in names:
         raise UsageError(f"no variable {plain(name)!r}; {USAGE}")
-    engines = take(names[name])
-    count = format_counted(0 if engines is None else len(engines), "engine")
+    count = format_counted(take(names[name]), "engine")
     return f"{count} of {plain(name)} will be shown as ranks of every watched cell."

@@ -9,8 +9,6 @@ from hfmem_widget.session import Recorder, Session, Span
 
 Kind = TypeVar("Kind")
 
-NOTHING: Mapping[str, str] = {}
-
 
 class Companion:
     """A feature's part in one watch; called on its thread, in this order. A fault costs its report alone."""
@@ -27,13 +25,11 @@ class Companion:
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """End what was begun, before the span is closed. Do not keep the error: it holds its frames."""
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
-        """Return the report by MIME type; the span has been judged, and findings may still be added."""
-        return NOTHING
+    def report(self, session: Session, span: Span) -> Mapping[str, Any] | None:
+        """Return the report by MIME type, if any; the span is judged, and findings may still be added."""
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> Mapping[str, Any] | None:
         """Return a further report, or act, once all companions have reported."""
-        return NOTHING
 
 
 class _Begun(dict[type, list[Any]]):

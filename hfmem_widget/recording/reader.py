@@ -103,6 +103,9 @@ DETAIL = 4096.0
 
 UNBOUNDED = 1 << 40
 
+MOST_OF_STEPS = 100 * limits.MOST_STEPS
+"""The most figures of steps that are kept of a recording whose every step is asked for: 160 MB."""
+
 SILENT = 15.0
 """Seconds without a line after which a run counts as ended; a writer adds one every second."""
 
@@ -135,7 +138,7 @@ class StreamReader(LineReader):
         self._timeline: Timeline | None = (
             Timeline(0, UNBOUNDED, UNBOUNDED) if everything else Timeline(0)
         )
-        self._steps = Steps(limits.MOST_STEPS, UNBOUNDED) if everything else Steps()
+        self._steps = Steps(limits.MOST_STEPS, MOST_OF_STEPS) if everything else Steps()
         self._folds: list[Fold] = []
         self._unfolded: list[Fold] = []
         self._blocks: list[bytes] = []

@@ -94,7 +94,6 @@ def readings(rng: np.random.Generator, shape: str) -> ComparablePoints:
     return ComparablePoints(
         device="cuda:0",
         what=A_STEP,
-        root=1,
         number=number,
         time=number / 10,
         allocated=row * MIB,

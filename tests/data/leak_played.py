@@ -49,8 +49,8 @@ def _play(case: Case) -> Played:
     rises = np.diff(after)
     return Played(
         case,
-        on_gpu=next(iter(trends_of(session)), None),
-        on_host=next(iter(trends_of(beside)), None),
+        on_gpu=next(iter(trends_of(session, session.spans[0])), None),
+        on_host=next(iter(trends_of(beside, beside.spans[0])), None),
         cries=frozenset(
             rule for rule, rise in (("mean", rises.mean()), ("any", rises[1:].max())) if rise > MB
         ),

@@ -55,7 +55,6 @@ def row(shape: Shape, count: int, noise: float, *, device: str, what: str) -> Co
     return ComparablePoints(
         device=device,
         what=what,
-        root=1,
         number=number,
         time=number / 2,
         allocated=(np.array(heights) + 3 * sizes) * MIB,

@@ -23,7 +23,7 @@ def train(rows):
     return batch
 
 def told(session):
-    trends = [one for one in trends_of(session) if one.device.startswith("cuda")]
+    trends = [one for one in trends_of(session, session.spans[0]) if one.device.startswith("cuda")]
     titles = [finding_of(session, session.spans[0], one).title for one in trends]
     return [[one.what, one.slope, one.low, one.high, one.first, one.points] for one in trends] + titles
 """

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from hfmem_widget.features.judgement import judge
+from hfmem_widget.features import judge
 from hfmem_widget.session import (
     HELD,
     Certainty,

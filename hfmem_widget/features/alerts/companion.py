@@ -1,11 +1,11 @@
 """Calls the user's function once for each finding, on a thread of its own, so that no code waits for it."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 
-from hfmem_widget.features.judgement import Subject, subject_of
-from hfmem_widget.monitor.companion import NOTHING, Companion, begun
+from hfmem_widget.features import Subject, subject_of
+from hfmem_widget.monitor.companion import Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.ticker import Ticker, done_within
 from hfmem_widget.options import WatchOptions
@@ -20,7 +20,6 @@ class Alerts(Companion):
 
     def __init__(self, options: WatchOptions) -> None:
         self._function: Callable[..., object] = options.on_finding or (lambda _finding: None)
-        self._session: Session | None = None
         self._alerted: set[Subject] = set()
         self._reported_within: list[object] = []
         self._lock = threading.Lock()
@@ -41,19 +40,16 @@ class Alerts(Companion):
             alerts.remove(self)
         self._ticker.stop(0.0)
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> None:
         """Report the remaining findings, and wait a while for the function."""
         # The user's code may have set context variables meanwhile, such as the run of a tracker.
         self._context = copy_context()
         if not done_within(PATIENCE, self.report_new):
             session.notes.append(f"on_finding was still busy after {PATIENCE:.0f} s.")
-        return NOTHING
 
     def report_new(self) -> None:
         """Call the function for each finding that it has not received."""
         session = self._session
-        if session is None:
-            return
         with self._lock:
             for finding in tuple(session.findings):
                 subject = subject_of(finding)

@@ -2,11 +2,11 @@
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hfmem_widget.monitor.companion import NOTHING, Companion, begun
+from hfmem_widget.monitor.companion import Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import Limit, WatchOptions, limit_of
 from hfmem_widget.session import Finding, Guide, Recorder, Sample, Session, Span
@@ -73,7 +73,7 @@ class Budget(Companion):
             begun(Budget).remove(self)
         self._session = None
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> None:
         """Complete the warning with the exact peak, and whether the training was ended."""
         peaks = self._peaks(session, span)
         for device, peak in peaks.items():
@@ -83,7 +83,6 @@ class Budget(Companion):
             highest = max(crossing.allocated, peaks.get(crossing.device, 0.0))
             complete = self._warning(session, crossing, highest)
             session.findings[session.findings.index(finding)] = complete
-        return NOTHING
 
     def _look(self, session: Session, samples: Sequence[Sample]) -> None:
         for sample in samples[-1:]:

@@ -242,9 +242,7 @@ def _compared(
 ) -> Compared:
     devices = [record.device(key) or UNUSED for record in records]
     used = [device for device in devices if device is not UNUSED]
-    # Medians of parts would not add up to the peak, so the parts are those of the run with the median peak.
     used.sort(key=lambda device: device.peak.value)
-    usual = used[(len(used) - 1) // 2] if used else UNUSED
     certainties = {device.peak.certainty for device in used} or {"sampled"}
     return Compared(
         name=plain(name),
@@ -254,12 +252,9 @@ def _compared(
             for figure, read in FIGURES.items()
         },
         certainty=next(each for each in reversed(CERTAINTIES) if each in certainties),
-        at_peak=usual.at_peak,
-        made=usual.made,
-        at_start=usual.at_start,
-        at_end=usual.at_end,
+        # Medians of parts would not add up to the peak.
+        usual=used[(len(used) - 1) // 2] if used else UNUSED,
         line=line,
-        live=usual.live,
     )
 
 

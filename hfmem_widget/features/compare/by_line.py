@@ -26,9 +26,10 @@ _NONE = Row("", 0, 0, 0.0, "")
 
 def with_changes(cell: Compared, baseline: Compared, by: Places) -> Compared:
     """Return a cell with its changes since the baseline, if both have stacks."""
-    if cell is baseline or cell.live is None or baseline.live is None:
+    before, after = baseline.usual.live, cell.usual.live
+    if cell is baseline or before is None or after is None:
         return cell
-    return replace(cell, changes=changes_of(baseline.live.rows(by), cell.live.rows(by)))
+    return replace(cell, changes=changes_of(before.rows(by), after.rows(by)))
 
 
 def changes_of(before: Iterable[Row], after: Iterable[Row]) -> tuple[Change, ...]:
@@ -95,10 +96,10 @@ _KEYS: tuple[Callable[[Row], Hashable], ...] = (
 
 def sentence(cell: Compared, baseline: Compared) -> str:
     """Return how much a cell holds above or below the baseline, and by which lines; empty if not compared."""
-    if cell.changes is None or cell.live is None:
+    if cell.changes is None or cell.usual.live is None:
         return ""
     # The measured peak of the host is another one: tensors are only a part of its memory.
-    alive = "alive at the tensors' peak" if cell.live.device == "cpu" else "alive at the peak"
+    alive = "alive at the tensors' peak" if cell.usual.live.device == "cpu" else "alive at the peak"
     name, other = plain(cell.name), plain(baseline.name)
     change = sum(each.bytes for each in cell.changes)
     if abs(change) < NEXT_TO_NOTHING:
@@ -117,13 +118,13 @@ def sentence(cell: Compared, baseline: Compared) -> str:
 
 def notes_of(cells: Sequence[Compared], by: Places, device: str) -> Iterator[str]:
     """Yield notes on cells without stacks, and on peaks that are not exact."""
-    if names := [plain(cell.name) for cell in cells if cell.live is None]:
+    if names := [plain(cell.name) for cell in cells if cell.usual.live is None]:
         yield (
             f"Nothing is compared by {by} with {', '.join(names)}: no stacks of {device} were recorded. "
             "Watch with %%memwatch --stacks or watch(stacks=True)."
         )
     inexact: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
-        if cell.live is not None and not cell.live.exact:
-            inexact[cell.live.certainty].append(plain(cell.name))
+        if cell.usual.live is not None and not cell.usual.live.exact:
+            inexact[cell.usual.live.certainty].append(plain(cell.name))
     yield from (f"{', '.join(names)}: {certainty}" for certainty, names in inexact.items())

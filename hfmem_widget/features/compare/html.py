@@ -96,7 +96,7 @@ def step_ticks(first: float, last: float) -> Ticks:
 
 def parts_of(cell: Compared) -> dict[str, float]:
     """Return the bytes of a bar's parts from left to right; if unknown, one part without a name."""
-    parts = {name: size for name in OF_ALLOCATED if (size := cell.at_peak.get(name, 0.0)) > 0}
+    parts = {name: size for name in OF_ALLOCATED if (size := cell.usual.at_peak.get(name, 0.0)) > 0}
     peak = cell.figures["peak"].middle
     return parts or ({"": peak} if peak > 0 else {})
 

@@ -11,7 +11,6 @@ from hfmem_widget.analysis.record import DeviceRecord, Floats, Record
 from hfmem_widget.display import Shown
 from hfmem_widget.session import Certainty
 from hfmem_widget.session.model import NOT_AVAILABLE
-from hfmem_widget.session.stacks import LivePeak
 from hfmem_widget.session.steps import PHASES
 
 if TYPE_CHECKING:
@@ -56,14 +55,6 @@ class Figure:
     runs: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A figure minus the baseline's, and this in percent of the baseline; NaN if unknown or meaningless."""
-
-    value: float
-    percent: float
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class AlignedLine:
     """One or several runs of a cell as one line: arrays of shape (n,), in bytes; the line breaks at NaN."""
@@ -93,18 +84,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compared:
-    """One of the compared cells; parts and stacks are those of the run with the median peak."""
+    """One of the compared cells."""
 
     name: str  # plain text
     records: tuple[Record, ...]  # its runs, the newest last
     figures: Mapping[str, Figure]  # for each of `FIGURES`
     certainty: Certainty  # the weakest of all runs' peaks
-    at_peak: Mapping[str, float]  # bytes by part
-    at_start: Mapping[str, float]
-    at_end: Mapping[str, float]
-    made: Mapping[str, float]  # bytes by part, at most, that activations at the peak may include
+    usual: DeviceRecord  # of the run with the median peak: its parts add up to it
     line: AlignedLine | None = None  # None if there is nothing to draw
-    live: LivePeak | None = None  # None without stacks
     changes: tuple[Change, ...] | None = None  # since the baseline, largest first, if compared
 
     @property
@@ -153,11 +140,6 @@ class Comparison(Shown):
     def __str__(self) -> str:
         return self._repr_mimebundle_()["text/plain"]
 
-    def difference(self, cell: Compared, figure: str, least: float = 0.0) -> Difference:
-        """Return the difference of a cell's median of one of `FIGURES` to the baseline's."""
-        baseline = self.cells[self.baseline]
-        return difference(cell.figures[figure].middle, baseline.figures[figure].middle, least)
-
     def to_pandas(self) -> pd.DataFrame:
         """Return a row for each cell: medians, ranges and differences; bytes, seconds, and per second."""
         import pandas as pd
@@ -167,20 +149,22 @@ class Comparison(Shown):
 
     def _row(self, cell: Compared) -> dict[str, object]:
         row: dict[str, object] = {"device": self.device, "runs": cell.runs}
+        baseline = self.cells[self.baseline].figures
         for name, figure in cell.figures.items():
             if name in OF_RANKS and self.device != RANKS:
                 continue
             row[name] = figure.middle
             row[f"{name}/lowest"], row[f"{name}/highest"] = figure.low, figure.high
-            row[f"{name}/difference"] = self.difference(cell, name).value
+            row[f"{name}/difference"] = figure.middle - baseline[name].middle
         row["peak/certainty"] = cell.certainty
-        for moment, parts in (("at_peak", cell.at_peak), ("at_end", cell.at_end)):
+        for moment, parts in (("at_peak", cell.usual.at_peak), ("at_end", cell.usual.at_end)):
             row |= {f"{moment}/{part}": value for part, value in parts.items()}
         return row
 
 
-def difference(value: float, baseline: float, least: float = 0.0) -> Difference:
-    """Return the difference to a baseline; without percent across zero, or from `least` or less."""
-    change = value - baseline
-    percent = 100 * change / baseline if baseline > least and value >= 0 else NOT_AVAILABLE
-    return Difference(change, percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE)
+def percent_of(value: float, baseline: float, least: float = 0.0) -> float:
+    """Return the difference to a baseline in percent; NaN across zero, or from `least` or less."""
+    percent = (
+        100 * (value - baseline) / baseline if baseline > least and value >= 0 else NOT_AVAILABLE
+    )
+    return percent if abs(percent) <= MOST_PERCENT else NOT_AVAILABLE

@@ -11,9 +11,8 @@ from hfmem_widget.features.compare.model import (
     Change,
     Compared,
     Comparison,
-    Difference,
     Figure,
-    difference,
+    percent_of,
 )
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
@@ -115,7 +114,7 @@ def part_columns(comparison: Comparison) -> list[FigureRow]:
     return [
         FigureRow(part_label(part), tuple(_part(cell, baseline, part) for cell in cells), part)
         for part in OF_ALLOCATED
-        if any(cell.at_peak.get(part, 0.0) > 0 for cell in cells)
+        if any(cell.usual.at_peak.get(part, 0.0) > 0 for cell in cells)
     ]
 
 
@@ -134,27 +133,30 @@ def verdicts(comparison: Comparison) -> list[str]:
 def _verdict(comparison: Comparison, cell: Compared) -> str:
     baseline = comparison.cells[comparison.baseline]
     has_starts = any(column.title == ABOVE for column in figure_columns(comparison))
-    change = comparison.difference(cell, "above_start" if has_starts else "peak")
-    if math.isnan(change.value):
+    name = "above_start" if has_starts else "peak"
+    value, before = cell.figures[name].middle, baseline.figures[name].middle
+    change = value - before
+    if math.isnan(change):
         return ""
     figure = "memory above its start" if has_starts else "memory at its peak"
-    if abs(change.value) < NEXT_TO_NOTHING:
+    if abs(change) < NEXT_TO_NOTHING:
         return f"{name_of(cell)} needs as much {figure} as {name_of(baseline)}."
-    how = "more" if change.value > 0 else "less"
-    percent = "" if math.isnan(change.percent) else f" ({percent_text(change.percent)})"
+    how = "more" if change > 0 else "less"
+    percent = percent_text(percent_of(value, before))
+    percent = f" ({percent})" if percent else ""
     parts = {
         part: _certain_change(cell, baseline, part, above_start=has_starts)
         for part in OF_ALLOCATED
         if part not in {"unattributed", "before"}
     }
-    largest = max(parts, key=lambda part: math.copysign(parts[part], parts[part] * change.value))
-    size = cell.at_peak.get(largest, 0.0) - baseline.at_peak.get(largest, 0.0)
+    largest = max(parts, key=lambda part: math.copysign(parts[part], parts[part] * change))
+    size = cell.usual.at_peak.get(largest, 0.0) - baseline.usual.at_peak.get(largest, 0.0)
     size -= _more_at_start(cell, baseline, largest) if has_starts else 0.0
     # A part is named if it makes up at least half of the difference.
-    is_half = 2 * parts[largest] * change.value >= change.value**2
-    is_known = cell.at_peak and baseline.at_peak and is_half
+    is_half = 2 * parts[largest] * change >= change**2
+    is_known = cell.usual.at_peak and baseline.usual.at_peak and is_half
     reason = f": {part_label(largest)} {_sign(size)}{format_bytes(abs(size))}" if is_known else ""
-    needs = f"{name_of(cell)} needs {format_bytes(abs(change.value))} {how} {figure}{percent}"
+    needs = f"{name_of(cell)} needs {format_bytes(abs(change))} {how} {figure}{percent}"
     return f"{needs} than {name_of(baseline)}{reason}."
 
 
@@ -196,13 +198,13 @@ def change_tables(comparison: Comparison) -> Iterator[tuple[list[Column], list[T
     """Yield a table of each cell's changes, the largest first, with the sum in the last row."""
     baseline = comparison.cells[comparison.baseline]
     for cell in comparison.cells:
-        if cell.changes is None or cell.live is None or baseline.live is None:
+        if cell.changes is None or cell.usual.live is None or baseline.usual.live is None:
             continue
         shown = [each for each in cell.changes[:MOST_CHANGES] if abs(each.bytes) >= LEAST_CHANGE]
         others = cell.changes[len(shown) :]
         sums = sum(each.before for each in others), sum(each.after for each in others)
         rest = [TableRow((f"other changes ({len(others)})", *_sizes(*sums)), is_quiet=True)]
-        total = "live at the peak", *_sizes(baseline.live.bytes, cell.live.bytes)
+        total = "live at the peak", *_sizes(baseline.usual.live.bytes, cell.usual.live.bytes)
         heads = "allocated in", "change", name_of(baseline, 24), name_of(cell, 24)
         rows = [*map(_change_row, shown), *(rest if others else ())]
         yield [*map(Column, heads)], [*rows, TableRow(total, is_quiet=True, is_ruled=True)]
@@ -217,21 +219,25 @@ def _change_row(change: Change) -> TableRow:
 
 
 def _sizes(before: float, after: float) -> tuple[str, str, str]:
-    change = difference(after, before, NEXT_TO_NOTHING if after else math.inf)
+    change = change_text(after, before, format_bytes, NEXT_TO_NOTHING if after else math.inf)
     how = "" if before and after else " · new" if after else " · gone"
     was, now = (kit.size_text(size) if size else "0" for size in (before, after))
-    return change_text(change, format_bytes) + how, was, now
+    return change + how, was, now
 
 
-def change_text(change: Difference, shown: Format) -> str:
-    """Return a difference with its sign and in percent, such as ``+0.50 GiB · +7.2 %``."""
-    if math.isnan(change.value):
+def change_text(value: float, baseline: float, shown: Format, least: float = 0.0) -> str:
+    """Return the difference to a baseline with its sign and in percent, such as ``+0.50 GiB · +7.2 %``.
+
+    A baseline of at most `least` has no percent.
+    """
+    change = value - baseline
+    if math.isnan(change):
         return ""
-    size = shown(abs(change.value))
+    size = shown(abs(change))
     if not any(digit in size for digit in "123456789"):
         return "±0"
-    percent = percent_text(change.percent)
-    return f"{_sign(change.value)}{size}" + (f" · {percent}" if percent else "")
+    percent = percent_text(percent_of(value, baseline, least))
+    return f"{_sign(change)}{size}" + (f" · {percent}" if percent else "")
 
 
 def percent_text(percent: float) -> str:
@@ -247,27 +253,28 @@ def _cell(comparison: Comparison, cell: Compared, name: str, shown: Format) -> C
     peak = Peak(figure.middle, cell.certainty)
     value = peak_cell(peak) if name == "peak" else shown(figure.middle)
     change = ""
-    if cell is not comparison.cells[comparison.baseline]:
+    baseline = comparison.cells[comparison.baseline]
+    if cell is not baseline:
         unsigned = format_bytes if shown is _signed_bytes else shown
         least = NEXT_TO_NOTHING if unsigned is format_bytes else 0.0
-        change = change_text(comparison.difference(cell, name, least), unsigned)
+        change = change_text(figure.middle, baseline.figures[name].middle, unsigned, least)
     return value, _spread(figure, shown), change
 
 
 def _part(cell: Compared, baseline: Compared, part: str) -> Cell:
-    if not cell.at_peak:
+    if not cell.usual.at_peak:
         return format_bytes(math.nan), "", ""
-    value = cell.at_peak.get(part, 0.0)
+    value = cell.usual.at_peak.get(part, 0.0)
     shown = format_bytes(value) if value > 0 else "0"
-    if cell is baseline or not baseline.at_peak:
+    if cell is baseline or not baseline.usual.at_peak:
         return shown, "", ""
     # Memory held before the cells began is not a difference between them, such as all of "here before".
-    start = cell.at_start.get(part, 0.0)
+    start = cell.usual.at_start.get(part, 0.0)
     if part == "before" or abs(_more_at_start(cell, baseline, part)) >= NEXT_TO_NOTHING:
         return shown, f"{format_bytes(start)} at the start" if start else "", ""
-    before = baseline.at_peak.get(part, 0.0)
-    change = difference(value, before, NEXT_TO_NOTHING if value > 0 else math.inf)
-    return shown, "", change_text(change, format_bytes)
+    before = baseline.usual.at_peak.get(part, 0.0)
+    least = NEXT_TO_NOTHING if value > 0 else math.inf
+    return shown, "", change_text(value, before, format_bytes, least)
 
 
 def _certain_change(cell: Compared, baseline: Compared, part: str, *, above_start: bool) -> float:
@@ -278,12 +285,14 @@ def _certain_change(cell: Compared, baseline: Compared, part: str, *, above_star
 
 
 def _bounds(cell: Compared, part: str) -> tuple[float, float]:
-    size, made = cell.at_peak.get(part, 0.0), cell.made.get(part, 0.0)
-    return (size - sum(cell.made.values()), size) if part == "activations" else (size, size + made)
+    made, size = cell.usual.made, cell.usual.at_peak.get(part, 0.0)
+    if part == "activations":
+        return size - sum(made.values()), size
+    return size, size + made.get(part, 0.0)
 
 
 def _more_at_start(cell: Compared, baseline: Compared, part: str) -> float:
-    return cell.at_start.get(part, 0.0) - baseline.at_start.get(part, 0.0)
+    return cell.usual.at_start.get(part, 0.0) - baseline.usual.at_start.get(part, 0.0)
 
 
 def _spread(figure: Figure, shown: Format) -> str:

@@ -136,9 +136,9 @@ def _read(name: str, setting: Setting) -> tuple[Any, str, Setting]:
     config, folder = read_config(name)
     if folder is None:
         return config, "", setting
-    stored = read_stored(folder)
-    own = {"bfloat16": "pure bf16", "float16": "pure fp16"}.get(stored.dtype, "")
-    return config, stored.text(), replace(setting, precision=setting.precision or own)
+    dtype, stored = read_stored(folder)
+    own = {"bfloat16": "pure bf16", "float16": "pure fp16"}.get(dtype, "")
+    return config, stored, replace(setting, precision=setting.precision or own)
 
 
 def _on_one_line(text: str) -> None:

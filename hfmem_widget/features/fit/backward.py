@@ -157,7 +157,8 @@ class _Walk:
         if before is None:
             held[at] = grad
             return
-        if self._is_alone(before) and _is_dense(before):
+        # Its elements must be contiguous, in any order of dimensions.
+        if self._is_alone(before) and torch.ops.aten.is_non_overlapping_and_dense.default(before):
             before.add_(grad)
         else:
             held[at] = before + grad
@@ -191,16 +192,6 @@ class _Walk:
 _users = getattr(torch._C, "_storage_Use_Count", lambda _storage: _ITS_OWN + 1)  # noqa: SLF001
 _ITS_OWN = 2
 """Users of a storage with one tensor: the tensor, and its object in Python."""
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor's elements are contiguous, in any order of dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _is_laid_out_alike(grad: torch.Tensor, leaf: torch.Tensor) -> bool:

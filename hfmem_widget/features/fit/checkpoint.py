@@ -2,8 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -24,30 +23,6 @@ TYPES: Final = {
     "U8": "uint8",
 }
 """PyTorch's names of safetensors' types; other types keep their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The contents of a folder's safetensors files: bytes by type, and counts of tensors and files."""
-
-    types: Mapping[str, int]
-    tensors: int
-    files: int
-
-    @property
-    def dtype(self) -> str:
-        """The type with the most bytes; empty without tensors."""
-        return max(self.types, key=lambda name: self.types[name], default="")
-
-    def text(self) -> str:
-        """Return the contents in a few words; empty without tensors."""
-        if not self.types:
-            return ""
-        sizes = ", ".join(
-            f"{format_bytes(size)} {plain(name)}"
-            for name, size in sorted(self.types.items(), key=lambda item: -item[1])
-        )
-        return f"on disk: {sizes}; {self.tensors} tensors in {format_counted(self.files, 'file')}"
 
 
 def read_config(name: str) -> tuple[Any, Path | None]:
@@ -110,17 +85,25 @@ def _is_cached(name: str) -> bool:
         return False
 
 
-def read_stored(folder: Path) -> Stored:
-    """Return the contents of a folder's safetensors files, by their headers, or raise OptionError."""
-    types: Counter[str] = Counter()
+def read_stored(folder: Path) -> tuple[str, str]:
+    """Return the type of most bytes in a folder's safetensors files, and the contents of all in a few words.
+
+    Only headers are read. Both are empty without tensors. Raise OptionError for a file that is incomplete.
+    """
+    sizes: Counter[str] = Counter()
     tensors = 0
     paths = sorted(folder.glob("*.safetensors"))
     for path in paths:
         with errors_as(f"{plain(path.name)} is not a complete safetensors file"):
             for _, dtype, size in entries(path):
-                types[TYPES.get(dtype, dtype)] += size
+                sizes[TYPES.get(dtype, dtype)] += size
                 tensors += 1
-    return Stored(types, tensors, len(paths))
+    if not sizes:
+        return "", ""
+    by_size = sizes.most_common()
+    types = ", ".join(f"{format_bytes(size)} {plain(name)}" for name, size in by_size)
+    files = format_counted(len(paths), "file")
+    return by_size[0][0], f"on disk: {types}; {tensors} tensors in {files}"
 
 
 def entries(path: Path) -> Iterator[tuple[str, str, int]]:

@@ -2,14 +2,13 @@
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from hfmem_widget.analysis.facts import failed_spans
 from hfmem_widget.features.fit.beside import Forecasts, LastTraining, beside_text, error_of
 from hfmem_widget.monitor.batch import SeenBatch, SeenBatches
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.options import WatchOptions
@@ -24,24 +23,19 @@ class Fits(Companion):
 
     def __init__(self, options: WatchOptions | None = None) -> None:
         self._seen = process_state(SeenBatches)
-        self._adds: Callable[[], int] = int
-        self._optimizers_since: Callable[[int], list[Any]] = lambda _: []
-        self._within: Callable[[], Iterable[Span]] = tuple
-        self._at_first = self._at_training = self._at_step = self._now()
         self._training: int | None = None  # the id of its span, 0 without one
         self._steps = 0  # of the newest training, those of a group as one
         self._beside: dict[int, weakref.ref[Any]] = {}
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Note the optimizers and batches so far, so that only newer ones count."""
-        subjects = monitor.attribution.subjects
-        self._adds, self._optimizers_since = lambda: subjects.adds, subjects.optimizers_since
+        self._subjects = monitor.attribution.subjects
         self._within = partial(recorder.session.open_within, span.id)
         self._at_first = self._at_training = self._at_step = self._now()
         recorder.on_step(self._step_ended)
 
     def _now(self) -> _Mark:
-        return self._adds(), tuple(self._seen.values())
+        return self._subjects.adds, tuple(self._seen.values())
 
     def _seen_since(self, mark: _Mark, *, is_training: bool) -> list[SeenBatch]:
         batches = [batch for key, batch in [*self._seen.items()] if key[1] is is_training]
@@ -60,7 +54,7 @@ class Fits(Companion):
             self._beside |= {id(each.model()): each.model for each in newer}
         self._at_step = self._now()
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> None:
         """Store the changes that would have fit, and the newest forecast of a step of the span."""
         error = error_of(session, span)
         is_trained = any(phase.kind == "step" for phase in session.phases(span.id))
@@ -69,7 +63,7 @@ class Fits(Companion):
             process_state(LastTraining).session = session
             began, beside = self._at_training, [*self._beside.values()]
             session.trained = [
-                *map(weakref.ref, self._optimizers_since(began[0])),
+                *map(weakref.ref, self._subjects.optimizers_since(began[0])),
                 *(each.model for each in self._seen_since(began, is_training=True)),
             ]
             if self._steps < 2:
@@ -89,4 +83,3 @@ class Fits(Companion):
         texts = (beside_text(session, span, each) for each in reversed(process_state(Forecasts)))
         if text := next(filter(None, texts), ""):
             session.remarks[span.id] = text
-        return NOTHING

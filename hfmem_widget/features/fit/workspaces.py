@@ -27,9 +27,7 @@ _LEAST, _MOST = 16, 256  # values of a thread before other threads, and other bl
 _ATEN: Final = torch.ops.aten
 _FLASH: Final = _ATEN._scaled_dot_product_flash_attention_backward.default  # noqa: SLF001  (an operator's name)
 _EFFICIENT: Final = _ATEN._scaled_dot_product_efficient_attention_backward.default  # noqa: SLF001  (likewise)
-_CUDNN: Final = getattr(
-    getattr(_ATEN, "_scaled_dot_product_cudnn_attention_backward", None), "default", None
-)
+_CUDNN: Final = _ATEN._scaled_dot_product_cudnn_attention_backward.default  # noqa: SLF001  (likewise)
 _CONVOLUTION: Final = _ATEN.convolution.default
 _CONVOLUTION_BACKWARD: Final = _ATEN.convolution_backward.default
 _SUM: Final = _ATEN.sum.dim_IntList

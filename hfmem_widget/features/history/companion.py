@@ -1,11 +1,9 @@
 """Adds each watch that has ended to the history, and compares it with the last run of the same cell."""
 
-from collections.abc import Mapping
-
 from hfmem_widget.analysis.cell import Cell
 from hfmem_widget.analysis.history import HISTORY, History
 from hfmem_widget.analysis.record import UNNAMED, DeviceRecord, Record, record_of
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Recorder, Session, Span
@@ -28,7 +26,7 @@ class Historian(Companion):
         """Note the cell that runs."""
         self._cell = running_cell()
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> None:
         """Add the watch, with a remark on how it differs from the last run."""
         record = record_of(session, span, cell=self._cell)
         # Blocks without a label may be different code.
@@ -37,7 +35,6 @@ class Historian(Companion):
             remarks = since_text(earlier[-1], record), session.remarks.get(span.id, "")
             session.remarks[span.id] = " ".join(filter(None, remarks))
         self._history.add(record)
-        return NOTHING
 
 
 def since_text(before: Record, now: Record) -> str:

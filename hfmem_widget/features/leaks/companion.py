@@ -27,7 +27,7 @@ from hfmem_widget.features.leaks.who_added import (
     unnamed,
 )
 from hfmem_widget.guard import harmless
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import process_state
 from hfmem_widget.monitor.subjects import main_variables
@@ -100,12 +100,11 @@ class Leaks(Companion):
         recorder.unsubscribe(self._on_tick)
         self._raised = error is not None
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> None:
         """Add findings about the runs of the cell, and the names that hold what grew or was left."""
         harmless(enter_reruns, session, span, self._cell)
         if not self._is_quiet:
             harmless(self._name_holders, session, span)
-        return NOTHING
 
     def _name_holders(self, session: Session, span: Span) -> None:
         leaks = [finding for finding in findings_of(session, span) if finding.kind == "leak"]

@@ -27,13 +27,11 @@ LAST_STEPS = 32  # the next steps are assumed to need as much as the highest of 
 _FAR_OFF = 100
 
 
-def growth(session: Session, span: Span) -> Iterator[Finding | Guide]:
-    """Yield a finding and a guide for each trend within an outermost span, and findings of workers."""
+def growth(session: Session, span: Span) -> Iterator[Finding]:
+    """Draw the trends within an outermost span, and yield a finding for each, and those of workers."""
     trends = trends_of(session, span) if span.parent is None else ()
-    draw(session, span, ())
-    for trend in trends:
-        yield finding_of(session, span, trend)
-        yield guide_of(trend)
+    draw(session, span, trends)
+    yield from (finding_of(session, span, trend) for trend in trends)
     yield from growing_workers(session, span)
 
 

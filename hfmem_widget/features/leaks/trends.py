@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hfmem_widget.analysis.facts import end_of
 from hfmem_widget.session import Session, Span
 from hfmem_widget.session.model import SpanKind
 from hfmem_widget.session.steps import MOST_GROUPS
@@ -166,7 +167,6 @@ class ComparablePoints:
 
     device: str  # its key
     what: str  # what lies between two points: "a step", "an evaluation", "a second"
-    root: int  # the id of the outermost span around them
     number: Floats  # of the step or evaluation; `time` where the points have no number
     time: Floats  # seconds since the session began
     allocated: Floats  # bytes
@@ -182,24 +182,19 @@ class ComparablePoints:
         return replace(self, **{name: getattr(self, name)[which] for name in _ARRAYS})
 
 
-def comparable_points(session: Session, within: Span | None = None) -> Iterator[ComparablePoints]:
-    """Yield every series of comparable points with a reading, of a session or one of its outermost spans."""
-    spans = {span.id: span for span in session.spans}
-    start, stop = 0.0, math.inf
-    if within is not None:
-        start, stop = within.start, math.inf if within.stop is None else within.stop
-    of_steps = [*_steps(session, spans, start, stop)]
-    others = () if of_steps else _optimizer_steps(session, spans, start, stop)
+def comparable_points(session: Session, root: Span) -> Iterator[ComparablePoints]:
+    """Yield every series of comparable points with a reading, of an outermost span."""
+    stop = math.inf if root.stop is None else root.stop
+    of_steps = [*_steps(session, root.start, stop)]
+    others = () if of_steps else _optimizer_steps(session, root)
     # The steps already show the growth of an epoch.
     kinds = RECURRING.keys() - {"epoch"} if of_steps else RECURRING.keys()
-    for points in (*of_steps, *_spans(session, spans, start, stop, kinds), *others):
+    for points in (*of_steps, *_spans(session, root.start, stop, kinds), *others):
         yield points.of(~np.isnan(points.allocated))
 
 
-def _steps(
-    session: Session, spans: Mapping[int, Span], start: float, stop: float
-) -> Iterator[ComparablePoints]:
-    """Yield the steps of each outermost span; a new series begins where their numbers do not increase."""
+def _steps(session: Session, start: float, stop: float) -> Iterator[ComparablePoints]:
+    """Yield the steps of a stretch of time; a new series begins where their numbers do not increase."""
     table = session.folded_steps(MOST_GROUPS, start)
     columns = session.steps.columns
     # A device that appeared meanwhile has no columns in the table that was just copied.
@@ -207,10 +202,8 @@ def _steps(
     if not len(table):
         return
     table = table[table[:, column["stop"]] <= stop]
-    roots = {parent: _around(int(parent), spans)[-1] for parent in set(table[:, column["parent"]])}
-    root = np.array([roots[parent] for parent in table[:, column["parent"]]])
     first, last = table[:, column["first"]], table[:, column["last"]]
-    begins = np.flatnonzero((root[1:] != root[:-1]) | (first[1:] <= last[:-1])) + 1
+    begins = np.flatnonzero(first[1:] <= last[:-1]) + 1
     for rows in np.split(table, begins)[-MOST_RUNS:]:
         for device in session.devices if len(rows) else ():
             after = column.get(f"{device.key}/after")
@@ -220,7 +213,6 @@ def _steps(
             yield ComparablePoints(
                 device=device.key,
                 what=A_STEP,
-                root=roots[rows[0, column["parent"]]],
                 number=rows[:, column["last"]],
                 time=rows[:, column["stop"]],
                 allocated=rows[:, after],
@@ -230,32 +222,28 @@ def _steps(
 
 
 def _spans(
-    session: Session,
-    spans: Mapping[int, Span],
-    start: float,
-    stop: float,
-    kinds: Collection[SpanKind],
+    session: Session, start: float, stop: float, kinds: Collection[SpanKind]
 ) -> Iterator[ComparablePoints]:
     """Yield the ends of recurring spans of one kind and name; of forward passes, the beginnings."""
-    groups: dict[tuple[int, SpanKind, str], list[Span]] = {}
+    spans = {span.id: span for span in session.spans}
+    groups: dict[tuple[SpanKind, str], list[Span]] = {}
     for span in spans.values():
         if span.kind not in kinds or span.parent is None or span.after is None:
             continue
         if span.start < start or (span.stop or 0.0) > stop:
             continue
-        around = _around(span.id, spans)
         if span.kind == "forward" and (
             # Predictions are often collected on purpose.
-            span.name or any(spans[span_id].kind == "step" for span_id in around)
+            span.name or any(outer.kind == "step" for outer in _around(span, spans))
         ):
             continue
-        groups.setdefault((around[-1], span.kind, span.name), []).append(span)
+        groups.setdefault((span.kind, span.name), []).append(span)
     recurring = {alike for alike, group in groups.items() if len(group) >= LEAST_SPANS}
-    for (root, kind, label), group in list(groups.items())[-MOST_RUNS:]:
+    for (kind, label), group in list(groups.items())[-MOST_RUNS:]:
         every = -(-len(group) // MOST_SPANS)  # of a long run every n-th, the newest included
         chosen = group[::-every][::-1]
-        outer = [spans[span_id] for span_id in _around(group[-1].id, spans)[1:]]
-        is_nested = any((root, span.kind, span.name) in recurring for span in outer)
+        outer = _around(group[-1], spans)
+        is_nested = any((span.kind, span.name) in recurring for span in outer)
         for device in session.devices:
             key = f"{device.key}/allocated"
             before = np.array([session.value(span.before, key) for span in chosen])
@@ -263,7 +251,6 @@ def _spans(
             yield ComparablePoints(
                 device=device.key,
                 what=f"per \u201c{plain(label, 40)}\u201d" if label else RECURRING[kind],
-                root=root,
                 number=np.arange(len(group), 0.0, -every)[::-1],
                 time=np.array([span.stop for span in chosen], dtype=float),
                 # While it runs, a forward pass makes what the backward pass needs.
@@ -274,38 +261,32 @@ def _spans(
             )
 
 
-def _optimizer_steps(
-    session: Session, spans: Mapping[int, Span], start: float, stop: float
-) -> Iterator[ComparablePoints]:
+def _optimizer_steps(session: Session, root: Span) -> Iterator[ComparablePoints]:
     """Yield allocated memory without gradients after an optimizer's steps, for loops without step spans.
 
     Unattributed memory is measured after each step of an optimizer, and the reading stands until the next.
     """
-    roots = [span for span in spans.values() if span.parent is None and span.start >= start]
-    for root in roots[-MOST_RUNS:]:
-        end = session.last_sample.time if root.stop is None else root.stop
-        for device in session.devices if end <= stop else ():
-            counted = ("weights", "buffers", "optimizer", "python", "arrow")
-            metrics = ("unattributed", "before", "libraries", *counted)
-            first, *others = (session.index(f"{device.key}/{metric}") for metric in metrics)
-            if first is None:
-                continue
-            columns = [first, *(column for column in others if column is not None)]
-            rows = session.between(root.start, end, columns)
-            allocated = rows.low[:, 0] + np.nan_to_num(rows.low[:, 1:]).sum(axis=1)
-            unknown = np.full(len(allocated), np.nan)
-            yield ComparablePoints(
-                device.key, A_SECOND, root.id, rows.time, rows.time, allocated, unknown, unknown
-            )
+    for device in session.devices:
+        counted = ("weights", "buffers", "optimizer", "python", "arrow")
+        metrics = ("unattributed", "before", "libraries", *counted)
+        first, *others = (session.index(f"{device.key}/{metric}") for metric in metrics)
+        if first is None:
+            continue
+        columns = [first, *(column for column in others if column is not None)]
+        rows = session.between(root.start, end_of(session, root), columns)
+        allocated = rows.low[:, 0] + np.nan_to_num(rows.low[:, 1:]).sum(axis=1)
+        unknown = np.full(len(allocated), np.nan)
+        yield ComparablePoints(
+            device.key, A_SECOND, rows.time, rows.time, allocated, unknown, unknown
+        )
 
 
-def _around(span_id: int, spans: Mapping[int, Span]) -> list[int]:
-    """Return the ids of a span and of the kept spans around it, the innermost first."""
-    around, span = [span_id], spans.get(span_id)
-    while span is not None and span.parent is not None:
-        span = spans.get(span.parent)
-        around += [span.id] if span else []
-    return around
+def _around(span: Span, spans: Mapping[int, Span]) -> Iterator[Span]:
+    """Yield the kept spans around a span, the innermost first."""
+    outer = spans.get(span.parent or 0)
+    while outer is not None:
+        yield outer
+        outer = spans.get(outer.parent or 0)
 
 
 class _Caution(NamedTuple):
@@ -333,12 +314,12 @@ class Trend(FittedLine):
     points: int  # how many there are
 
 
-def trends_of(session: Session, within: Span | None = None) -> tuple[Trend, ...]:
-    """Return the trends of allocated memory that keeps growing, one per device and outermost span."""
-    best: dict[tuple[str, int], Trend] = {}
-    series: dict[tuple[str, int], dict[str, ComparablePoints]] = {}
-    for points in comparable_points(session, within):
-        key = points.device, points.root
+def trends_of(session: Session, root: Span) -> tuple[Trend, ...]:
+    """Return the trends of allocated memory that keeps growing within an outermost span, one per device."""
+    best: dict[str, Trend] = {}
+    series: dict[str, dict[str, ComparablePoints]] = {}
+    for points in comparable_points(session, root):
+        key = points.device
         series.setdefault(key, {})[points.what] = points
         trend = trend_in(points)
         if trend and (key not in best or _explains_better(trend, best[key], series[key])):

@@ -23,22 +23,22 @@ TOTALS_ONLY: Final = (
 )
 
 
-def devices(allocator: Allocator | None = None) -> tuple[str, ...]:
-    """Return the devices that have maps; GPUs once the user's code has initialised them."""
-    allocator = allocator or loaded_allocator()
-    return (*map(allocator.key, allocator.devices()), HOST)
-
-
 def read_map(
     device: str = "",
     allocator: Allocator | None = None,
     find_heap: Callable[[], ReadHeap | None] = find_glibc_heap,
     clock: Callable[[], float] = time.perf_counter,
 ) -> MemoryMap:
-    """Return the map of a device, by default of all GPUs, or else the C heap; notes say what failed."""
+    """Return the map of a device, by default of all GPUs, or else the C heap; notes say what failed.
+
+    Raise OptionError if there is no such device; GPUs are there once the user's code has initialised them.
+    """
     started = clock()
     allocator = allocator or loaded_allocator()
     gpus = tuple(map(allocator.key, allocator.devices()))
+    available = *gpus, HOST
+    if device and device not in available:
+        raise OptionError(f"no memory map for {plain(device)!r}; available: {', '.join(available)}")
     segments: tuple[Segment, ...] = ()
     if device == HOST or not gpus:
         wanted: tuple[str, ...] = (HOST,)
@@ -110,7 +110,4 @@ def memory_map(device: str = "") -> MemoryMap:
     >>> hfmem_widget.memory_map("cuda:0").fragmentation().bytes("hole")
     734003200
     """
-    available = devices()
-    if device and device not in available:
-        raise OptionError(f"no memory map for {plain(device)!r}; available: {', '.join(available)}")
     return read_map(device)

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
@@ -12,8 +13,9 @@ from hfmem_widget.features.memory_map.api import read_map
 from hfmem_widget.features.memory_map.html import live_bundle, moments_bundle
 from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
+from hfmem_widget.monitor.ticker import NOT_STARTED, Ticker
 from hfmem_widget.options import WatchOptions
-from hfmem_widget.session import Recorder, Sample, Session, Span
+from hfmem_widget.session import Recorder, Session, Span
 from hfmem_widget.session.segments import MemoryMap
 from hfmem_widget.sources.malloc import find_glibc_heap
 from hfmem_widget.text import format_duration
@@ -45,31 +47,27 @@ class LiveMemoryMap(Companion):
         self._cpu = cpu
         self._display_id = ""
         self._lock = threading.Lock()
-        self._busy = False
-        self._ended = False
-        self._began = self._read_due = self._draw_due = -math.inf
+        self._began = self._draw_due = -math.inf
+        self._ticker = Ticker(self.tick, PATIENCE)
         self._shown: Mapping[str, Any] = {}
         self._last = self._highest = MemoryMap()
         self._highest_at = 0.0
-        self._reserved = -math.inf
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Show an empty output below the chart, and begin to read."""
-        self._monitor = monitor
-        self._began = self._clock()
-        self._read_due = self._draw_due = self._began + PATIENCE
+        self._session, self._began = recorder.session, self._clock()
         if self.screen is not None and self.screen.live:
             self._display_id = self.screen.show({})
-        recorder.subscribe(self._on_tick)
+        with suppress(*NOT_STARTED):  # then it is shown at the end
+            self._ticker.start()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Read the last map."""
-        recorder.unsubscribe(self._on_tick)
+        self._ticker.stop(0.0)
         with self._lock:
-            self._ended = True
             self._last = self._read(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, Any]:
+    def report(self, session: Session, span: Span) -> Mapping[str, Any] | None:
         """Replace the live map by the last and the highest; without a live map, return them."""
         moments = [("at the end", self._last)]
         if self._highest.segments and self._highest.segments != self._last.segments:
@@ -79,36 +77,27 @@ class LiveMemoryMap(Companion):
         if self.screen is None or not self._display_id:
             return bundle
         self.screen.replace(self._display_id, bundle)
-        return {}
+        return None
 
-    def _on_tick(self, session: Session, samples: Sequence[Sample]) -> None:
-        now = self._clock()
-        grown = self._reserved_now(session) > self._reserved
-        if self._busy or now < (self._read_due if grown else self._draw_due):
-            return
-        self._busy = True
-        if not self._monitor.poller.aside(lambda: self._refresh(session)):
-            self._busy = False
-
-    def _refresh(self, session: Session) -> None:
-        try:
-            with self._lock:
-                if not self._ended:
-                    self._read_and_draw(session)
-        except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
-            self._read_due = self._draw_due = math.inf
-            session.notes.append(
-                f"The live memory map stopped ({type(error).__name__}: {error}). The card is complete."
-            )
-        finally:
-            self._busy = False
+    def tick(self) -> None:
+        """Read the map, and draw it where that is due; called at least a second apart."""
+        with self._lock:
+            # A tick that was on its way when the cell ended does nothing.
+            if self._ticker.stopping or self._clock() < self._began + PATIENCE:
+                return
+            try:
+                self._read_and_draw(self._session)
+            except Exception as error:  # noqa: BLE001  (the cell and its card go on without)
+                self._ticker.stop(0.0)
+                what = f"({type(error).__name__}: {error})"
+                note = f"The live memory map stopped {what}. The card is complete."
+                self._session.notes.append(note)
 
     def _read_and_draw(self, session: Session) -> None:
         started, now = self._cpu(), self._clock()
-        self._reserved = max(self._reserved, self._reserved_now(session))
         memory_map = self._read(session)
         if memory_map.seconds > MOST_SECONDS:
-            self._read_due = self._draw_due = math.inf
+            self._ticker.stop(0.0)
             session.notes.append(
                 f"Reading the memory map takes {format_duration(memory_map.seconds)}, too long while the "
                 "cell runs; it is shown at the end."
@@ -116,7 +105,7 @@ class LiveMemoryMap(Companion):
             return
         size = self._draw(memory_map) if now >= self._draw_due else 0
         cost = (self._cpu() - started) / SHARE
-        self._read_due = now + max(PERIOD, cost)
+        self._ticker.interval = max(PERIOD, cost)
         if now >= self._draw_due:
             # At the pace of a chart that has not been seen since the cell began.
             rate = next(pace.rate for pace in PACES if now - self._began <= pace.unseen)
@@ -141,11 +130,6 @@ class LiveMemoryMap(Companion):
         if memory_map.devices != self._highest.devices or _size(memory_map) > _size(self._highest):
             self._highest, self._highest_at = memory_map, session.last_sample.time
         return memory_map
-
-    def _reserved_now(self, session: Session) -> float:
-        # The map's devices: the session may not have read all of them yet.
-        newest = session.last_sample
-        return sum(session.value(newest, f"{device}/reserved") for device in self._highest.devices)
 
 
 def _size(memory_map: MemoryMap) -> tuple[int, int]:

@@ -5,7 +5,7 @@ Blocks that are too small to be seen are merged.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -94,8 +94,12 @@ def _bars(
 ) -> tuple[SegmentBar, ...]:
     finest, narrow = coarse * full / WIDTH, min(coarse, COARSE_BARS) * NARROW * full / WIDTH
     wide = sum(segment.size >= narrow for segment in place.segments)
-    strip = merged(chain.from_iterable(pieces[wide:]), finest)
-    return tuple(_placed(chain(pieces[:wide], _cut(_joined(strip), int(full))), full))
+    ends = accumulate(segment.size for segment in place.segments[wide:])
+    # A bar of narrow segments may begin before its stretch, by less than one of them.
+    bars = groupby(zip(ends, pieces[wide:], strict=True), lambda each: each[0] // (full - narrow))
+    shared = (chain.from_iterable(each for _, each in bar) for _, bar in bars)
+    strips = (_joined(merged(strip, finest)) for strip in shared)
+    return tuple(_placed(chain(pieces[:wide], strips), full))
 
 
 def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
@@ -107,23 +111,6 @@ def _placed(stretches: Iterable[Pieces], full: float) -> Iterator[SegmentBar]:
             ends.append(0.0)
         yield SegmentBar(stretch, row, ends[row])
         ends[row] += width + GAP
-
-
-def _cut(pieces: Iterable[Piece], size: int) -> Iterator[Pieces]:
-    """Yield pieces in stretches of `size` bytes; the last one may be shorter."""
-    stretch: list[Piece] = []
-    room = size
-    for name, left in pieces:
-        while left > room:
-            yield (*stretch, (name, room))
-            left, stretch, room = left - room, [], size  # noqa: PLW2901
-        stretch.append((name, left))
-        room -= left
-        if not room:
-            yield tuple(stretch)
-            stretch, room = [], size
-    if stretch:
-        yield tuple(stretch)
 
 
 def _joined(pieces: Iterable[Piece]) -> Pieces:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hfmem_widget.features.oom.observer import OBSERVER, OomEvent, OomObserver
-from hfmem_widget.monitor.companion import NOTHING, Companion, begun
+from hfmem_widget.monitor.companion import Companion, begun
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Guide, Recorder, Sample, Session, Span, inside
@@ -90,15 +90,15 @@ class OutOfMemory(Companion):
             for around in others:
                 around.shown_within = failure.error_text
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> None:
         """Add the finding to the session, if memory ran out."""
         if self._failure is None and not self._count:
-            return NOTHING
+            return
         from hfmem_widget.features.oom.incident import caught_finding, finding_of, report_on
 
         if self._failure is None:
             session.findings.append(caught_finding(self._events[-1][0], self._count, span))
-            return NOTHING
+            return
         self._report = report = report_on(
             session, span, self._failure, self._events, self._observer
         )
@@ -108,13 +108,12 @@ class OutOfMemory(Companion):
                 session, incident.device.key, incident.asked, report.time, incident.allocated
             )
         session.findings.append(finding_of(*report[:3], span))
-        return NOTHING
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> Mapping[str, str] | None:
         """Return the card; the best change that dry runs found replaces the advice that they tried."""
         report, failure = self._report, self._failure
         if report is None or failure is None:
-            return NOTHING
+            return None
         from hfmem_widget.features.oom.advice import advice_of
         from hfmem_widget.features.oom.html import out_of_memory_bundle
         from hfmem_widget.features.oom.incident import finding_of
@@ -126,7 +125,7 @@ class OutOfMemory(Companion):
             session.findings[at] = finding_of(*report[:2], (best, *left), span)
             report = report._replace(advice=left)
         if same(self.shown_within, failure.error_text):
-            return NOTHING
+            return None
         earlier = self._count - report.is_observed
         return out_of_memory_bundle(*report[:3], moves=session.moves, earlier=earlier)
 

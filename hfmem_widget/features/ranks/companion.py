@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfmem_widget.display import resolve
 from hfmem_widget.errors import OptionError
-from hfmem_widget.monitor.companion import NOTHING, Companion
+from hfmem_widget.monitor.companion import Companion
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.monitor.process import Part, process_state
 from hfmem_widget.options import WatchOptions, expanded
@@ -58,7 +58,7 @@ class FollowedRanks(Companion):
         self._was_interrupted = False
         self._looking = threading.Lock()
         self._run: Run | None = None
-        self._engines: Engines | None = None
+        self._client: Any | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Set the environment, and look for ranks from now on."""
@@ -68,15 +68,15 @@ class FollowedRanks(Companion):
                 recorder.note(f"No rank can write: {why}.")
         if self._lent.begin():
             recorder.subscribe(self._look)
-            self._engines = engines_in_use()
-            if self._engines is not None and (why := self._engines.follow(self._directory)):
+            self._client = client_in_use()
+            if self._client is not None and (why := ask_engines(self._client, self._directory)):
                 recorder.note(f"The engines of ipyparallel are not followed ({why}).")
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
         """Restore the environment, and look for the last time."""
         recorder.unsubscribe(self._look)
         self._lent.end()
-        if self._engines is not None and (why := self._engines.leave()):
+        if self._client is not None and (why := ask_engines(self._client, None)):
             recorder.note(
                 f"The engines of ipyparallel were not told that the cell has ended ({why})."
             )
@@ -84,19 +84,19 @@ class FollowedRanks(Companion):
         self._was_interrupted = isinstance(error, KeyboardInterrupt)
         self._look(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, Any]:
+    def report(self, session: Session, span: Span) -> Mapping[str, Any] | None:
         """Read the last data of the ranks, and return the card of all of them."""
         self._lent.end()  # again, in case `end` has failed
         run = self._run
         if run is None:
-            return NOTHING
+            return None
         run.finish(was_interrupted=self._was_interrupted)
         # Span 0 keeps them off the cell's card: the ranks' own card shows them.
         session.findings += [replace(finding, span_id=0) for finding in run.findings]
         if self._is_named:
             session.notes.append(LocalNote(f"The ranks' recordings are in {plain(run.directory)}."))
         if self._is_quiet:
-            return NOTHING
+            return None
         from hfmem_widget.view.card import card_of
 
         return card_of(run.overview, with_chart=self._has_chart)
@@ -127,43 +127,22 @@ def _unoccupied(directory: Path) -> Path:
     return next(path for path in itertools.chain([directory], numbered) if not is_run(path))
 
 
-class Engines:
-    """The engines of a client of ipyparallel; raises `OptionError` for other objects, or without engines.
+def ask_engines(client: Any, directory: Path | None) -> str:
+    """Make each engine of a client a rank of a run, or no longer one if None; return why one failed, or "".
 
     Only a path is sent to them, over ipyparallel's authenticated channel, so they must have access to the
     directory: engines on another machine need ``--ranks PATH`` on a shared disk.
     """
-
-    def __init__(self, client: Any) -> None:
-        if not (hasattr(client, "direct_view") and hasattr(client, "ids")):
-            raise OptionError(
-                f"%memwatch ranks takes a client of ipyparallel, not {plain(type(client).__name__)}"
-            )
-        self._client = client
-        if not len(self):
-            raise OptionError("this client of ipyparallel has no engines yet")
-
-    def __len__(self) -> int:
-        return len(self._client.ids)
-
-    def follow(self, directory: Path) -> str:
-        """Make each engine a rank of a run; return why one failed, or an empty string."""
-        world = len(self)
-        return self._ask(lambda rank: (join, os.fspath(directory), rank, world))
-
-    def leave(self) -> str:
-        """End the ranks of all engines; return why one failed, or an empty string."""
-        return self._ask(lambda _rank: (leave,))
-
-    def _ask(self, call: Callable[[int], tuple[Any, ...]]) -> str:
-        try:
-            engines = enumerate(self._client.ids)
-            results = [self._client[engine].apply_async(*call(rank)) for rank, engine in engines]
-            for result in results:
-                result.get(PATIENCE)
-        except Exception as error:  # noqa: BLE001  (a cluster may raise anything; the cell goes on)
-            return f"{type(error).__name__}: {plain(error)}"
-        return ""
+    try:
+        engines, results = list(client.ids), []
+        for rank, engine in enumerate(engines):
+            call = (join, os.fspath(directory), rank, len(engines)) if directory else (leave,)
+            results.append(client[engine].apply_async(*call))
+        for result in results:
+            result.get(PATIENCE)
+    except Exception as error:  # noqa: BLE001  (a cluster may raise anything; the cell goes on)
+        return f"{type(error).__name__}: {plain(error)}"
+    return ""
 
 
 def join(directory: str, rank: int, world: int) -> None:
@@ -181,18 +160,26 @@ def leave() -> None:
 
 @dataclass(slots=True)
 class _InUse(Part):
-    engines: Engines | None = None
+    client: Any = None
 
 
-def take(client: Any | None) -> Engines | None:
-    """Make the engines of a client ranks of all later watches; None ends this."""
-    engines = process_state(_InUse).engines = None if client is None else Engines(client)
-    return engines
+def take(client: Any | None) -> int:
+    """Make the engines of a client ranks of all later watches, and return their number; None ends this.
+
+    Raise `OptionError` for other objects, or without engines.
+    """
+    if client is not None and not (hasattr(client, "direct_view") and hasattr(client, "ids")):
+        kind = plain(type(client).__name__)
+        raise OptionError(f"%memwatch ranks takes a client of ipyparallel, not {kind}")
+    if client is not None and not client.ids:
+        raise OptionError("this client of ipyparallel has no engines yet")
+    process_state(_InUse).client = client
+    return 0 if client is None else len(client.ids)
 
 
-def engines_in_use() -> Engines | None:
-    """Return the engines that `take` has set."""
-    return process_state(_InUse).engines
+def client_in_use() -> Any | None:
+    """Return the client whose engines `take` has made ranks."""
+    return process_state(_InUse).client
 
 
 def unused() -> Path:

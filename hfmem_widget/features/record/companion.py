@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hfmem_widget.guard import warn
@@ -48,10 +48,7 @@ class FileRecording(Companion):
         self._path = expanded(os.fspath(path))  # absolute: the user's code may change the directory
         self._opened = opened
         self._file: GrowingFile | None = None
-        self._lines: Lines | None = None
-        self._session: Session | None = None
         self._waiting: deque[Sample] = deque(maxlen=MOST_WAITING)
-        self._began, self._written = -math.inf, 0
         self._lost = 0
         self._unwritten: list[bytes] = []
         self._failed = 0
@@ -78,7 +75,7 @@ class FileRecording(Companion):
         """Queue no more samples; findings at the end are written by `conclude`."""
         recorder.unsubscribe(self._take)
 
-    def conclude(self, session: Session, span: Span) -> Mapping[str, str]:
+    def conclude(self, session: Session, span: Span) -> None:
         """Write the end, and note where the recording is or why it is incomplete."""
         self._is_over = True
         if self._ticker.alive:
@@ -95,12 +92,11 @@ class FileRecording(Companion):
             samples = format_counted(self._lost, "sample")
             waited = f"more than {format_count(MOST_WAITING)} waited to be written"
             session.notes.append(f"{samples} could not be recorded: {waited}.")
-        return {}
 
     def tick(self) -> None:
         """Write what is new; called once a second, and at the end."""
         session, lines = self._session, self._lines
-        if session is None or lines is None or self._is_closed:
+        if self._is_closed:
             self._ticker.stop(0.0)
             return
         # A session without a report, because of a fault of ours, is also completed. Dry runs may precede a

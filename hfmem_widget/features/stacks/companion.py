@@ -47,8 +47,6 @@ class StacksCompanion(Companion):
         # A tick may be too late: one line often imports torch and initialises CUDA.
         self._when_imported = WhenImported({"torch": lambda _: self._look(imported=True)})
         self._tracked: Tracked | None = None
-        self._has_collected = False
-        self._stacks: Stacks | None = None
 
     def begin(self, monitor: Monitor, recorder: Recorder, span: Span) -> None:
         """Begin to record on the devices that are up, and wait for the others."""
@@ -61,23 +59,20 @@ class StacksCompanion(Companion):
             self._tracker.begin()
 
     def end(self, recorder: Recorder, span: Span, error: BaseException | None) -> None:
-        """Stop following operators; after an error, prepare the stacks for the card that explains it."""
+        """Stop following operators."""
         recorder.unsubscribe(self._on_tick)
         self._when_imported.end()
         self._tracked = self._tracker.end()
         if error is not None:
             without_frames_of_ours(error)
-            self._collect(recorder.session)
 
-    def report(self, session: Session, span: Span) -> Mapping[str, str]:
+    def report(self, session: Session, span: Span) -> Mapping[str, str] | None:
         """Return the table and the picture; if nothing was recorded, only a note."""
-        # The session's stacks may be of an earlier cell.
-        if not self._has_collected:
-            self._collect(session)
-        if self._stacks is None:
-            return {}
-        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in self._stacks.peaks)
-        session.stacks = stacks = replace(self._stacks, peaks=exact_peaks)
+        recorded = self._end_recording(session)
+        if recorded is None:
+            return None
+        exact_peaks = tuple(_with_exact_peaks(peak, span) for peak in recorded.peaks)
+        session.stacks = stacks = replace(recorded, peaks=exact_peaks)
         from hfmem_widget.features.stacks.html import stacks_bundle
 
         # Times on the card count from the start of this cell, not of the session.
@@ -92,21 +87,20 @@ class StacksCompanion(Companion):
         for history in self._histories:
             history.look(imported=imported)
 
-    def _collect(self, session: Session) -> None:
-        self._has_collected = True
+    def _end_recording(self, session: Session) -> Stacks | None:
         ended = [history.end() for history in self._histories] if self._with_cuda else []
         recorded = next(filter(None, ended), None)
-        tracked, self._tracked = self._tracked, None
+        stacks = None
         if recorded is not None:
-            self._stacks = _of_allocator(recorded, session)
-        elif tracked is not None:
-            self._stacks = _of_operators(tracked, session)
-        session.stacks = self._stacks or session.stacks
+            stacks = _of_allocator(recorded, session)
+        elif self._tracked is not None:
+            stacks = _of_operators(self._tracked, session)
         note = next(filter(None, (history.obstacle for history in self._histories)), "")
-        if not note and self._stacks is None:
+        if not note and stacks is None:
             note = TORCH_CAME_LATER if "torch" in sys.modules else WITHOUT_TORCH
         if note and note not in session.notes:
             session.notes.append(note)
+        return stacks
 
 
 def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
@@ -120,30 +114,33 @@ def _of_allocator(recorded: Recorded, session: Session) -> Stacks:
         stacks_walked += sum(event["action"] == "alloc" for event in trace)
         wrapped = len(trace) >= recorded.most
         peaks.append(_live_peak(snapshot, device, key, session, began=None if wrapped else start))
-    pickled, notes = _kept(snapshot)
-    recording = StackRecording(
-        "allocator",
-        began=start,
-        seconds=stacks_walked * recorded.per_stack,
-        snapshot=recorded.seconds + time.perf_counter() - began,
-        notes=notes,
-    )
-    return Stacks(tuple(sorted(peaks, key=lambda peak: -peak.bytes)), recording, pickled)
+    seconds = stacks_walked * recorded.per_stack
+    recording = StackRecording("allocator", start, seconds, snapshot=recorded.seconds)
+    return _kept(snapshot, peaks, recording, began)
 
 
 def _of_operators(tracked: Tracked, session: Session) -> Stacks:
     began = time.perf_counter()
     since = None if tracked.wrapped else 0.0
     peak = _live_peak(tracked.snapshot, 0, "cpu", session, began=since)
-    pickled, notes = _kept(tracked.snapshot)
-    if tracked.aside:
-        lasted = format_duration(tracked.aside)
-        notes += (
-            f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice.",
-        )
-    seconds = time.perf_counter() - began
-    recording = StackRecording("operators", seconds=tracked.seconds, snapshot=seconds, notes=notes)
-    return Stacks((peak,), recording, pickled)
+    lasted = format_duration(tracked.aside)
+    note = f"torch.profiler ran for {lasted}. Operators were not traced meanwhile: they would count twice."
+    notes = (note,) if tracked.aside else ()
+    recording = StackRecording("operators", seconds=tracked.seconds, notes=notes)
+    return _kept(tracked.snapshot, [peak], recording, began)
+
+
+def _kept(
+    snapshot: Snapshot, peaks: Sequence[LivePeak], recording: StackRecording, began: float
+) -> Stacks:
+    """Return what is kept of a recording, whose reading `began` then, in seconds of `time.perf_counter`."""
+    pickled, notes = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1), recording.notes
+    if len(pickled) > MOST_KEPT:
+        sizes = f"{format_bytes(len(pickled))} is more than {format_bytes(MOST_KEPT)}"
+        pickled, notes = b"", (*notes, f"The snapshot was dropped: {sizes}.")
+    seconds = recording.snapshot + time.perf_counter() - began
+    by_size = tuple(sorted(peaks, key=lambda peak: -peak.bytes))
+    return Stacks(by_size, replace(recording, snapshot=seconds, notes=notes), pickled)
 
 
 def _live_peak(
@@ -173,12 +170,3 @@ def _with_exact_peaks(live: LivePeak, span: Span) -> LivePeak:
 
     allocated, requested = exact("allocated"), exact("requested")
     return replace(live, allocated=allocated, requested=requested, span_id=span.id)
-
-
-def _kept(snapshot: Snapshot) -> tuple[bytes, tuple[str, ...]]:
-    """Return the compressed snapshot for the session, or a sentence if it is too large to keep."""
-    kept = zlib.compress(pickle.dumps(snapshot, protocol=4), level=1)
-    if len(kept) <= MOST_KEPT:
-        return kept, ()
-    too_big = f"The snapshot was dropped: {format_bytes(len(kept))} is more than {format_bytes(MOST_KEPT)}."
-    return b"", (too_big,)

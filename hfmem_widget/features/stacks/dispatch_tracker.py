@@ -131,7 +131,8 @@ def mode_class(torch: Any) -> Any:
             try:
                 result = func(*args, **(kwargs or {}))
             except BaseException as error:
-                _without_our_frame(error)
+                # A bare `raise` continues with this traceback, without this frame.
+                without_frames_of_ours(error)
                 raise
             if name:
                 self.seen(func, (result,), name)
@@ -149,16 +150,6 @@ def mode_class(torch: Any) -> Any:
             return True
 
     return FollowOperators
-
-
-def _without_our_frame(error: BaseException) -> None:
-    """Remove the frames of this mode and of torch's call of the operator from an error's traceback."""
-    ours = error.__traceback__
-    inside = ours.tb_next if ours is not None else None
-    if inside is not None and inside.tb_frame.f_code.co_filename.endswith("_ops.py"):
-        inside = inside.tb_next
-    # A bare `raise` continues with this traceback, without this frame.
-    error.__traceback__ = inside
 
 
 def remove(mode: Any) -> int:
@@ -378,11 +369,13 @@ def _name_of(func: Any) -> str:
 
 
 def without_frames_of_ours(error: BaseException) -> None:
-    """Remove our frames from the tracebacks of an error and of its causes."""
+    """Remove our frames, and torch's of our calls, from the tracebacks of an error and of its causes."""
     for cause in chain_of(error):
-        before, entry = None, cause.__traceback__
+        before, entry, is_hidden = None, cause.__traceback__, False
         while entry is not None:
-            if entry.tb_frame.f_code.co_filename != __file__:
+            file = entry.tb_frame.f_code.co_filename
+            is_hidden = file == __file__ or (is_hidden and file.endswith("_ops.py"))
+            if not is_hidden:
                 before = entry
             elif before is None:
                 cause.__traceback__ = entry.tb_next

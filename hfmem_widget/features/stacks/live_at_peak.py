@@ -61,10 +61,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     segments = snapshot.get("segments", ())
     own = [blocks_of(segment) for segment in segments if segment.get("device", 0) == device]
     table = _table(events, [*chain.from_iterable(own)])
-    steps = np.zeros(len(events) + 2, dtype=np.int64)
-    np.add.at(steps, table.born, table.sizes)
-    np.subtract.at(steps, table.gone, table.sizes)
-    allocated = np.cumsum(steps)[:-1]
+    allocated = _held(table, slice(None), len(events) + 1)
     position = int(np.argmax(allocated))
     pending = sum(block.requested for blocks in own for block in blocks if block.state == "pending")
     return Replay(
@@ -78,26 +75,10 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
     )
 
 
-class _Stacks:
-    """Each stack once: a snapshot has one object for equal frames, but may have a list of them per block."""
-
-    def __init__(self) -> None:
-        self.frames: list[Frames | None] = [None]
-        self._by_frames: dict[tuple[int, ...], int] = {}
-        self._by_list: dict[int, int] = {id(None): 0}
-
-    def place(self, stack: Frames | None) -> int:
-        place = self._by_list.get(id(stack), -1)
-        if place < 0 and stack is not None:
-            place = self._by_frames.setdefault(tuple(map(id, stack)), len(self.frames))
-            self._by_list[id(stack)] = place
-            if place == len(self.frames):
-                self.frames.append(stack)
-        return place
-
-
 def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
-    known = _Stacks()
+    # Equal stacks have the same frames: a snapshot has each once, but often a list of them for each block.
+    known: dict[tuple[int, ...] | None, int] = {None: 0}
+    frames: list[Frames | None] = [None]
     sizes: list[int] = []
     stacks: list[int] = []
     born: list[int] = []
@@ -106,8 +87,12 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     never = len(events) + 1
 
     def add(size: int, stack: Frames | None, since: int, until: int) -> None:
+        key = None if stack is None else tuple(map(id, stack))
+        place = known.setdefault(key, len(frames))
+        if place == len(frames):
+            frames.append(stack)
         sizes.append(size)
-        stacks.append(known.place(stack))
+        stacks.append(place)
         born.append(since)
         gone.append(until)
 
@@ -131,7 +116,15 @@ def _table(events: Sequence[Event], at_the_end: Sequence[Block]) -> Blocks:
     of_sizes, of_stacks, births, ends = (
         np.array(column, dtype=np.int64) for column in (sizes, stacks, born, gone)
     )
-    return Blocks(of_sizes, of_stacks, births, ends, known.frames)
+    return Blocks(of_sizes, of_stacks, births, ends, frames)
+
+
+def _held(table: Blocks, rows: slice | NDArray[np.bool_], count: int) -> Ints:
+    """Return the bytes of some of the blocks at each of the first `count` moments."""
+    steps = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(steps, table.born[rows], table.sizes[rows])
+    np.subtract.at(steps, table.gone[rows], table.sizes[rows])
+    return np.cumsum(steps)[:-1]
 
 
 def _most_active(events: Sequence[Event], at_the_end: int) -> int:
@@ -182,7 +175,7 @@ def over_time(
         moments=tuple((times[moments] / (1e6 if is_timed else 1)).tolist()),
         is_timed=is_timed,
         allocated=tuple(allocated.tolist()),
-        bands={by: _bands(history.table, places, by, moments, allocated) for by in BY},
+        bands={by: _bands(history, places, by, moments) for by in BY},
     )
 
 
@@ -209,49 +202,23 @@ def _chosen(allocated: Ints, times: Ints, most: int) -> Ints:
     return np.array(sorted(chosen))
 
 
-def _bands(
-    table: Blocks, places: Sequence[Site], by: By, moments: Ints, allocated: Ints
-) -> tuple[Band, ...]:
+def _bands(history: Replay, places: Sequence[Site], by: By, moments: Ints) -> tuple[Band, ...]:
     names: dict[str, int] = {BEFORE: 0}
     group_of_place = [names.setdefault(getattr(place, by), len(names)) for place in places]
-    groups = np.array(group_of_place, dtype=np.int64)[table.stacks]
-    highest = _highest(table, groups, len(names))
-    ranked = [
-        int(group) for group in np.argsort(-highest, kind="stable") if group and highest[group]
-    ][: MOST_BANDS - 2]
+    groups = np.array(group_of_place, dtype=np.int64)[history.table.stacks]
     sources = dict(zip(group_of_place, (place.source for place in places), strict=True))
-    titles = list(names)
-    rest, bands = allocated.copy(), []
-    for group in ([0] if highest[0] else []) + ranked:
-        sizes = _sizes(table, groups == group, moments)
-        rest -= sizes
+    known = []
+    for name, group in names.items():
+        held = _held(history.table, groups == group, len(history.allocated))
         source = sources[group] if by == "line" else ""
-        bands.append(Band(titles[group], tuple(sizes.tolist()), int(highest[group]), source))
+        known.append(Band(name, tuple(held[moments].tolist()), int(held.max()), source))
+    earlier, *later = (band for band in known if band.highest or band.name == BEFORE)
+    later.sort(key=lambda band: -band.highest)
+    bands = [earlier] * bool(earlier.highest) + later[: MOST_BANDS - 2]
+    rest = history.allocated[moments] - np.sum([band.sizes for band in bands], axis=0, dtype=int)
     if rest.any():
         bands.append(Band(OTHERS, tuple(rest.tolist()), int(rest.max())))
     return tuple(bands)
-
-
-def _sizes(table: Blocks, rows: np.ndarray, moments: Ints) -> Ints:
-    held = np.zeros(len(moments), dtype=np.int64)
-    for edges, sign in ((table.born, 1), (table.gone, -1)):
-        order = np.argsort(edges[rows], kind="stable")
-        sums = np.concatenate(([0], np.cumsum(table.sizes[rows][order])))
-        held += sign * sums[np.searchsorted(edges[rows][order], moments, side="right")]
-    return held
-
-
-def _highest(table: Blocks, groups: Ints, count: int) -> Ints:
-    edges = np.concatenate((table.born, table.gone))
-    changes = np.concatenate((table.sizes, -table.sizes))
-    both = np.concatenate((groups, groups))
-    # Releases sort before allocations of the same moment: such blocks were not held at once.
-    order = np.lexsort((changes, edges, both))
-    both, sums = both[order], np.cumsum(changes[order])
-    # Each group's sums end at zero, since every block is gone after the last moment.
-    highest = np.zeros(count, dtype=np.int64)
-    np.maximum.at(highest, both, sums)
-    return highest
 
 
 def sites_of(history: Replay, places: Sequence[Site]) -> tuple[Site, ...]:

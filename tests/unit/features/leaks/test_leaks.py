@@ -3,16 +3,17 @@
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hfmem_widget.analysis.facts import findings_of
-from hfmem_widget.features.judgement import judge
+from hfmem_widget.features import judge
 from hfmem_widget.features.leaks.findings import finding_of, growth, guide_of
 from hfmem_widget.features.leaks.trends import ComparablePoints, Trend, trend_in, trends_of
-from hfmem_widget.session import DeviceSteps, Finding, Series, Session, Span, StepGroup
+from hfmem_widget.session import DeviceSteps, Finding, Series, Session, Span, StepGroup, outermost
 from hfmem_widget.text import GIB, KIB, MIB
 from tests.data.breadth import some_of
 from tests.data.leak_cases import CASES, CRIES, Case
@@ -28,7 +29,7 @@ GPU = "cuda:0"
 
 
 def leaks(session: Session, span: Span) -> tuple[Finding, ...]:
-    return tuple(one for one in growth(session, span) if isinstance(one, Finding))
+    return tuple(growth(session, span))
 
 
 def leak_of(session: Session) -> Finding:
@@ -186,13 +187,15 @@ def test_growth_that_lasts_and_that_nothing_explains_has_a_trend(
     after: Callable[[int], float], options: dict[str, Any], slopes: list[float]
 ) -> None:
     """By twelve steps; not a plateau, less than the heap needs, or growth that goes with tokens."""
-    trends = trends_of(trained(after, **options))
+    session = trained(after, **options)
+    trends = trends_of(session, session.spans[0])
     assert [trend.slope / MIB for trend in trends] == pytest.approx(slopes)
 
 
 def test_growth_since_the_middle_begins_there() -> None:
     """The flat part before is left out."""
-    (trend,) = trends_of(trained(lambda step: 500 + 5.0 * max(0, step - 30), 80))
+    session = trained(lambda step: 500 + 5.0 * max(0, step - 30), 80)
+    (trend,) = trends_of(session, session.spans[0])
 
     assert trend.first == pytest.approx(30, abs=2)
     assert trend.slope == 5 * MIB
@@ -255,13 +258,16 @@ def test_a_cell_without_a_loop_is_not_judged() -> None:
     with stage.span("cell", "load"):
         for shard in range(40):
             stage.hold({GPU: (500 + 100 * shard) * MIB}, 0.1)
-    assert trends_of(stage.finish()) == ()
+    session = stage.finish()
+    assert trends_of(session, session.spans[0]) == ()
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_a_scripted_run_without_a_leak_has_no_trend(name: str) -> None:
     """Those with a leak have it in their name."""
-    assert "leak" in name or trends_of(shared_run(name)) == ()
+    session = shared_run(name)
+    trends = [trend for root in outermost(session.spans) for trend in trends_of(session, root)]
+    assert "leak" in name or not trends
 
 
 def test_a_run_of_any_length_is_judged() -> None:
@@ -274,7 +280,7 @@ def test_a_run_of_any_length_is_judged() -> None:
             session.steps,
             StepGroup(1, step, step, step - 0.5, float(step), 8, 8, 8, 8, {GPU: device}),
         )
-    (trend,) = trends_of(session)
+    (trend,) = trends_of(session, replace(session.spans[0], stop=20_000.0))
 
     assert trend.slope == pytest.approx(0.01 * MIB, rel=0.01)
     assert trend.last == 20_000
@@ -284,7 +290,7 @@ def test_readings_that_are_missing_are_left_out() -> None:
     """A NaN is not a reading."""
     session = trained(leaking)
     session.steps.table[10:14, session.steps.columns.index(f"{GPU}/after")] = np.nan
-    (trend,) = trends_of(session)
+    (trend,) = trends_of(session, session.spans[0])
 
     assert trend.slope == 12.5 * MIB
     assert trend.points == 31
@@ -332,7 +338,7 @@ def test_readings_of_one_instant_cause_no_warning() -> None:
     allocated = np.maximum(np.arange(30.0) - 11, 0) * 64 * MIB
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        trend_in(ComparablePoints("cuda:0", "a second", 1, time, time, allocated, nothing, nothing))
+        trend_in(ComparablePoints("cuda:0", "a second", time, time, allocated, nothing, nothing))
 
 
 def test_small_growth_is_given_in_small_units() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hfmem_widget.features.leaks.trends import (
     A_SECOND,
+    ComparablePoints,
     Floats,
     comparable_points,
     goes_on,
@@ -55,6 +56,11 @@ OF_ALL: dict[str, tuple[int, str, Pieces, str, float]] = {
 """Likewise, and by what growth is given, and how many MiB."""
 
 
+def points_of(session: Session) -> list[ComparablePoints]:
+    """Return the series of a session's first cell."""
+    return list(comparable_points(session, session.spans[0]))
+
+
 def ran(times: int, outer: str, pieces: Pieces) -> Session:
     """Return a session in which memory grows; what no model explains is known at every moment."""
     stage, held = Stage("serve", gpus=1), 500.0
@@ -77,14 +83,15 @@ def ran(times: int, outer: str, pieces: Pieces) -> Session:
                         held += mib
                         hold(seconds)
     session = stage.finish()
-    assert "a second" in {points.what for points in comparable_points(session)}
+    assert "a second" in {points.what for points in points_of(session)}
     return session
 
 
 @pytest.mark.parametrize("name", OF_REQUESTS)
 def test_growth_is_given_per_span_that_explains_it(name: str) -> None:
     """Whatever else there is, and however the seconds go."""
-    (trend,) = trends_of(ran(*OF_REQUESTS[name]))
+    session = ran(*OF_REQUESTS[name])
+    (trend,) = trends_of(session, session.spans[0])
 
     assert trend.what == "per “request”"
     assert trend.slope == pytest.approx(2 * MIB, rel=0.01)
@@ -94,7 +101,8 @@ def test_growth_is_given_per_span_that_explains_it(name: str) -> None:
 def test_growth_is_given_by_what_explains_all_of_it(name: str) -> None:
     """By epochs, by two kinds of spans together, or by the second where it goes on beside them."""
     times, outer, pieces, what, slope = OF_ALL[name]
-    (trend,) = trends_of(ran(times, outer, pieces))
+    session = ran(times, outer, pieces)
+    (trend,) = trends_of(session, session.spans[0])
 
     assert trend.what.startswith(what)
     assert trend.slope == pytest.approx(slope * MIB, rel=0.05 if what == "a second" else 0.01)
@@ -111,7 +119,7 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
                 stage.recorder.count(span.id, {"step": number + 1.0})
                 stage.find([GPU], {"weights": 100.0 * MIB, "unattributed": (20 + 5 * number) * MIB})
                 stage.hold({GPU: (120 + 5 * number) * MIB}, 0.1)
-    rows = {one.what for one in comparable_points(stage.finish()) if one.device == GPU and len(one)}
+    rows = {one.what for one in points_of(stage.finish()) if one.device == GPU and len(one)}
 
     assert ("a second" in rows) is not with_steps
     assert ("a step" in rows) is with_steps
@@ -125,7 +133,7 @@ def test_memory_within_an_evaluation_is_what_was_there_after_it_and_not_before()
             with stage.span("evaluate", "evaluate"):
                 stage.hold({GPU: (500 + 30 * number) * MIB}, 0.1)
             stage.hold({GPU: (520 + 30 * number) * MIB}, 0.1)
-    (row, *_) = [one for one in comparable_points(stage.finish()) if one.what == "an evaluation"]
+    (row, *_) = [one for one in points_of(stage.finish()) if one.what == "an evaluation"]
 
     assert row.device == GPU
     assert row.within.tolist()[1:] == pytest.approx([10 * MIB] * 19)
@@ -149,25 +157,26 @@ def test_a_training_that_begins_anew_has_its_own_row(numbers: list[int], rows: l
             with stage.span("step", f"step {number}") as span:
                 stage.recorder.count(span.id, {"step": float(number)})
                 stage.hold({GPU: (500 + number) * MIB}, 0.1)
-    found = [one for one in comparable_points(stage.finish()) if one.what == "a step"]
+    found = [one for one in points_of(stage.finish()) if one.what == "a step"]
 
     assert [len(one) for one in found if one.device == GPU] == rows
-    assert all(trend.what == "a step" for trend in trends_of(stage.session))
+    assert all(trend.what == "a step" for trend in trends_of(stage.session, stage.session.spans[0]))
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_a_loop_is_looked_for_in_the_newest_cells(*, after: bool) -> None:
-    """Those that began since, and not in the blocks within them."""
+def test_a_loop_is_looked_for_in_each_cell() -> None:
+    """From its beginning to its end, and not in the blocks within it."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "first"):
-        stage.hold({GPU: GIB}, 0.5, {"weights": GIB / 2})
+        stage.hold({GPU: GIB}, 0.5, {"unattributed": GIB / 2})
     with stage.span("cell", "second"), stage.span("block", "within"):
-        stage.hold({GPU: 2 * GIB}, 0.5)
+        stage.hold({GPU: 2 * GIB}, 0.5, {"unattributed": GIB})
     session = stage.finish()
-    found = list(comparable_points(session, session.spans[1] if after else None))
-
-    assert {one.root for one in found if one.what == A_SECOND} <= {1, 2}
-    assert (1 in {one.root for one in found}) is not after
+    first, second, _ = session.spans
+    for cell in (first, second):
+        found = [one for one in comparable_points(session, cell) if one.what == A_SECOND]
+        assert found
+        for one in found:
+            assert cell.start <= one.time.min() <= one.time.max() <= (cell.stop or 0.0)
 
 
 def x(count: int = 60) -> Floats:

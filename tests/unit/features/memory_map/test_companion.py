@@ -3,19 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
 from hfmem_widget.features.memory_map.companion import MOST_SECONDS, LiveMemoryMap
-from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Device, Recorder, Sample, Series
 from hfmem_widget.session.segments import Block, MemoryMap, Segment
 from hfmem_widget.view.screen import Screen
 from tests.scenes import FakeClock
+from tests.scenes.stage import NO_MONITOR
 
 M = 2**20
 OPTIONS = WatchOptions(memory_map=True)
@@ -67,21 +66,13 @@ class Rig:
         self.recorder.adopt([Device("cuda:0", "NVIDIA H200")], [Series("cuda:0", "reserved")])
         self.meanwhile: Callable[[], object] = lambda: None  # it happens at each reading
         self.reserved = 100.0 * M
-        self.has_threads = True
-        self.is_slow = False  # whether a thread has done nothing before the cell ends
-        self.waiting: list[Callable[[], object]] = []
+        self.due = self.clock.now  # of the next tick
         self.span = self.recorder.open_span("cell", "cell", self.sample())
         self.companion = LiveMemoryMap(options, self.read, clock=self.clock, cpu=self.cpu)
         self.companion.screen = cast("Screen", self.screen)
-        monitor = cast("Monitor", SimpleNamespace(poller=self))  # it only needs `aside`
-        self.companion.begin(monitor, self.recorder, self.span)
-
-    def aside(self, action: Callable[[], object]) -> bool:
-        if self.is_slow:
-            self.waiting.append(action)
-        elif self.has_threads:
-            action()
-        return self.has_threads
+        self.ticker = self.companion._ticker
+        self.ticker.start = lambda: None  # type: ignore[method-assign]  # ticks come by hand
+        self.companion.begin(NO_MONITOR, self.recorder, self.span)
 
     def read(self) -> MemoryMap:
         self.reads += 1
@@ -92,14 +83,16 @@ class Rig:
         return self.recorder.append(Sample(self.clock.now - 100.0, (self.reserved,)))
 
     def run(self, seconds: float, change: Callable[[int], None] = lambda _: None) -> None:
-        """Let ticks come, ten a second."""
+        """Let time pass, and ticks come at their interval."""
         for tick in range(round(10 * seconds)):
             change(tick)
             self.clock.advance(0.1)
             self.sample()
-            self.recorder.publish()
+            if self.clock.now >= self.due and not self.ticker.stopping:
+                self.companion.tick()
+                self.due = self.clock.now + self.ticker.interval
 
-    def end(self) -> Mapping[str, Any]:
+    def end(self) -> Mapping[str, Any] | None:
         self.companion.end(self.recorder, self.span, None)
         return self.companion.report(self.session, self.span)
 
@@ -132,14 +125,13 @@ def test_it_is_refreshed_where_it_has_changed_at_most_once_a_second(
     assert rig.reads == len(rig.screen.replaced) or not changes
 
 
-def test_it_goes_on_when_there_are_threads_again(rig: Rig) -> None:
-    """Where the system has none for a while the map stands still, and is read once there is one."""
-    rig.has_threads = False
-    rig.run(2.0, growing(rig))
-    assert rig.reads == 0
-    rig.has_threads = True
-    rig.run(2.0, growing(rig))
-    assert rig.reads > 0
+def test_without_a_thread_the_map_is_shown_at_the_end() -> None:
+    """Where the system starts none, nothing is read before."""
+    rig = Rig()
+    rig.ticker.start = Mock(side_effect=RuntimeError("can't start new thread"))  # type: ignore[method-assign]
+    rig.companion.begin(NO_MONITOR, rig.recorder, rig.span)
+    rig.end()
+    assert rig.reads == len(rig.screen.replaced) == 1
 
 
 def test_a_map_that_takes_long_to_read_is_shown_at_the_end_only(rig: Rig) -> None:
@@ -192,7 +184,7 @@ def test_it_ends_with_the_end_and_the_highest(
 ) -> None:
     """The last map shows the end, and the fullest moment at which most was reserved."""
     rig.run(seconds, partial(change, rig))
-    assert rig.end() == {}
+    assert rig.end() is None
     at_end, fullest = rig.screen.replaced[-1]["text/plain"].split("when most was reserved")
     assert f"cuda:0 at the end \u00b7 {end}" in at_end
     assert highest in fullest
@@ -203,6 +195,7 @@ def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
     rig = Rig(live=False)
     rig.run(2.0)
     bundle = rig.end()
+    assert bundle is not None
     assert bundle["text/plain"].startswith("cuda:0 at the end")
     assert bundle["text/plain"].count("cuda:0") == 1  # the end was the highest
     assert not rig.screen.shown
@@ -210,14 +203,13 @@ def test_without_a_live_screen_the_map_is_part_of_the_report() -> None:
 
 
 def test_after_the_end_nothing_is_read(rig: Rig) -> None:
-    """A refresh that was on its way when the cell ended does nothing."""
-    rig.is_slow = True
+    """A tick that was on its way when the cell ended does nothing."""
     rig.run(1.0)
     rig.end()
-    assert len(rig.waiting) == rig.reads == len(rig.screen.replaced) == 1
-    rig.waiting.pop()()
-    rig.run(3.0)
-    assert rig.reads == len(rig.screen.replaced) == 1
+    reads, replaced = rig.reads, len(rig.screen.replaced)
+    rig.clock.advance(3.0)
+    rig.companion.tick()
+    assert (rig.reads, len(rig.screen.replaced)) == (reads, replaced)
 
 
 def test_a_fault_costs_the_live_map_and_is_said_once(rig: Rig) -> None:

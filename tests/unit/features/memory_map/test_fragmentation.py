@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.judgement import judge
+from hfmem_widget.features import judge
 from hfmem_widget.features.memory_map.holes import holes
 from hfmem_widget.features.memory_map.html import sentences
 from hfmem_widget.session import Finding, Peak

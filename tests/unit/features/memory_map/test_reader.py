@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.features.memory_map.api import devices, heap_segments, read_map
+from hfmem_widget.errors import OptionError
+from hfmem_widget.features.memory_map.api import heap_segments, read_map
 from hfmem_widget.session.segments import MemoryMap, segments_of
 from hfmem_widget.sources.malloc import Mallinfo
 from hfmem_widget.sources.torch_cuda import CudaAllocator
@@ -79,7 +80,6 @@ def test_a_snapshot_of_an_older_torch_has_fewer_keys() -> None:
 def test_before_cuda_is_initialised_nothing_of_torch_is_called() -> None:
     """Every function that would initialise it fails here; the map is of the heap."""
     torch = FakeTorch(FakeAllocator(initialized=False))
-    assert devices(allocator_of(torch)) == ("cpu",)
     assert read_of(torch).devices == ("cpu",)
 
 
@@ -105,11 +105,12 @@ def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
         return [{**one, "device": at % 2} for at, one in enumerate(listed)]
 
     torch = with_snapshot(snapshot, devices=2)
-    assert devices(allocator_of(torch)) == ("cuda:0", "cuda:1", "cpu")
     both, second = read_of(torch), read_of(torch, "cuda:1")
     assert {one.device for one in both.segments} == {"cuda:0", "cuda:1"}
     assert second.devices == ("cuda:1",)
     assert second.segments == both.only(("cuda:1",)).segments
+    with pytest.raises(OptionError, match="'cuda:2'; available: cuda:0, cuda:1, cpu"):
+        read_of(torch, "cuda:2")
 
 
 @pytest.mark.parametrize("raises", [True, False])
@@ -146,7 +147,6 @@ def test_a_heap_adds_up(used: int, free: int, top: int, mapped: int) -> None:
 
 def test_a_note_says_why_a_heap_cannot_be_read() -> None:
     """Without glibc's allocator the map is empty, and a note says why."""
-    assert devices(allocator_of()) == ("cpu",)
     assert not read_of(None).segments
     assert "glibc" in read_of(None).notes["cpu"]
 

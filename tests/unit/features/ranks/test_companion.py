@@ -49,7 +49,8 @@ class Cell:
 
     def end(self) -> str:
         self.companion.end(self.recorder, self.span, None)
-        return str(self.companion.report(self.session, self.span).get("text/plain", ""))
+        shown = self.companion.report(self.session, self.span)
+        return "" if shown is None else str(shown["text/plain"])
 
 
 @pytest.fixture
@@ -250,10 +251,9 @@ def none_taken() -> Iterator[None]:
 def test_each_engine_is_a_rank_for_as_long_as_asked() -> None:
     """By its place among the engines, whatever its number."""
     client = Client(0, 3)
-    taken = engines.Engines(client)
 
-    assert taken.follow(Path("/runs/a")) == ""
-    assert taken.leave() == ""
+    assert engines.ask_engines(client, Path("/runs/a")) == ""
+    assert engines.ask_engines(client, None) == ""
     assert client.asked == [
         (0, "join", ("/runs/a", 0, 2)),
         (3, "join", ("/runs/a", 1, 2)),
@@ -266,7 +266,7 @@ def test_engines_that_do_not_answer_are_a_sentence() -> None:
     """They may be busy, or gone; the cell goes on."""
     client = Client(0, error=TimeoutError("busy"))
 
-    assert engines.Engines(client).follow(Path("/runs/a")) == "TimeoutError: busy"
+    assert engines.ask_engines(client, Path("/runs/a")) == "TimeoutError: busy"
 
 
 @pytest.mark.parametrize(
@@ -276,15 +276,15 @@ def test_an_object_that_is_not_a_cluster_is_refused(client: object, said: str) -
     """The error says what to pass."""
     with pytest.raises(OptionError, match=said):
         engines.take(client)
-    assert engines.engines_in_use() is None
+    assert engines.client_in_use() is None
 
 
 def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
     """`%memwatch ranks rc`, and `off`."""
     assert "2 engines" in take_engines(["rc"], {"rc": Client(0, 1)})
-    assert engines.engines_in_use() is not None
+    assert engines.client_in_use() is not None
     assert "no longer shown" in take_engines(["off"], {})
-    assert engines.engines_in_use() is None
+    assert engines.client_in_use() is None
 
 
 def test_an_engine_joins_by_what_drivers_offer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Watched:
     def report(self, certainty: Certainty = "exact", **peaks: float) -> str:
         of_cuda = {f"cuda:0/{name}": Peak(size, certainty) for name, size in peaks.items()}
         shown = self.companion.report(self.session, replace(self.span, peaks=of_cuda))
-        return shown.get("text/plain", "")
+        return "" if shown is None else shown["text/plain"]
 
 
 def test_live_memory_is_shown_below_the_card(cuda: FakeTorch) -> None:
@@ -56,7 +56,13 @@ def test_live_memory_is_shown_below_the_card(cuda: FakeTorch) -> None:
     assert watched.session.stacks.peaks[0].exact
     assert watched.session.stacks.pickled
     assert not cuda.recording
-    # Equality with a bound would prove nothing.
+
+
+def test_a_bound_does_not_prove_the_peak(cuda: FakeTorch) -> None:
+    """Only an exact peak can be compared, even if the bound is the same."""
+    watched = Watched()
+    cuda.alloc(1, 1000)
+    watched.end()
     assert "cannot be checked" in watched.report("at least", allocated=1024, requested=1000)
 
 
@@ -101,11 +107,12 @@ def test_without_a_history_of_the_gpu_the_cpu_is_followed(monkeypatch: pytest.Mo
     assert begun == [True]
 
 
-def test_after_an_error_the_stacks_are_ready_for_its_card(cuda: FakeTorch) -> None:
-    """The stacks are there before anything is reported."""
+def test_after_an_error_the_stacks_are_reported_too(cuda: FakeTorch) -> None:
+    """They show what memory ran out for."""
     watched = Watched()
     cuda.alloc(1, 1000)
     watched.end(MemoryError())
+    assert watched.report()
     assert watched.session.stacks is not None
     assert watched.session.stacks.rows()[0].bytes == 1000
 

@@ -108,6 +108,18 @@ def lines(blocks: list[tuple[int, Frames | None]]) -> list[tuple[int, int]]:
     return sorted((-1 if frames is None else frames[0]["line"], size) for size, frames in blocks)
 
 
+def test_memory_that_no_python_allocated_is_not_older_than_the_recording() -> None:
+    """Its stack is empty, as on the thread of a backward pass; that of an older block is unknown."""
+    trace = [
+        {"action": "alloc", "addr": 1, "size": 4, "frames": []},
+        {"action": "free_requested", "addr": 2, "size": 8, "frames": []},
+    ]
+    table = replay({"device_traces": [trace]}, 0).table
+
+    stacks = [table.frames[place] for place in table.stacks]
+    assert list(zip(table.sizes.tolist(), stacks, strict=True)) == [(4, ()), (8, None)]
+
+
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
     """Of what the ring retains: the peak, its live blocks with the stacks that made them, the active peak.
