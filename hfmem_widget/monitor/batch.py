@@ -19,6 +19,9 @@ MOST_SUMMED = 2**20
 
 SAMPLES_ONLY = ("pixel_values", "images", "x")
 
+OF_THE_STEP = "num_items_in_batch"
+"""What a Trainer adds to a batch; for replicas it has an item for each."""
+
 MOST_SEEN = 8  # models whose batches are kept
 
 _WRAPPED = {"module", "_orig_mod"}
@@ -67,6 +70,7 @@ def see_batch(
             name: value if isinstance(value, bool) else (sizes_of(value), value.dtype)
             for name, value in named.items()
             if isinstance(value, bool) or (sizes_of(value) and hasattr(value, "dtype"))
+            if name != OF_THE_STEP
         }
         devices = (value.device.type for value in named.values() if hasattr(value, "device"))
         autocast = _autocast_on(next(devices, "cpu"))

@@ -65,6 +65,17 @@ def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> Non
     assert seen.given == {"input": ((4, 2), torch.float32)}
 
 
+def test_the_items_of_a_step_are_no_part_of_its_batch() -> None:
+    """A Trainer gives their number to replicas, once for each."""
+    model = torch.nn.Linear(2, 3)
+    given = {"input": torch.zeros(4, 2), "num_items_in_batch": torch.ones(2)}
+    see_batch(model, (), given, {"samples": 4.0}, is_training=True)
+    seen = seen_batch(model, is_training=True)
+
+    assert seen is not None
+    assert seen.given == {"input": ((4, 2), torch.float32)}
+
+
 @pytest.mark.parametrize(
     ("mask", "expected"),
     [
