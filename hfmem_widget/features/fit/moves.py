@@ -139,7 +139,7 @@ def fit_training(session: Session, headroom: float, attempt: Attempt | None = No
     training = training_of(session, headroom)
     raw, measured = training.forecast, dict[str, float]()
     if training.is_replicated:
-        notes = (f"{NO_REPLICAS}: this is its forecast.", *raw.notes)
+        notes = (f"{NO_REPLICAS}; this is that of DistributedDataParallel.", *raw.notes)
         training = replace(training, forecast=replace(raw, notes=notes))
         raw = training.forecast
     elif not any(map(ran_out, session.findings)):
@@ -204,7 +204,8 @@ def settings_of(training: Training, dry: DryRuns) -> dict[Move, Setting]:
                 size = forecast.total
                 saves = size < training.forecast.total and format_bytes(size) != now
                 is_whole = not forecast.left_out or setting.shards
-                if is_whole and (saves or setting == training.setting):
+                is_new = setting not in tried.values()
+                if is_new and is_whole and (saves or setting == training.setting):
                     tried[_move(training, options, forecast)] = setting
     fitting = [move for move in tried if move.fits is not False]
     kept = fitting or sorted(tried, key=lambda move: move.peak)[:2]
@@ -458,7 +459,7 @@ def _on_several_gpus(training: Training) -> Iterator[Option]:
         batches //= gpus
     else:
         cost = f"{cost}; {gpus} times the rows in a step"
-    rows = format_counted(batch, "row")
+    rows = "" if training.is_replicated else f", {format_counted(batch, 'row')} on each"
     sizes = {} if batch == setting.batch else {"per_device_train_batch_size": str(batch)}
     if batches != setting.accumulation:
         sizes["gradient_accumulation_steps"] = str(batches)
@@ -469,7 +470,7 @@ def _on_several_gpus(training: Training) -> Iterator[Option]:
         ways.append(("fsdp", "FSDP", fsdp))
     for way, name, options in ways:
         yield Option(
-            f"{name} on {gpus} GPUs, {rows} on each",
+            f"{name} on {gpus} GPUs{rows}",
             {**options, **sizes},
             {"shards": f"{way}:{gpus}", "batch": batch, "accumulation": batches},
             cost,

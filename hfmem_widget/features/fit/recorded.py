@@ -32,7 +32,7 @@ LEFT_OUT: Final = frozenset(
     {"auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params"}
 )
 
-NO_REPLICAS: Final = "nn.DataParallel has no forecast, but DistributedDataParallel has one"
+NO_REPLICAS: Final = "nn.DataParallel has no forecast"
 
 CANNOT: Final = "What would fit cannot be worked out: "
 
