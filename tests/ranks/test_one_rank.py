@@ -13,16 +13,9 @@ from tests.ranks.launch import SCRIPTS, TORCHRUN, free_port, python
 
 pytestmark = pytest.mark.slow
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "tie_word_embeddings": True,
-    "use_cache": False,
-}
+SHAPE: dict[str, Any] = {"vocab_size": 100, "hidden_size": 64, "intermediate_size": 128}
+SHAPE |= {"num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1}
+SHAPE |= {"tie_word_embeddings": True, "use_cache": False}
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])

@@ -491,14 +491,12 @@ def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "batches", "each", "note"),
-    [(8, 2, (4, 2), ""), (3, 4, (3, 2), ""), (3, 1, (3, 1), "2 times the rows in a step")],
+    ("rows", "each", "note"),
+    [((8, 2), (4, 2), ""), ((3, 4), (3, 2), ""), ((3, 1), (3, 1), "2 times the rows in a step")],
 )
-def test_a_step_has_as_many_rows_on_two_gpus(
-    batch: int, batches: int, each: tuple[int, int], note: str
-) -> None:
+def test_a_step_has_as_many_rows_on_two_gpus(rows: Any, each: Any, note: str) -> None:
     """Where rows or batches can be divided; else the row says that it has more."""
-    of = training(llama, batch=batch, accumulation=batches)
+    of = training(llama, batch=rows[0], accumulation=rows[1])
     of = replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total)
     listed = [move for move in moves(of) if move.name.startswith("FSDP on")]
 
