@@ -114,7 +114,7 @@ BESIDE: Mapping[str, str] = {
     "swap": "this process in swap",
     "machine_swap": "swap in use",
     "stalled": "waiting for memory (%)",
-    "mappable": "left of the ulimit",
+    "mappable": "left to map (ulimit)",
 }
 """Metrics whose series begin with the first value above 0. Private memory includes malloc's, Python's
 objects, Arrow's pool and *shared*. *Untouched* is a lower bound of the allocated bytes that have not been

@@ -45,7 +45,9 @@ def moves_table(
     command = kit.code(f"%memfit --write {written}")
     how = kit.note(command, f"puts a new cell below, with change {written} made in your code.")
     unsure = any(move.fits is None and move.tried is None for move in moves)
-    tries = kit.note(kit.code("%memfit --try"), "tries them in real steps, in a new process.")
+    tries = kit.note(
+        kit.code("%memfit --try"), "tries each change in real steps, in a new process."
+    )
     more = table(columns, rows[IN_SIGHT:], size=12)
     return kit.words(
         kit.block("margin:10px 0 0", kit.strong(f"{_HEADS[best]}{within}"), kit.faint(source)),

@@ -117,7 +117,7 @@ def test_liger_is_among_the_changes_of_a_training_with_labels(stand_in: ModuleTy
         Device("cuda:0", ""), model, steps, ran, now, "model", room, seen=seen, others="Teacher"
     )
 
-    moves = moves_of(training, DryRuns(training, time.monotonic() + 60))
+    moves = list(moves_of(training, DryRuns(training, time.monotonic() + 60)))
 
     [move] = [move for move in moves if move.name == "Liger's kernels"]
     assert [(each.target, each.name, each.value) for each in move.changes] == [
@@ -125,7 +125,7 @@ def test_liger_is_among_the_changes_of_a_training_with_labels(stand_in: ModuleTy
     ]
     assert not move.cost
     unlabelled = replace(training, seen=replace(seen, given={"input_ids": given["input_ids"]}))
-    others = moves_of(unlabelled, DryRuns(unlabelled, time.monotonic() + 60))
+    others = list(moves_of(unlabelled, DryRuns(unlabelled, time.monotonic() + 60)))
     assert not any("Liger" in move.name for move in others)
 
 

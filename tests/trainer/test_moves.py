@@ -17,7 +17,7 @@ import hfmem_widget
 from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.model import Tried
-from hfmem_widget.features.fit.moves import DryRuns, moves_of, settings_of, tried_moves
+from hfmem_widget.features.fit.moves import DryRuns, moves_of, tried_moves
 from hfmem_widget.features.fit.predict import changed_forecast
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.training import Training
@@ -149,7 +149,7 @@ def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **set
 
 
 def moves(of: Any) -> list[Move]:
-    return moves_of(of, DryRuns(of, time.monotonic() + 60))
+    return list(moves_of(of, DryRuns(of, time.monotonic() + 60)))
 
 
 def options_of(move: Move) -> dict[str, Any]:
@@ -589,7 +589,7 @@ def test_changes_are_tried_in_real_steps(
 def test_a_least_peak_becomes_the_measured_one() -> None:
     """Of FSDP, which is then sure to fit or not."""
     of = on_gpus()
-    settings = settings_of(of, DryRuns(of, time.monotonic() + 60))
+    settings = moves_of(of, DryRuns(of, time.monotonic() + 60))
     fsdp = next(move for move in settings if move.name.startswith("FSDP"))
     for fits, share in ((True, 0.5), (False, 2.0)):
         measured = Tried(int(share * of.room), 0.1, "cuda:0")

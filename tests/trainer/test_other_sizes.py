@@ -71,8 +71,8 @@ def test_the_largest_sizes_are_left_out_if_time_runs_out(ending: type[BaseExcept
             return super().__call__(setting)
 
     until = time.monotonic() + 60
-    known = moves_of(ran, Recorded(ran, until))  # of endless room nothing is the largest
-    listed = moves_of(replace(ran, room=9 * ran.forecast.total), Ended(ran, until))
+    known = list(moves_of(ran, Recorded(ran, until)))  # of endless room nothing is the largest
+    listed = list(moves_of(replace(ran, room=9 * ran.forecast.total), Ended(ran, until)))
 
     assert [move.name for move in listed] == [move.name for move in known] != []
     assert {(move.largest_batch, move.longest) for move in listed} == {(None, None)}

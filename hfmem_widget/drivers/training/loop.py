@@ -274,9 +274,8 @@ class Loop:
         self._run.accumulates = self._batches > 1 and not self._made_in_closure
         self._close()
         uncalled = [key for key, model in self._models.items() if not model.was_called]
-        is_seen = self._number >= len(
-            self._seen_optimizers
-        )  # else the next step is another model's
+        # Else the next step is another model's.
+        is_seen = self._number >= len(self._seen_optimizers)
         if len(uncalled) == len(self._models):
             self._find_called_modules()
         elif self._passes_of_step and not self._has_pruned and is_seen:
@@ -357,9 +356,8 @@ class StepCounter:
     _usual = 1
 
     def __init__(self) -> None:
-        self.passes = (
-            threading.local()
-        )  # `begun` if a backward pass has, since an optimizer has stepped
+        # `begun` if a backward pass has, since an optimizer has stepped.
+        self.passes = threading.local()
         self._stepped: set[int] = set()  # the optimizers of the last step, by `id`
 
     def begin(self, loop: Loop, usual: int) -> None:

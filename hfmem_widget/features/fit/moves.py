@@ -124,7 +124,7 @@ def moves_after_an_error(session: Session, _root: Span, error: Finding) -> list[
         with suppress(OptionError, KeyboardInterrupt):
             training = training_of(session, headroom=0.0)
             dry = DryRuns(training, until)
-            moves = moves_of(training, dry)
+            moves = list(moves_of(training, dry))
             session.what_if = what_if(training, dry)
             return moves
     return []
@@ -151,7 +151,7 @@ def fit_training(session: Session, headroom: float, attempt: Attempt | None = No
         training = replace(training, calibration=calibration, forecast=calibration.of(raw, raw))
     dry = DryRuns(training, until)
     forecast, device, room = training.forecast, training.device, training.room
-    listed = settings_of(training, dry)
+    listed = moves_of(training, dry)
     session.moves = list(listed)
     if attempt is not None:
         session.moves = tried_moves(training, listed, attempt)
@@ -181,16 +181,11 @@ def fit_training(session: Session, headroom: float, attempt: Attempt | None = No
     )
 
 
-def moves_of(training: Training, dry: DryRuns) -> list[Move]:
-    """Return the changes of `settings_of`."""
-    return list(settings_of(training, dry))
+def moves_of(training: Training, dry: DryRuns) -> dict[Move, Setting]:
+    """Return the changes that make a training fit, with their settings, best first.
 
-
-def settings_of(training: Training, dry: DryRuns) -> dict[Move, Setting]:
-    """Return the changes that make a training fit, best first; those that keep the loss come before others.
-
-    Two changes are combined where one is not enough. Changes that save nothing are left out, and those that
-    do not fit where others do.
+    Those that keep the loss come before others. Two changes are combined where one is not enough. Changes
+    that save nothing are left out, and those that do not fit where others do.
     """
     tried: dict[Move, Setting] = {}
     now = format_bytes(training.forecast.total)
@@ -249,7 +244,8 @@ def tried_moves(
                 most = MEASURED[1] * tried.peak
                 moves[at] = replace(moves[at], peak=tried.peak, low=tried.peak, high=most)
     for reason, numbers in reasons.items():
-        warn(f"Change {format_list(numbers, len(numbers))}: {reason}.")
+        noun = "Change" if len(numbers) == 1 else "Changes"
+        warn(f"{noun} {format_list(numbers, len(numbers))}: {reason}.")
     return moves
 
 

@@ -82,14 +82,16 @@ class OneRank:
         self._plugin.transformer_cls_names_to_wrap = layers_of(model)
         model = fsdp2_prepare_model(self._accelerator, model)
         # Buffers have their values; weights are still on the meta device.
-        model._apply(  # noqa: SLF001  (as Module.to_empty does)
-            lambda tensor: (torch.empty_like if tensor.is_meta else torch.Tensor.to)(
-                tensor, device=self._device
-            )
-        )
+        model._apply(self._on_device)  # noqa: SLF001  (as Module.to_empty does)
         for parameter in model.parameters():
-            getattr(parameter, "to_local", lambda own=parameter: own)().detach().normal_(std=0.02)
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            local.detach().normal_(std=0.02)
         return model
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:
+            return torch.empty_like(tensor, device=self._device)
+        return tensor.to(self._device)
 
     def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[object]:
         """Return the context of a batch: ranks reduce gradients after the last one of a step."""
