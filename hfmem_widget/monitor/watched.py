@@ -33,6 +33,7 @@ class _Keys:
     """The series of a device, by key: bytes in use, bytes with a known holder, and the rest."""
 
     in_use: tuple[str, ...]
+    unwritten: str
     held: tuple[str, ...]
     before: str  # empty if the session has no such series
     since: str
@@ -43,12 +44,17 @@ class _Keys:
             tuple(f"{device}/{metric}" for metric in metrics)
             for metrics in (_IN_USE, COUNTED, ("before", "unattributed"))
         )
-        return cls(in_use, held, *("" if session.index(key) is None else key for key in computed))
+        computed = tuple("" if session.index(key) is None else key for key in computed)
+        return cls(in_use, f"{device}/untouched", held, *computed)
 
     def used(self, row: Row) -> float:
-        """Return the bytes in use; 0 where they are not known."""
+        """Return the bytes in use, with those that are not written yet; 0 where they are not known.
+
+        A holder's tensors count whole, and are no news once they are written.
+        """
         values = (row.get(key, NOT_AVAILABLE) for key in self.in_use)
-        return next((value for value in values if not math.isnan(value)), 0.0)
+        used = next((value for value in values if not math.isnan(value)), 0.0)
+        return used + max(0.0, row.get(self.unwritten, 0.0))
 
 
 class Unexplained:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+from torch import nn
 
+import hfmem_widget
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
@@ -234,3 +236,17 @@ def test_a_single_reading_has_no_memory_from_before(card: Card) -> None:
         pass
 
     assert session.index("cuda:0/before") is None
+
+
+def test_a_tensor_that_is_written_later_is_not_new_memory() -> None:
+    """A holder's bytes count from the beginning, although their pages come when they are written."""
+    model = nn.utils.skip_init(nn.Linear, 4096, 4096)
+    with hfmem_widget.watch(model, quiet=True, interval=60.0) as session:
+        with hfmem_widget.span("step"):
+            nn.init.ones_(model.weight)
+        with hfmem_widget.span("step"):
+            pass
+    second = session.spans[-1].before
+
+    assert session.value(second, "cpu/weights") > 64 * MIB
+    assert session.value(second, "cpu/unattributed") < 32 * MIB
