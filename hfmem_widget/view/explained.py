@@ -203,7 +203,9 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         parts = [part for part in device.parts if part.name in OF_ALLOCATED][:MOST_ROWS]
         sizes = [(part.label, part.bytes, part.bytes / (device.peak or math.nan)) for part in parts]
         rows = [[label, format_bytes(size), format_share(share)] for label, size, share in sizes]
-        yield from _section(f"On {device.key} at the peak", rows)
+        is_kept = device.key != "cpu" and device.reserved_peak > device.peak
+        kept = f"; at most {format_bytes(device.reserved_peak)} reserved" if is_kept else ""
+        yield from _section(f"On {device.key} at the peak{kept}", rows)
     others = explanation.devices[1 : 1 + MOST_ROWS]
     rows = [[each.key, size_of(each.peak, each.capacity)] for each in others]
     yield from _section("The other devices", rows)
@@ -228,7 +230,9 @@ def _lines(explanation: Explanation) -> Iterator[str]:
         for each in explanation.moves[:MOST_ROWS]
     ]
     yield from _section("What would take less, by dry runs", moves)
-    yield from _section("Next", list(map(list, explanation.next.items())))
+    # Not in columns: a call of Python, which takes the place of a magic, is longer.
+    commands = [[f"{command}: {shows}"] for command, shows in explanation.next.items()]
+    yield from _section("Next", commands)
 
 
 def _section(title: str, rows: list[list[str]]) -> Iterator[str]:
