@@ -21,6 +21,7 @@ from common import measure
 from transformers import PreTrainedConfig, Trainer, TrainerCallback, TrainingArguments
 
 from hfmem_widget.features.fit.setting import Setting
+from hfmem_widget.features.fit.sharding import layers_of
 from hfmem_widget.features.fit.trial import tried_step
 
 RANKS, ROWS, TOKENS = 2, 4, 512
@@ -71,7 +72,9 @@ def train(model: str, way: str, shards: str, path: str) -> None:
         from peft import LoraConfig, get_peft_model
 
         trained = get_peft_model(trained, LoraConfig(r=options["lora"]))
-    fsdp = {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+    # As the change of %memfit writes it: accelerate fails where it gathers BERT's embeddings by themselves.
+    layers = {"version": 2, "transformer_layer_cls_to_wrap": layers_of(trained)}
+    fsdp = {"fsdp": "full_shard auto_wrap", "fsdp_config": layers}
     arguments = TrainingArguments(
         tempfile.mkdtemp(),
         per_device_train_batch_size=ROWS,
