@@ -83,12 +83,12 @@ def test_a_copy_holds_no_memory_of_its_own() -> None:
         "activations": torch.ones(3),
         "of": [torch.zeros(2, requires_grad=True) * 2],
     }
-    made = copy_of(model)
+    copied = copy_of(model)
 
-    assert all(one.is_meta for one in (*made.parameters(), *made.buffers()))
-    assert made.remembered["activations"].is_meta
-    assert made.remembered["of"][0].is_meta
-    assert made.lm_head.weight is made.transformer.wte.weight
+    assert all(one.is_meta for one in (*copied.parameters(), *copied.buffers()))
+    assert copied.remembered["activations"].is_meta
+    assert copied.remembered["of"][0].is_meta
+    assert copied.lm_head.weight is copied.transformer.wte.weight
 
 
 def test_an_impossible_configuration_is_an_error_with_its_reason() -> None:
@@ -199,9 +199,9 @@ def _set_first(ids: Any) -> Any:
 def test_values_that_follow_from_the_batch_are_as_on_the_host(ask: Callable[[Any], Any]) -> None:
     """And so are shapes that depend on them."""
     with LiveBytes(), AsOnDevice("cpu"):
-        told = ask(meta_copy(IDS))
+        values = ask(meta_copy(IDS))
 
-    assert told == ask(IDS)
+    assert values == ask(IDS)
 
 
 def test_tokens_are_spread_evenly_over_experts() -> None:
@@ -238,6 +238,6 @@ def test_stored_values_do_not_count() -> None:
     live = LiveBytes()
     with live:
         ids = meta_copy(IDS)
-        found = ids.nonzero()
+        places = ids.nonzero()
 
-    assert live.peak == 8 * (ids.numel() + found.numel())
+    assert live.peak == 8 * (ids.numel() + places.numel())

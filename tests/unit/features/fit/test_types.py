@@ -130,27 +130,27 @@ def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[st
 
 @SINCE_5
 @pytest.mark.parametrize(
-    "both",
+    "mixture",
     some_of(
         [(name, False) for name in MIXTURES if name not in SLOW]
         + [(name, True) for name in IN_HALF],
         [("mixtral", False), ("jamba", False), ("gpt_oss", True)],
     ),
 )
-def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
+def test_as_much_is_kept_as_in_a_real_run(mixture: tuple[str, bool]) -> None:
     """To the byte, wherever the tokens go; within three percent in the backward pass of state spaces."""
-    name, half = both
+    name, half = mixture
     config = small_mixture(name, MIXTURES[name])
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
     autocast = torch.bfloat16 if half else None
-    told = training_step(model, inputs, device="cpu", autocast=autocast)
+    forecast = training_step(model, inputs, device="cpu", autocast=autocast)
     torch.manual_seed(0)
     real = Step(built(config), config, bf16=half)
 
-    assert told.kept == real.kept
-    assert told.forward.bytes == real.forward
-    assert told.backward.bytes == pytest.approx(real.backward, rel=0.03)
+    assert forecast.kept == real.kept
+    assert forecast.forward.bytes == real.forward
+    assert forecast.backward.bytes == pytest.approx(real.backward, rel=0.03)
 
 
 @SINCE_5

@@ -29,14 +29,14 @@ def change(text: str) -> Change:
 
 
 def cases() -> list[Case]:
-    found = []
+    parsed = []
     text = (ROOT / "tests/data/written_cells.txt").read_text("utf-8")
     for case in re.split(r"^== ", text, flags=re.MULTILINE)[1:]:
         title, changes, rest = case.split("\n", 2)
         before, after = rest.removesuffix("\n").split("\n>>\n")
-        asked = changes.removeprefix(":: ").split("; ")
-        found.append(Case(title, [*map(change, asked)], before.split("\n--\n"), after))
-    return found
+        texts = changes.removeprefix(":: ").split("; ")
+        parsed.append(Case(title, [*map(change, texts)], before.split("\n--\n"), after))
+    return parsed
 
 
 CASES = cases()
@@ -59,9 +59,9 @@ def broken_cells(draw: st.DrawFn) -> list[str]:
     for _ in range(draw(st.integers(1, 4))):
         which = draw(st.integers(0, len(cells) - 1))
         at = draw(st.integers(0, len(cells[which])))
-        taken = draw(st.sampled_from([0, 0, 1, 9]))
+        removed = draw(st.sampled_from([0, 0, 1, 9]))
         cells[which] = (
-            cells[which][:at] + draw(st.sampled_from(PIECES)) + cells[which][at + taken :]
+            cells[which][:at] + draw(st.sampled_from(PIECES)) + cells[which][at + removed :]
         )
     return cells
 

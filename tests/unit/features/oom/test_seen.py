@@ -40,9 +40,9 @@ class Notebook(dict[str, Any]):
         super().__init__(__name__="__main__", torch=torch, fail=fail, **names)
 
     def see(self, cell: str) -> Seen:
-        with Seeing() as looked:
+        with Seeing() as seeing:
             exec(compile(cell, "<cell>", "exec"), self)
-        return looked.seen
+        return seeing.seen
 
 
 Make = Callable[..., Notebook]
@@ -112,9 +112,9 @@ def test_memory_of_a_running_function_is_not_promised(notebook: Make) -> None:
 
     def caller() -> Seen:
         stays = torch.zeros(1024, 1024)
-        with Seeing() as looked:
+        with Seeing() as seeing:
             run(stays)
-        return looked.seen
+        return seeing.seen
 
     assert caller().freed == 4 * MIB  # of eight
 
