@@ -78,16 +78,16 @@ def folded(peaks: Sequence[float], most: int) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "told"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
+    ("peaks", "expected"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
 )
 def test_runs_are_a_median_and_a_range(
-    peaks: list[float], told: tuple[float, float, float, int]
+    peaks: list[float], expected: tuple[float, float, float, int]
 ) -> None:
     """The median stands for them, with the lowest and the highest beside it; one run has no spread."""
     (cell,) = of_runs({"a": [record("a", device(peak)) for peak in peaks]}).cells
     figure = cell.figures["peak"]
 
-    assert (figure.middle, figure.low, figure.high, figure.runs) == told
+    assert (figure.middle, figure.low, figure.high, figure.runs) == expected
     assert set(cell.figures) == set(FIGURES)
 
 
@@ -144,7 +144,7 @@ def with_an_earlier_model() -> Comparison:
 
 
 def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
-    """Peaks less what was there when the cells began come first, and a sentence says what was."""
+    """The first column is the peak above the start, and a note has what was there before."""
     comparison = with_an_earlier_model()
     above, peak = figure_columns(comparison)[:2]
 
@@ -221,7 +221,7 @@ def test_from_an_empty_device_the_peak_is_one_column() -> None:
 
 
 def test_the_device_is_the_one_that_most_cells_used() -> None:
-    """An accelerator before the host, and another if asked for."""
+    """An accelerator comes before the host; `device` chooses another."""
     host = device(90.0, key="cpu")
     runs = {
         "a": [record("a", device(8.0), device(9.0, key="cuda:1"))],
@@ -253,15 +253,15 @@ def test_a_note_counts_failed_runs() -> None:
 def test_steps_align_only_where_all_have_some() -> None:
     """By default by steps if every cell has two or more, else by time."""
     trained, loaded = device(8.0, steps=[1, 2, 8]), device(7.0)
-    both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
+    runs = {"a": [record("a", trained)], "b": [record("b", loaded)]}
 
-    assert of_runs({"a": both["a"]}).by == "step"
-    assert of_runs(both).by == "time"
-    by_steps = of_runs(both, by="step")
+    assert of_runs({"a": runs["a"]}).by == "step"
+    assert of_runs(runs).by == "time"
+    by_steps = of_runs(runs, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
-    said = by_steps._repr_mimebundle_()
-    assert "b has no data for the chart." in said["text/html"]
-    assert "chart" not in said["text/plain"]
+    output = by_steps._repr_mimebundle_()
+    assert "b has no data for the chart." in output["text/html"]
+    assert "chart" not in output["text/plain"]
 
 
 ONE = {"a": [record("a", device(8.0))]}

@@ -74,13 +74,10 @@ def test_memory_that_pytorch_has_cached_is_free_for_this_process(proc: Path) -> 
 def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
     """GPU 0 is the first in CUDA_VISIBLE_DEVICES; invisible ones are left out."""
     for value, names in (("1,0", ["NVIDIA A100", "NVIDIA T4"]), ("1", ["NVIDIA A100"]), ("", [])):
-        devices, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
+        rooms, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
 
-        assert [one.name for one in devices[:-1]] == names
-        assert [one.device for one in devices] == [
-            *(f"cuda:{at}" for at in range(len(names))),
-            "cpu",
-        ]
+        assert [one.name for one in rooms[:-1]] == names
+        assert [one.device for one in rooms] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
 
 
 def test_headroom_is_subtracted_once(proc: Path) -> None:

@@ -222,19 +222,19 @@ def blocks(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("play", "said"),
+    ("play", "words"),
     [
         (evaluations, "grows by 40.0 MiB an evaluation since the 2nd"),
         (blocks, "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far"),
     ],
 )
-def test_growth_is_given_per_span_that_causes_it(play: Callable[[Stage], None], said: str) -> None:
+def test_growth_is_given_per_span_that_causes_it(play: Callable[[Stage], None], words: str) -> None:
     """Per evaluation, or per block of one label."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"):
         play(stage)
 
-    assert said in leak_of(stage.finish()).title
+    assert words in leak_of(stage.finish()).title
 
 
 def test_a_loop_without_spans_is_judged_by_its_optimizers_steps() -> None:
@@ -378,13 +378,13 @@ def test_a_loop_that_leaks_is_found_and_no_other(name: str) -> None:
     The other rules say of it what the table has.
     """
     case = BY_NAME[name]
-    told = played(case)
+    result = played(case)
 
-    assert [trend is not None for trend in (told.on_gpu, told.on_host)] == [case.leaks] * 2
-    if told.on_gpu is not None:
-        assert told.on_gpu.what == case.what
-        assert told.on_gpu.low <= told.on_gpu.slope <= told.on_gpu.high
-    assert told.cries == cries(case)
+    assert [trend is not None for trend in (result.on_gpu, result.on_host)] == [case.leaks] * 2
+    if result.on_gpu is not None:
+        assert result.on_gpu.what == case.what
+        assert result.on_gpu.low <= result.on_gpu.slope <= result.on_gpu.high
+    assert result.cries == cries(case)
 
 
 @pytest.mark.parametrize("rule", CRIES)

@@ -53,7 +53,7 @@ OF_ALL: dict[str, tuple[int, str, Pieces, str, float]] = {
     # A thread adds 3 MiB a second while spans of any length run: the longer ones see more of it.
     "by the clock": (1, "", [("request", 3 * time, time) for time in UNEVEN], "a second", 3),
 }
-"""Likewise, and by what growth is given, and how many MiB."""
+"""Likewise, with the words that growth is given by, and the MiB."""
 
 
 def points_of(session: Session) -> list[ComparablePoints]:
@@ -126,7 +126,7 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
 
 
 def test_memory_within_an_evaluation_is_what_was_there_after_it_and_not_before() -> None:
-    """Of each of them."""
+    """The series has the growth within each evaluation."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"):
         for number in range(20):
@@ -157,9 +157,9 @@ def test_a_training_that_begins_anew_has_its_own_row(numbers: list[int], rows: l
             with stage.span("step", f"step {number}") as span:
                 stage.recorder.count(span.id, {"step": float(number)})
                 stage.hold({GPU: (500 + number) * MIB}, 0.1)
-    found = [one for one in points_of(stage.finish()) if one.what == "a step"]
+    series = [one for one in points_of(stage.finish()) if one.what == "a step"]
 
-    assert [len(one) for one in found if one.device == GPU] == rows
+    assert [len(one) for one in series if one.device == GPU] == rows
     assert all(trend.what == "a step" for trend in trends_of(stage.session, stage.session.spans[0]))
 
 
@@ -173,9 +173,9 @@ def test_a_loop_is_looked_for_in_each_cell() -> None:
     session = stage.finish()
     first, second, _ = session.spans
     for cell in (first, second):
-        found = [one for one in comparable_points(session, cell) if one.what == A_SECOND]
-        assert found
-        for one in found:
+        series = [one for one in comparable_points(session, cell) if one.what == A_SECOND]
+        assert series
+        for one in series:
             assert cell.start <= one.time.min() <= one.time.max() <= (cell.stop or 0.0)
 
 

@@ -37,8 +37,8 @@ def loaded(
     with stage.span("cell", "train") as cell:
         for second in range(SECONDS):
             count = workers(second)
-            now = (held(second), count + others, count, shared)
-            stage._set("cpu", dict(zip(OF_CHILDREN, now, strict=True)))
+            values = (held(second), count + others, count, shared)
+            stage._set("cpu", dict(zip(OF_CHILDREN, values, strict=True)))
             stage.hold({}, 1.0)
     session = stage.finish()
     return session, session.span(cell.id)
@@ -95,7 +95,7 @@ def test_healthy_workers_are_not_found(
 
 
 @pytest.mark.parametrize(
-    ("workers", "others", "shared", "who"),
+    ("workers", "others", "shared", "text"),
     [
         (1, 0, 0.0, "1 DataLoader worker held up to 2.00 GiB (PSS)."),
         (4, 1, 0.0, "4 DataLoader workers and 1 other process held up to 2.00 GiB (PSS)."),
@@ -108,16 +108,16 @@ def test_healthy_workers_are_not_found(
         ),
     ],
 )
-def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, who: str) -> None:
+def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, text: str) -> None:
     """Their number and kind, the way of counting, and the share of shared memory."""
     session, span = loaded(
         lambda _: 2 * GIB, workers=lambda _: workers, others=others, shared=shared
     )
     card = card_bundle(session, span, with_chart=True)
 
-    assert children_text(session, span) == who
-    assert who in card["text/plain"].splitlines()
-    assert who in card["text/html"]
+    assert children_text(session, span) == text
+    assert text in card["text/plain"].splitlines()
+    assert text in card["text/html"]
 
 
 def test_a_session_without_children_has_no_figures_of_them() -> None:
