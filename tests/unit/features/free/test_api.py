@@ -33,30 +33,30 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def held(main: dict[str, Any]) -> None:
+def variables(main: dict[str, Any]) -> None:
     main.update(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
 
 
 def test_a_variable_is_deleted_and_its_memory_freed(main: dict[str, Any]) -> None:
     """Its tensors are dead, and their bytes were predicted."""
-    seen = weakref.ref(main["losses"][0])
+    tensor = weakref.ref(main["losses"][0])
     released = hfmem_widget.free("losses")
     assert "losses" not in main
-    assert seen() is None
+    assert tensor() is None
     (item,) = released.items
     assert (item.name, item.what) == ("losses", ())
     assert item.bytes == {"cpu": pytest.approx(MIB, rel=1e-3)}
     assert released.done
 
 
-@pytest.mark.parametrize("given", [[[1]], ["errors", 3], [{}]])
-def test_an_invalid_name_is_an_error(main: dict[str, Any], given: list[Any]) -> None:
+@pytest.mark.parametrize("names", [[[1]], ["errors", 3], [{}]])
+def test_an_invalid_name_is_an_error(main: dict[str, Any], names: list[Any]) -> None:
     """It says what is allowed, and nothing is freed, not even as a variable."""
-    told = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.free(*given)
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.free(variables=given)
+    message = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
+    with pytest.raises(OptionError, match=message):
+        hfmem_widget.free(*names)
+    with pytest.raises(OptionError, match=message):
+        hfmem_widget.free(variables=names)
 
     assert set(main) == {"losses", "errors"}
 
@@ -83,7 +83,7 @@ def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("loses", "no variable 'loses'; did you mean losses?"),
         ("error", "no variable 'error'; did you mean errors?"),
@@ -95,12 +95,12 @@ def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) ->
         ("js", "js is a module, not a variable, and cannot be freed"),
     ],
 )
-def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, said: str) -> None:
+def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, message: str) -> None:
     """One wrong name among several is enough, and the error has a suggestion."""
     main["js"] = sys
     with pytest.raises(OptionError) as raised:
         hfmem_widget.free("losses", name)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert set(main) == {"losses", "errors", "js"}
 
 
@@ -287,7 +287,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "lines"),
     [
         ([("cuda:0", 5, 2)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
         ([("cuda:0", 5, 6)], ["cuda:0: freed 0.00 of 5.00 GiB."]),
@@ -301,7 +301,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
         ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
     ],
 )
-def test_used_devices_are_listed(changes: list[tuple[str, float, float]], told: list[str]) -> None:
+def test_used_devices_are_listed(changes: list[tuple[str, float, float]], lines: list[str]) -> None:
     """Never below zero; for the host if its memory has changed, or if there is no other device."""
     measured = tuple(
         Change(device, "allocated", "allocated", before * GIB, after * GIB)
@@ -309,7 +309,7 @@ def test_used_devices_are_listed(changes: list[tuple[str, float, float]], told: 
     )
     text = release_bundle(Release((), {}, done=True, changes=measured))["text/plain"]
 
-    assert [line for line in text.splitlines() if "freed" in line] == told
+    assert [line for line in text.splitlines() if "freed" in line] == lines
 
 
 def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
@@ -328,12 +328,12 @@ def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
 
 def test_memory_that_malloc_keeps_is_noted() -> None:
     """With the way to return it, if it is much; not if the C library has no such figure."""
-    told = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
+    texts = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
 
-    assert told[0].startswith(
+    assert texts[0].startswith(
         "malloc keeps 534.0 MiB that nobody uses; %memholders --free garbage --trim"
     )
-    assert told[1:] == ["", ""]
+    assert texts[1:] == ["", ""]
 
 
 def test_a_trim_also_returns_memory_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,11 +158,11 @@ def test_a_part_that_stays_keeps_all_of_it(main: dict[str, Any]) -> None:
 def test_memory_that_may_be_shared_is_an_upper_bound(main: dict[str, Any]) -> None:
     """A frame of polars has its size, not which of its columns another frame has as well."""
     main["frame"] = pl.select(pl.int_range(0, COUNT, dtype=pl.Int64).alias("n") * 2)
-    found = hfmem_widget.free("frame", dry_run=True)
+    release = hfmem_widget.free("frame", dry_run=True)
 
-    assert found.together["cpu"] == pytest.approx(SIZE, rel=0.01)
-    assert found.is_at_most
-    assert "up to 16.0 MiB" in release_bundle(found)["text/plain"]
+    assert release.together["cpu"] == pytest.approx(SIZE, rel=0.01)
+    assert release.is_at_most
+    assert "up to 16.0 MiB" in release_bundle(release)["text/plain"]
 
 
 def test_memory_smaller_than_a_page_is_left_out(main: dict[str, Any]) -> None:

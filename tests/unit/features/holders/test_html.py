@@ -105,7 +105,7 @@ def test_growth_has_the_number_of_new_tensors(tensors: int, kind: Kind, facts: s
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("wrong", "error"),
     [
         ({"namespace": "cuda:0"}, r"namespace must map .*, not be str; pass a device as device="),
         ({"namespace": torch.zeros(2)}, r"namespace must map names to objects, .*, not be Tensor$"),
@@ -115,10 +115,10 @@ def test_growth_has_the_number_of_new_tensors(tensors: int, kind: Kind, facts: s
         ),
     ],
 )
-def test_an_argument_that_is_not_a_mapping_is_an_error(given: dict[str, Any], told: str) -> None:
+def test_an_argument_that_is_not_a_mapping_is_an_error(wrong: dict[str, Any], error: str) -> None:
     """It says what to pass, before anything is searched."""
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.holders(**given)
+    with pytest.raises(OptionError, match=error):
+        hfmem_widget.holders(**wrong)
 
 
 def test_variables_may_be_any_mapping() -> None:

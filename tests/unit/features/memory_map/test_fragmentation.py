@@ -38,16 +38,16 @@ def segment_of(
     pool: tuple[int, int] = NO_POOL,
     expandable: bool = False,
     small: bool = False,
-    asked: float = 1.0,
+    share: float = 1.0,
 ) -> Segment:
-    """Return a segment of blocks of such sizes; `asked` of what is allocated was asked for."""
-    made, address = [], 20 * M
+    """Return a segment of blocks of such sizes; `share` of the allocated bytes was requested."""
+    listed, address = [], 20 * M
     for size, state in blocks:
-        made.append(Block(address, size, int(asked * size) if state == "allocated" else 0, state))
+        listed.append(Block(address, size, int(share * size) if state == "allocated" else 0, state))
         address += size
     kind: SegmentKind = "small" if small else "large"
     size = address - 20 * M
-    return Segment("cuda:0", 20 * M, size, kind, tuple(made), stream, pool, expandable)
+    return Segment("cuda:0", 20 * M, size, kind, tuple(listed), stream, pool, expandable)
 
 
 def map_of(*segments: Segment) -> MemoryMap:
@@ -63,7 +63,7 @@ def segments(draw: st.DrawFn) -> Segment:
         pool=draw(st.sampled_from([NO_POOL, NO_POOL, (0, 3)])),
         expandable=draw(st.booleans()),
         small=draw(st.booleans()),
-        asked=draw(st.floats(0.1, 1.0)),
+        share=draw(st.floats(0.1, 1.0)),
     )
 
 
@@ -120,14 +120,14 @@ def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
 def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
     """There is a free block at least as large, on the default stream, in nobody's pool."""
     fits = map_of(*drawn).fragmentation("cuda:0").fits
-    there = [
+    sizes = [
         block.size
         for one in drawn
         if one.stream == 0 and one.pool == NO_POOL
         for block in one.blocks
         if block.state == "free" and (one.kind == "large" or fits <= M)
     ]
-    assert fits <= max(there, default=0)
+    assert fits <= max(sizes, default=0)
 
 
 def test_who_can_use_what_is_free() -> None:
@@ -138,7 +138,7 @@ def test_who_can_use_what_is_free() -> None:
         segment_of((21 * M, "free"), stream=9),
         segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
         segment_of((23 * M, "pending")),
-        segment_of((24 * M, "allocated"), asked=0.5),
+        segment_of((24 * M, "allocated"), share=0.5),
     ).fragmentation("cuda:0")
     assert {one.name: one.bytes / M for one in found.parts} == {
         "used": 47, "rounding": 12, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
@@ -170,25 +170,25 @@ def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
 
 def test_sentences_have_their_figures() -> None:
     """What cannot be given back, and the largest request that it could serve."""
-    told = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
-    assert told[0].endswith("the driver: 29.0 MiB.")
-    assert told[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
-    assert "no request above 29.0 MiB" in told[1]
-    assert len(told) == 2
+    texts = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
+    assert texts[0].endswith("the driver: 29.0 MiB.")
+    assert texts[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
+    assert "no request above 29.0 MiB" in texts[1]
+    assert len(texts) == 2
 
 
 def test_full_segments_need_one_sentence() -> None:
     """A healthy device is not commented on, nor is one that has nothing."""
     found = MemoryMap(("cuda:0",)).fragmentation("cuda:0")
     assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
-    told = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
-    assert told == (
+    texts = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
+    assert texts == (
         "No cached memory is free for ordinary code: the next request goes to the driver.",
     )
 
 
 def test_a_map_without_a_device_is_of_the_fullest() -> None:
-    """Unless told otherwise, the figures are those of the device on which most is reserved."""
+    """By default the figures are those of the device with most reserved memory."""
     empty = MemoryMap(("cuda:1", "cuda:0"), (segment_of((M, "free")),))
     assert empty.fragmentation().device == "cuda:0"
 
@@ -208,7 +208,7 @@ STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8
 
 
 @pytest.mark.parametrize(
-    ("others", "said"),
+    ("others", "sentence"),
     [
         (POOLS[:1], "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
         (POOLS, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
@@ -217,19 +217,19 @@ STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8
         (STREAMS, "120.0 MiB is free for 2 streams, for each alone"),
     ],
 )
-def test_what_only_others_can_use_is_counted(others: list[Segment], said: str) -> None:
+def test_what_only_others_can_use_is_counted(others: list[Segment], sentence: str) -> None:
     """In private pools, with what is free there from a MiB on; for other streams, of which one is named."""
-    found = map_of(segment(("used", 100)), *others)
-    told = sentences(found.fragmentation("cuda:0"))
+    memory = map_of(segment(("used", 100)), *others)
+    texts = sentences(memory.fragmentation("cuda:0"))
 
-    assert [one for one in told if said in one] != [], told
+    assert [one for one in texts if sentence in one] != [], texts
 
 
 METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
 Row = tuple[float, ...]
 
 
-def found_in(
+def findings_in(
     *rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0), allocated: float | None = None
 ) -> list[Finding]:
     """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts.
@@ -251,7 +251,7 @@ def found_in(
 
 def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     """Its title has the figure, its advice says what that would save."""
-    (finding,) = found_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
+    (finding,) = findings_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
     assert finding.title == (
         "2.50 GiB (31 %) of reserved memory on cuda:0 lay in holes between tensors when most was reserved."
     )
@@ -276,19 +276,19 @@ HEALTHY: dict[str, tuple[list[Row], dict[str, Any]]] = {
 def test_a_healthy_span_has_no_finding(name: str) -> None:
     """Small holes, filled ones, free segments, those of earlier cells, and errors that tell themselves."""
     rows, options = HEALTHY[name]
-    assert found_in(*rows, **options) == []
+    assert findings_in(*rows, **options) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:
     """The allocator ran out, emptied its cache and went on: that waits for the GPU."""
-    (finding,) = found_in((7.0, 8.0, 0.0, 2, 0))
+    (finding,) = findings_in((7.0, 8.0, 0.0, 2, 0))
     assert finding.title.startswith("On cuda:0 the allocator ran out of memory 2 times")
     assert "smaller batch" in finding.advice[0]
 
 
 def test_holes_and_retries_are_one_finding() -> None:
     """Where holes made the allocator run out, one sentence tells both."""
-    (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
+    (finding,) = findings_in((5.0, 8.0, 2.5, 1, 0))
     assert "reserved, and the allocator ran out of memory once" in finding.title
     assert finding.evidence["retries"] == 1
 
@@ -306,7 +306,7 @@ NAN = math.nan
 )
 def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], holes: float) -> None:
     """A moment of which either figure is missing is passed over."""
-    (finding,) = found_in(*rows)
+    (finding,) = findings_in(*rows)
 
     assert finding.evidence["holes"] == pytest.approx(holes * GIB)
 
@@ -316,24 +316,24 @@ def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], ho
 )
 def test_retries_are_those_of_the_span(before: float, after: float, retries: int) -> None:
     """What the allocator had to do before it does not count."""
-    found = found_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
+    findings = findings_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
 
-    assert [one.evidence["retries"] for one in found] == ([retries] if retries else [])
+    assert [finding.evidence["retries"] for finding in findings] == ([retries] if retries else [])
 
 
 def test_holes_after_the_span_are_not_its_own() -> None:
-    """Though it was fuller then."""
+    """Later readings with more reserved memory do not count."""
     recorder = recorder_of((0.0,) * 3, metrics=("allocated", "reserved", "inactive_split"))
     span = recorder.open_span("cell", "cell", recorder.session.last_sample)
     within = read(recorder, 1.0, (5 * GIB, 8 * GIB, 2 * GIB))
     peaks = {KEY: Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
     closed = recorder.close_span(span.id, within, peaks)
     read(recorder, 2.0, (7 * GIB, 8 * GIB, 0.0))
-    (found,) = holes(recorder.session, closed)
+    (finding,) = holes(recorder.session, closed)
 
-    assert found.evidence["holes"] == 2 * GIB
+    assert finding.evidence["holes"] == 2 * GIB
 
 
 def test_holes_that_were_never_read_are_none() -> None:
     """Though what was reserved rose."""
-    assert found_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []
+    assert findings_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []

@@ -32,39 +32,39 @@ PATH = re.compile(r'stroke="([^"]+)" stroke-width="13" d="([^"]+)"')
 
 def scattered(segments: int, blocks: int, *, seed: int = 1) -> MemoryMap:
     """Return segments full of blocks of all sizes, some of them free."""
-    chance, made = random.Random(seed), []
+    chance, listed = random.Random(seed), []
     for at in range(segments):
         inside, address = [], at << 32
         for _ in range(blocks):
             size, free = 512 * chance.randint(1, 4000), chance.random() < 0.4
-            asked = 0 if free else size - chance.randint(0, 500)
-            inside.append(Block(address, size, asked, "free" if free else "allocated"))
+            requested = 0 if free else size - chance.randint(0, 500)
+            inside.append(Block(address, size, requested, "free" if free else "allocated"))
             address += size
-        made.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
-    return map_of(*made)
+        listed.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
+    return map_of(*listed)
 
 
 def map_of(*segments: Segment) -> MemoryMap:
     return MemoryMap(("cuda:0",), segments, 0.01)
 
 
-def text_of(found: MemoryMap) -> list[str]:
-    return memory_map_bundle(found)["text/plain"].splitlines()
+def text_of(memory: MemoryMap) -> list[str]:
+    return memory_map_bundle(memory)["text/plain"].splitlines()
 
 
-def html_of(found: MemoryMap) -> str:
-    return memory_map_bundle(found)["text/html"]
+def html_of(memory: MemoryMap) -> str:
+    return memory_map_bundle(memory)["text/html"]
 
 
-def sums(found: Sequence[Piece]) -> Counter[str]:
-    return sum((Counter({name: size}) for name, size in found), Counter())
+def sums(pieces: Sequence[Piece]) -> Counter[str]:
+    return sum((Counter({name: size}) for name, size in pieces), Counter())
 
 
 @pytest.mark.parametrize("most", [50, 700, 2400])
-@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
-def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
+@pytest.mark.parametrize("memory", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
+def test_bars_stand_for_every_byte(memory: MemoryMap, most: int) -> None:
     """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
-    how = found.fragmentation("cuda:0")
+    how = memory.fragmentation("cuda:0")
     laid = layout(how.places, most)
     drawn = Counter(dict.fromkeys(LABELS, 0))
     for _, bars in laid.places:
@@ -109,15 +109,15 @@ def test_lengths_of_colour_are_bytes(name: str) -> None:
         )
 
 
-def on_eight_devices(found: MemoryMap) -> MemoryMap:
+def on_eight_devices(memory: MemoryMap) -> MemoryMap:
     keys = tuple(f"cuda:{at}" for at in range(8))
     return MemoryMap(
-        keys, tuple(replace(one, device=key) for key in keys for one in found.segments)
+        keys, tuple(replace(one, device=key) for key in keys for one in memory.segments)
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "kilobytes", "live"),
+    ("memory", "kilobytes", "live"),
     [
         (scattered(1, 5), 6, 20),
         (scattered(50, 200), 60, 20),
@@ -126,10 +126,10 @@ def on_eight_devices(found: MemoryMap) -> MemoryMap:
         (on_eight_devices(scattered(20, 250)), 90, 26),
     ],
 )
-def test_a_map_stays_small(found: MemoryMap, kilobytes: int, live: int) -> None:
+def test_a_map_stays_small(memory: MemoryMap, kilobytes: int, live: int) -> None:
     """Ten thousand blocks, or those of eight devices, take little more room than a few."""
-    assert len(html_of(found)) < kilobytes * KILOBYTE
-    assert sum(len(text.encode()) for text in live_bundle(found).values()) < live * KILOBYTE
+    assert len(html_of(memory)) < kilobytes * KILOBYTE
+    assert sum(len(text.encode()) for text in live_bundle(memory).values()) < live * KILOBYTE
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -187,11 +187,11 @@ def test_each_character_is_what_most_of_its_bytes_are(
     segments: list[list[tuple[str, int]]], strip: str
 ) -> None:
     """End to end, the largest segment first; what only others can use is behind the rest."""
-    made = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
-    if len(made) == 3:
-        made[1:] = replace(made[1], stream=7), replace(made[2], pool=(0, 1))
+    listed = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
+    if len(listed) == 3:
+        listed[1:] = replace(listed[1], stream=7), replace(listed[2], pool=(0, 1))
 
-    assert text_of(map_of(*made))[1] == strip
+    assert text_of(map_of(*listed))[1] == strip
     assert len(strip) == STRIP
 
 
@@ -200,7 +200,7 @@ def full(segments: int) -> MemoryMap:
 
 
 @pytest.mark.parametrize(
-    ("found", "lines"),
+    ("memory", "lines"),
     [
         (full(1), ["cuda:0 10.0 MiB reserved in 1 segment"]),
         (full(1200), ["cuda:0 11.7 GiB reserved in 1,200 segments"]),
@@ -210,9 +210,9 @@ def full(segments: int) -> MemoryMap:
         (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_has_size_and_number_of_segments(found: MemoryMap, lines: list[str]) -> None:
+def test_the_heading_has_size_and_number_of_segments(memory: MemoryMap, lines: list[str]) -> None:
     """One segment is singular, and a heap has no segments."""
-    assert text_of(found)[: len(lines)] == lines
+    assert text_of(memory)[: len(lines)] == lines
 
 
 def test_a_heap_has_parts_and_no_segments() -> None:
@@ -223,19 +223,19 @@ def test_a_heap_has_parts_and_no_segments() -> None:
 
 def rows(html: str) -> list[list[str]]:
     table = html.rpartition("<table")[2]
-    found = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
+    lines = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [
-        re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", one.replace("\u00a0", " "))
-        for one in found
+        re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", line.replace("\u00a0", " "))
+        for line in lines
     ]
 
 
 def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
     """Eight of them at most, by size; of one without a hole there is a dash."""
-    made = [segment(("used", 10 * at), at=at) for at in range(1, 11)]
-    made.append(segment(("used", 500), ("free", 3), ("used", 10), ("free", 4), at=11))
+    listed = [segment(("used", 10 * at), at=at) for at in range(1, 11)]
+    listed.append(segment(("used", 500), ("free", 3), ("used", 10), ("free", 4), at=11))
     head, first, second, *more = rows(
-        memory_map_bundle(MemoryMap(("cuda:0",), tuple(made), 0.01))["text/html"]
+        memory_map_bundle(MemoryMap(("cuda:0",), tuple(listed), 0.01))["text/html"]
     )
 
     assert head == ["largest segments", "size", "free", "largest hole", "blocks"]
@@ -255,8 +255,8 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 
 def test_a_map_of_some_devices_has_theirs_alone() -> None:
     """Their segments and notes; how long it took to read was that of all."""
-    told = {"cuda:0": "a", "cuda:1": "b"}
-    found = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, told)
+    notes = {"cuda:0": "a", "cuda:1": "b"}
+    memory = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, notes)
 
-    assert found.only({"cuda:0"}) == MemoryMap(("cuda:0",), found.segments, 0.5, {"cuda:0": "a"})
-    assert found.only({"cuda:1"}) == MemoryMap(("cuda:1",), (), 0.5, {"cuda:1": "b"})
+    assert memory.only({"cuda:0"}) == MemoryMap(("cuda:0",), memory.segments, 0.5, {"cuda:0": "a"})
+    assert memory.only({"cuda:1"}) == MemoryMap(("cuda:1",), (), 0.5, {"cuda:1": "b"})

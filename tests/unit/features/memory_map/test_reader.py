@@ -67,7 +67,7 @@ def test_both_words_for_a_block_that_waits_are_known() -> None:
 
 
 def test_a_snapshot_of_an_older_torch_has_fewer_keys() -> None:
-    """Without pools, streams, expandable segments and requested sizes, all that is in use was asked for."""
+    """Without pools, streams, expandable segments and requested sizes; a used block counts as requested."""
     listed = [
         {"device": 0, "address": 4096, "total_size": 1024, "segment_type": "small",
          "blocks": [{"address": 4096, "size": 1024, "state": "active_allocated"}]}
@@ -85,14 +85,14 @@ def test_before_cuda_is_initialised_nothing_of_torch_is_called() -> None:
 
 def test_traces_are_left_out_where_torch_can_leave_them_out() -> None:
     """With 100,000 of them a snapshot takes 700 ms, without 0.2; an older torch has no word for it."""
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
 
     def snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
-        asked.append({"mempool_id": mempool_id, "include_traces": include_traces})
+        calls.append({"mempool_id": mempool_id, "include_traces": include_traces})
         return recorded("native")[1]
 
     found = read_of(with_snapshot(snapshot))
-    assert asked == [{"mempool_id": None, "include_traces": False}]
+    assert calls == [{"mempool_id": None, "include_traces": False}]
     assert len(found.segments) == 22
     assert read_of(with_snapshot(lambda: recorded("native")[1])).segments == found.segments
 

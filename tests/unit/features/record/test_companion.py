@@ -27,7 +27,7 @@ from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Disk(GrowingFile):
-    """A file that fails or hangs as told."""
+    """A file that fails or hangs on request."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -130,7 +130,7 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("run.txt", "record must be"),
         ("run", "record must be"),
@@ -140,18 +140,18 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_cannot_be_is_refused(
-    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path is refused before anything begins, and existing files stay."""
-    taken = tmp_path / "taken.hfmem.jsonl"
-    taken.write_text("mine")
+    existing = tmp_path / "taken.hfmem.jsonl"
+    existing.write_text("mine")
     (tmp_path / "locked").mkdir()
     if "locked" in name:  # root may write anywhere, so the system's answer is played
         monkeypatch.setattr("os.access", lambda *_: False)
 
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         FileRecording(WatchOptions(record=str(tmp_path / name)))
-    assert taken.read_text() == "mine"
+    assert existing.read_text() == "mine"
 
 
 def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
@@ -306,11 +306,11 @@ def no_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said", "is_begun"),
+    ("spoil", "words", "is_begun"),
     [(deleted, "No such file", True), (replaced, "another file", True), (no_folder, "", False)],
 )
 def test_a_file_that_the_code_has_changed_ends_the_recording(
-    spoil: Callable[[Path], None], said: str, is_begun: bool, tmp_path: Path
+    spoil: Callable[[Path], None], words: str, is_begun: bool, tmp_path: Path
 ) -> None:
     """One sentence says so; nothing is added to what is not ours, and the session has all it had."""
     folder = tmp_path / "runs"
@@ -324,7 +324,7 @@ def test_a_file_that_the_code_has_changed_ends_the_recording(
 
     assert [note for note in session.notes if "recording" in note] == [session.notes[-1]]
     assert session.notes[-1].startswith("The recording ended early: ")
-    assert said in session.notes[-1]
+    assert words in session.notes[-1]
     assert session.peak("cuda:0/allocated") == 5 * 2**30
     assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} <= {"mine"}
 
@@ -386,7 +386,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> None:
-    """Its head says which rank of which run; nothing is asked of where it lies on the user's thread."""
+    """Its head has rank and run; the user's thread does not touch the directory."""
     watched = member(tmp_path)
     assert not (tmp_path / "run").exists()
     watched.hold(3)

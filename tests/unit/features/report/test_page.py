@@ -163,13 +163,13 @@ def test_a_page_reveals_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "argv", ["train.py", "--password=a-password"])
     document = Document(page(scripted_run()))
     frame = gzip.decompress(base64.b64decode(document.scripts[0])).decode("utf-8", "replace")
-    told = document.text + frame + str(document.elements)
+    seen = document.text + frame + str(document.elements)
     secrets = ["a-token", "a-password", "train.py", os.getcwd(), socket.gethostname(), "GPU-cuda"]  # noqa: PTH109
 
     # A name of two letters is among the bytes of a frame by chance.
-    told_of = [one for one in (*secrets, str(Path.home()) + "/") if len(one) > 3 and one in told]
-    assert told_of == []
-    assert getpass.getuser() == "root" or getpass.getuser() not in told
+    revealed = [one for one in (*secrets, str(Path.home()) + "/") if len(one) > 3 and one in seen]
+    assert revealed == []
+    assert getpass.getuser() == "root" or getpass.getuser() not in seen
 
 
 def test_the_frame_is_that_of_the_wire() -> None:
@@ -192,9 +192,9 @@ def test_the_page_of_a_recording_is_that_of_the_session(name: str, tmp_path: Pat
     session = scripted_run(name)
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
 
-    told, known = (Document(page(one, static=True, now=0.0)).text for one in (opened, session))
+    shown, expected = (Document(page(one, static=True, now=0.0)).text for one in (opened, session))
 
-    assert told == known
+    assert shown == expected
 
 
 def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
 
 
 def test_the_cells_of_a_notebook_are_listed() -> None:
-    """Of a session of many cells, the newest have a row each, and how many more there were is said."""
+    """Of a session of many cells, the newest have a row each, and a sentence counts the others."""
     text = notebook(45, lambda stage, at: stage.hold({"cuda:0": at * GIB}, 0.2))
 
     assert "5 cells before these" in text
@@ -232,7 +232,7 @@ def test_a_cell_of_many_names_its_child_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("session", "said"),
+    ("session", "words"),
     [
         (Session(), "Nothing was watched."),
         (Session("no samples", stopped_at=0.0), "too few samples"),
@@ -244,11 +244,11 @@ def test_a_cell_of_many_names_its_child_processes() -> None:
     ],
     ids=["nothing", "no samples", "10 ms", "broken off", "running", "no year", "too late"],
 )
-def test_a_session_without_data_has_a_page_in_words(session: Session, said: str) -> None:
+def test_a_session_without_data_has_a_page_in_words(session: Session, words: str) -> None:
     """A session with nothing to draw gives a page that says so, without a script."""
     document = Document(page(session))
 
-    assert said in document.text
+    assert words in document.text
     assert document.all("script") == []
 
 
@@ -304,7 +304,7 @@ def test_a_report_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("run.pdf", r"must be a name that ends in \.html, not 'run\.pdf'"),
         ("run", r"ends in \.html"),
@@ -312,9 +312,9 @@ def test_a_report_is_written_once(tmp_path: Path) -> None:
         ("missing/run.html", "cannot be written"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused(name: str, said: str, tmp_path: Path) -> None:
-    """Another ending and a folder that is not there are said in one sentence."""
-    with pytest.raises(OptionError, match=said):
+def test_a_path_that_cannot_be_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    """Another ending, or a folder that does not exist, is an error of one sentence."""
+    with pytest.raises(OptionError, match=message):
         scripted_run("short").report(tmp_path / name)
 
     assert list(tmp_path.iterdir()) == []

@@ -105,28 +105,28 @@ def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     code = "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
     source.write_text(code)
-    told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
-    assert told == ["A.f.g", "A.f.g"]
+    functions = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
+    assert functions == ["A.f.g", "A.f.g"]
     assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
 
 
 def test_allocations_without_a_python_stack_have_placeholders() -> None:
     """Memory from before the recording, and a GPU's backward pass on autograd's thread."""
-    before, found = site(seen=False), site()
+    before, unknown = site(seen=False), site()
     assert (before.line, before.kind) == (BEFORE, "before")
-    assert (found.module, found.kind) == (BACKWARD, "backward")
+    assert (unknown.module, unknown.kind) == (BACKWARD, "backward")
 
 
 def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
     """Nothing is lost: the sites add up to the blocks, whatever their order."""
-    made = Allocations()
-    made.alloc(9, IN_CELL)
-    made.forget()
+    memory = Allocations()
+    memory.alloc(9, IN_CELL)
+    memory.forget()
     for size, stack in ((5, (LINEAR, IN_CELL)), (7, (IN_CELL,)), (6, (LINEAR, IN_CELL))):
-        made.alloc(size, *stack)
-    found = live_peak(replay(made.snapshot(), 0), "cpu").sites
+        memory.alloc(size, *stack)
+    places = live_peak(replay(memory.snapshot(), 0), "cpu").sites
 
-    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
+    assert [(place.bytes, place.blocks) for place in places] == [(11, 2), (9, 1), (7, 1)]
 
 
 TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
@@ -176,7 +176,7 @@ x = 4
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "told_as"),
+    ("line", "name", "known"),
     [
         (4, "f", "A.f"),
         (5, "g", "A.f.g"),
@@ -190,9 +190,9 @@ x = 4
         (6, "<lambda>", "<lambda>"),
     ],
 )
-def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, told_as: str) -> None:
+def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, known: str) -> None:
     """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")
 
-    assert qualified({"filename": str(path), "line": line, "name": name}) == told_as
+    assert qualified({"filename": str(path), "line": line, "name": name}) == known
