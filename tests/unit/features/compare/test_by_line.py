@@ -392,15 +392,12 @@ def test_hostile_text_of_a_recording_is_text(text: str, tmp_path: Path) -> None:
     """Neither labels, names and functions nor the text of a line become markup, in a page or in Markdown."""
     sites = Site(f"{text}:7", text, text, "forward", 9 * MIB, 1, text, text), site(text, 1)
     sessions = with_stacks("base", site("a/b.py:4", 1)), with_stacks(text, *sites)
-    opened = [
-        hfmem_widget.open(one.save(tmp_path / f"{number}.jsonl"))
-        for number, one in enumerate(sessions)
-    ]
-    output = whole_bundle(hfmem_widget.compare(*opened, by="line"))
+    two = [hfmem_widget.open(one.save(tmp_path / f"{at}.jsonl")) for at, one in enumerate(sessions)]
+    output = whole_bundle(hfmem_widget.compare(*two, by="line"))
     Strict(output["text/html"])
     assert "<svg" in output["text/html"]
     assert all(char.isprintable() or char == "\n" for char in output["text/plain"])
-    assert "<img" not in markdown(hfmem_widget.compare(*opened, by="line"))
+    assert "<img" not in markdown(hfmem_widget.compare(*two, by="line"))
 
 
 def test_each_of_several_is_compared_with_the_baseline() -> None:
