@@ -102,14 +102,14 @@ def test_an_error_of_the_function_is_noted_once(error: BaseException) -> None:
 def test_the_function_runs_on_a_thread_of_its_own_with_the_codes_context() -> None:
     """Context variables, such as the run of a tracker that was begun in the cell, are there."""
     tracker: ContextVar[str] = ContextVar("tracker", default="none")
-    seen: list[tuple[str, bool]] = []
+    calls: list[tuple[str, bool]] = []
     here = threading.get_ident()
-    watched = Watched(lambda _: seen.append((tracker.get(), threading.get_ident() == here)))
+    watched = Watched(lambda _: calls.append((tracker.get(), threading.get_ident() == here)))
     watched.find()
     tracker.set("begun in the cell")
     watched.end()
 
-    assert seen == [("begun in the cell", False)]
+    assert calls == [("begun in the cell", False)]
 
 
 def test_a_function_that_hangs_does_not_keep_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:

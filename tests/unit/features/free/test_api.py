@@ -109,10 +109,10 @@ def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
 
     def train() -> None:
         activations, text = torch.zeros(2**20), b"1" * 2**24
-        seen.append(weakref.ref(activations))
+        tensors.append(weakref.ref(activations))
         raise ValueError(activations.shape, len(text))
 
-    seen: list[Any] = []
+    tensors: list[Any] = []
     try:
         train()
     except ValueError as error:
@@ -121,7 +121,7 @@ def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
     (errors, *_) = hfmem_widget.free(dry_run=True).items
     assert errors.bytes == {"cpu": pytest.approx(20 * MIB, rel=1e-3)}
     hfmem_widget.free("errors")
-    assert seen[0]() is None
+    assert tensors[0]() is None
     assert not hasattr(sys, "last_value")
     assert not hasattr(sys, "last_traceback")
 
@@ -151,14 +151,14 @@ def test_a_cycle_is_collected_only_on_request(
     node: Any = Node()
     node.itself = main["node"] = node
     main["other"] = None
-    seen = weakref.ref(node)
+    reference = weakref.ref(node)
     del node
     hfmem_widget.free("node", collect=False)
     hfmem_widget.free("cache")
-    assert seen() is not None
+    assert reference() is not None
     assert "node" not in main
     hfmem_widget.free(*collects["what"], variables=collects.get("variables", ()))
-    assert seen() is None
+    assert reference() is None
 
 
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:

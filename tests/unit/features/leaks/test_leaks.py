@@ -319,9 +319,9 @@ def test_random_rows_that_stay_are_seldom_suspected(shape: str) -> None:
 def test_random_rows_that_grow_are_found(shape: str) -> None:
     """Nearly all of them; where something else is freed meanwhile, most."""
     rng = np.random.default_rng(11)
-    found = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
+    growing = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
 
-    assert found / ROWS >= (0.7 if "freed" in shape else 0.97)
+    assert growing / ROWS >= (0.7 if "freed" in shape else 0.97)
 
 
 def trend(slope: float, what: str = "a step") -> Trend:
@@ -404,10 +404,10 @@ KEPT = FILE.read_text(encoding="utf-8").splitlines()
 @pytest.mark.parametrize("name", SHAPES)
 def test_trends_are_those_that_are_kept(name: str) -> None:
     """After an intended change, ``python -m tests.data.leak_rows`` keeps those found now."""
-    found, kept = of_shape(name), [one for one in KEPT if one.startswith(f"{name}, ")]
+    rows, stored = of_shape(name), [one for one in KEPT if one.startswith(f"{name}, ")]
 
-    assert [NUMBER.sub("#", one) for one in found] == [NUMBER.sub("#", one) for one in kept]
-    for one, other in zip(found, kept, strict=True):
+    assert [NUMBER.sub("#", one) for one in rows] == [NUMBER.sub("#", one) for one in stored]
+    for one, other in zip(rows, stored, strict=True):
         assert [*map(float, NUMBER.findall(one))] == pytest.approx(
             [*map(float, NUMBER.findall(other))], rel=1e-4, abs=1e-3
         ), other

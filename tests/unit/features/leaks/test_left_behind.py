@@ -232,8 +232,8 @@ def test_the_advice_says_what_a_name_has_if_it_surely_holds_it(before: float) ->
     """Where nobody looked before, and it may hold what was there, the only advice is to look."""
     *stored, look = named_for(left(before=before), row("losses[0..2]", 3 * GIB)).advice
     assert look == "%memholders lists everything that is held."
-    has = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
-    advised = f"{has}store less in it, or delete it when it is no longer needed."
+    start = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
+    advised = f"{start}store less in it, or delete it when it is no longer needed."
     assert stored == ([] if before else [advised])
 
 
@@ -288,11 +288,11 @@ def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> 
         tracemalloc.start()
         try:
             companion.begin(NO_MONITOR, stage.recorder, span)
-            kept, _ = tracemalloc.get_traced_memory()
+            size, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
 
-    assert kept < 32 * 1024
+    assert size < 32 * 1024
 
 
 def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def map_of(
             Block(0, inside, inside, "allocated"),
             Block(inside, size * M - inside, 0, "free"),
         )
-        made = tuple(one for one in blocks if one.size)
-        segments.append(Segment(device, 0, size * M, "large", made))
+        parts = tuple(block for block in blocks if block.size)
+        segments.append(Segment(device, 0, size * M, "large", parts))
     return MemoryMap((device,), tuple(segments), seconds)
 
 

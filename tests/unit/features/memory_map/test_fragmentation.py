@@ -111,9 +111,9 @@ def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
     assert found.reserved == sum(one.size for one in drawn) == sum(one.bytes for one in found.parts)
     assert all(size >= 0 for place in found.places for size in place.sums.values())
     for one in drawn:
-        made = list(pieces(one))
-        assert sum(size for _, size in made) == one.size
-        assert all(size > 0 and name in LABELS for name, size in made)
+        parts = list(pieces(one))
+        assert sum(size for _, size in parts) == one.size
+        assert all(size > 0 and name in LABELS for name, size in parts)
 
 
 @given(st.lists(segments(), max_size=8))

@@ -64,14 +64,14 @@ def sums(pieces: Sequence[Piece]) -> Counter[str]:
 @pytest.mark.parametrize("memory", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
 def test_bars_stand_for_every_byte(memory: MemoryMap, most: int) -> None:
     """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
-    how = memory.fragmentation("cuda:0")
-    laid = layout(how.places, most)
+    whole = memory.fragmentation("cuda:0")
+    laid = layout(whole.places, most)
     drawn = Counter(dict.fromkeys(LABELS, 0))
     for _, bars in laid.places:
         for bar in bars:
             drawn.update(dict(sums(list(bar.pieces))))
     assert {name: size for name, size in drawn.items() if size} == {
-        one.name: int(one.bytes) for one in how.parts
+        one.name: int(one.bytes) for one in whole.parts
     }
     assert sum(len(bar.pieces) for _, bars in laid.places for bar in bars) <= max(
         most, 4 * sum(len(bars) for _, bars in laid.places)
@@ -96,16 +96,16 @@ def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_of_colour_are_bytes(name: str) -> None:
     """What is drawn in a colour is as long as its part has bytes, to a thousandth."""
-    how = recorded_map(name).fragmentation("cuda:0")
+    whole = recorded_map(name).fragmentation("cuda:0")
     html = html_of(recorded_map(name))
     lengths = dict.fromkeys(palette.BLOCKS.values(), 0.0)
     for colour, path in PATH.findall(html):
         lengths[colour] += sum(float(one) for one in re.findall(r"h([\d.]+)", path))
-    unit = layout(how.places, 2000).full / WIDTH
-    assert how.parts
-    for part in how.parts:
+    unit = layout(whole.places, 2000).full / WIDTH
+    assert whole.parts
+    for part in whole.parts:
         assert lengths[palette.BLOCKS[part.name]] * unit == pytest.approx(
-            part.bytes, rel=1e-3, abs=how.reserved * 1e-3
+            part.bytes, rel=1e-3, abs=whole.reserved * 1e-3
         )
 
 

@@ -91,10 +91,10 @@ def test_traces_are_left_out_where_torch_can_leave_them_out() -> None:
         calls.append({"mempool_id": mempool_id, "include_traces": include_traces})
         return recorded("native")[1]
 
-    found = read_of(with_snapshot(snapshot))
+    memory = read_of(with_snapshot(snapshot))
     assert calls == [{"mempool_id": None, "include_traces": False}]
-    assert len(found.segments) == 22
-    assert read_of(with_snapshot(lambda: recorded("native")[1])).segments == found.segments
+    assert len(memory.segments) == 22
+    assert read_of(with_snapshot(lambda: recorded("native")[1])).segments == memory.segments
 
 
 def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:

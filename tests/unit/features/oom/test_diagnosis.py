@@ -247,8 +247,8 @@ def in_step(*, counts: Any = None, **more: Any) -> Incident:
 
 def advice_of(words: str, known: Incident, cause: Cause = "unknown") -> Advice | None:
     """Return the advice whose action has these words, if a cause or a part of memory calls for it."""
-    found = [*remedies(known, cause), *savings(known)]
-    return next((one for one in found if words in one.action), None)
+    listed = [*remedies(known, cause), *savings(known)]
+    return next((one for one in listed if words in one.action), None)
 
 
 def floats(weights: float) -> Incident:

@@ -254,10 +254,10 @@ def test_the_limit_of_apples_allocator_is_its_capacity() -> None:
     """It recommends a limit, and has no other figure."""
     session, sample = session_of((1.0, 2.0, 0.0))
     text = OutOfMemoryText("mps", "mps:0", allowed=20 * GIB, total=5.0)
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert found.total == 20 * GIB
-    assert math.isnan(found.allowed)
+    assert incident.total == 20 * GIB
+    assert math.isnan(incident.allowed)
 
 
 @pytest.mark.parametrize(
@@ -286,10 +286,10 @@ def test_use_by_others_comes_from_the_best_source(
     text = OutOfMemoryText(
         "cuda", "cuda:0", total=80 * GIB, free=10 * GIB, in_use=in_use * GIB, processes=listed
     )
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert [number for number, _ in found.processes] == foreign
-    assert found.others == others * GIB
+    assert [number for number, _ in incident.processes] == foreign
+    assert incident.others == others * GIB
 
 
 @pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
@@ -297,9 +297,9 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
     """Then its owner is unknown."""
     session, sample = session_of((8.0, 9.0, NAN))
     text = OutOfMemoryText("cuda", "cuda:0", total=80 * GIB, free=(80 - used) * GIB)
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert found.others == pytest.approx(others * GIB, nan_ok=True)
+    assert incident.others == pytest.approx(others * GIB, nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def named(*frames: Frame) -> list[dict[str, Any]]:
     return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
 
 
-def site(*frames: Frame, seen: bool = True) -> Site:
-    return place_of(named(*frames) if seen else None, {CELL: 3})
+def site(*frames: Frame, known: bool = True) -> Site:
+    return place_of(named(*frames) if known else None, {CELL: 3})
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,8 @@ def _sources() -> Iterator[None]:
 
 def test_the_line_is_the_users_innermost() -> None:
     """No line of a library below it is named; the line has its text, and its cell a number."""
-    found = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
-    assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
+    place = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
+    assert (place.line, place.source) == ("cell [3] line 2", "y = model(x)")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_the_line_is_the_users_innermost() -> None:
 )
 def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, kind: str) -> None:
     """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
-    found = site(*frames, IN_CELL)
-    assert (found.module, found.kind) == (module, kind)
+    place = site(*frames, IN_CELL)
+    assert (place.module, place.kind) == (module, kind)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
     source.write_text(code)
     functions = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
     assert functions == ["A.f.g", "A.f.g"]
-    assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
+    assert [site(IN_CELL).function, site(known=False).function] == ["<module>", ""]
 
 
 def test_allocations_without_a_python_stack_have_placeholders() -> None:
     """Memory from before the recording, and a GPU's backward pass on autograd's thread."""
-    before, unknown = site(seen=False), site()
+    before, backward = site(known=False), site()
     assert (before.line, before.kind) == (BEFORE, "before")
-    assert (unknown.module, unknown.kind) == (BACKWARD, "backward")
+    assert (backward.module, backward.kind) == (BACKWARD, "backward")
 
 
 def test_equal_places_are_merged_and_the_largest_comes_first() -> None:

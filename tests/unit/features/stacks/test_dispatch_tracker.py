@@ -68,8 +68,8 @@ def floats(kib: int) -> Any:
     return torch.empty(kib * KIB // 4)
 
 
-def sizes(found: Replay) -> list[int]:
-    return sorted(size for size, _ in live(found))
+def sizes(peak: Replay) -> list[int]:
+    return sorted(size for size, _ in live(peak))
 
 
 def of_two_at_a_time() -> list[Any]:
@@ -194,9 +194,9 @@ def test_nested_trackers_both_record() -> None:
 
 def test_another_threads_operators_are_not_seen() -> None:
     """A mode belongs to a thread; others run at full speed."""
-    made: list[Any] = []
+    tensors: list[Any] = []
     with Following() as following:
-        on_threads(lambda: made.append(floats(4)))
+        on_threads(lambda: tensors.append(floats(4)))
     assert following.peak.bytes == 0
     assert following.tracked.snapshot["device_traces"] == [[]]
 
@@ -315,24 +315,24 @@ def test_a_deep_recursion_fails_only_by_itself(capsys: pytest.CaptureFixture[str
     assert "memwatch" not in capsys.readouterr().err
 
 
-def profiled(way: Any) -> dict[str, int]:
+def profiled(profiler: Any) -> dict[str, int]:
     weight = torch.randn(8, 8, requires_grad=True)
-    with way() as profile:
+    with profiler() as profile:
         (weight @ weight).relu().sum().backward()
-    return {one.key: one.count for one in profile.key_averages()}
+    return {event.key: event.count for event in profile.key_averages()}
 
 
 def of_today() -> Any:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 
 
-@pytest.mark.parametrize("way", [of_today, torch.autograd.profiler.profile])
-def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
+@pytest.mark.parametrize("profiler", [of_today, torch.autograd.profiler.profile])
+def test_the_users_profiler_counts_as_without_us(profiler: Any) -> None:
     """Each operator once, and no mode of ours; tensors made before and after are recorded."""
-    bare = profiled(way)
+    bare = profiled(profiler)
     with Following() as following:
         before = floats(8)
-        counted = profiled(way)
+        counted = profiled(profiler)
         after = floats(16)
     assert counted == bare
     assert {8 * KIB, 16 * KIB} <= set(sizes(following.peak))
