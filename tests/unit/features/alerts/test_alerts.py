@@ -81,7 +81,7 @@ def test_findings_of_earlier_cells_are_not_told_again() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("/home/me/secret"), SystemExit(1)])
 def test_an_error_of_the_function_is_noted_once(error: BaseException) -> None:
-    """It gets the next finding all the same; the note has no text of the error, which may have a path."""
+    """It is called for the next finding too; the note leaves out the error's text, which may have a path."""
     kinds: list[str] = []
 
     def fails(finding: Finding) -> None:
@@ -100,7 +100,7 @@ def test_an_error_of_the_function_is_noted_once(error: BaseException) -> None:
 
 
 def test_the_function_runs_on_a_thread_of_its_own_with_the_codes_context() -> None:
-    """Context variables, such as the run of a tracker that was begun in the cell, are there."""
+    """It sees the cell's context variables, such as the current run of an experiment tracker."""
     tracker: ContextVar[str] = ContextVar("tracker", default="none")
     calls: list[tuple[str, bool]] = []
     here = threading.get_ident()
@@ -129,13 +129,13 @@ async def coroutine(_finding: Finding) -> None: ...
 
 @pytest.mark.parametrize("value", [5, "alert", coroutine])
 def test_an_object_that_cannot_be_called_is_refused(value: object) -> None:
-    """Before anything is watched."""
+    """The error comes before anything is watched."""
     with pytest.raises(OptionError, match="on_finding must be a function that takes a finding"):
         hfmem_widget.watch(on_finding=value)  # type: ignore[arg-type]
 
 
 def test_a_cell_names_a_function_of_the_notebook(shell: InteractiveShell) -> None:
-    """Also a method of an object; without the function, the cell does not run."""
+    """It may be a method of an object; with an unknown name the cell does not run."""
     received: list[str] = []
     shell.user_ns["received"] = received
     shell.user_ns["keep"] = partial(lambda finding: received.append(finding.kind))
@@ -164,7 +164,7 @@ def nested(
 
 
 def test_one_error_about_memory_is_told_once_by_nested_watches() -> None:
-    """Both find it, and both may name the same function: a method is the same too."""
+    """Both watches find the error, and both may have the same function; equal methods are the same."""
     received: list[Finding] = []
     nested(received.append, received.append, "oom")
     assert len(received) == 1

@@ -57,7 +57,7 @@ class Watched:
 
 
 def test_a_crossed_budget_is_one_finding() -> None:
-    """While the cell runs with the bytes of that instant, afterwards with the exact peak."""
+    """While the cell runs it has the bytes of that instant, afterwards the exact peak."""
     watched = Watched()
     watched.hold(19.0, seconds=2.0)
     assert watched.session.findings == []
@@ -76,7 +76,7 @@ def test_a_crossed_budget_is_one_finding() -> None:
 
 
 def test_the_chart_marks_when_it_was_crossed() -> None:
-    """In seconds of the session, which may be older than the cell."""
+    """Its time counts from the start of the session, which may be older than the cell."""
     watched = Watched()
     watched.hold(19.0, 0.5)
     watched.hold(21.0, 0.5)
@@ -110,7 +110,7 @@ def test_the_finding_names_the_step_or_evaluation(spans: Spans, place: str) -> N
 
 
 def test_the_exact_peak_of_a_step_shows_a_crossing_between_samples() -> None:
-    """At the end of the step, not only of the cell."""
+    """It is found at the end of the step, before the end of the cell."""
     watched = Watched()
     for size in (1.0, 22.0):
         with watched.stage.span("step", "step"):
@@ -135,7 +135,7 @@ def test_the_exact_peak_of_a_cell_shows_a_crossing_outside_of_steps() -> None:
 
 
 def test_a_cell_that_begins_above_its_budget_says_so() -> None:
-    """At once, and not that it crossed it."""
+    """The finding comes at once, and does not speak of a crossing."""
     stage = Stage("run", gpus=1)
     stage.hold({"cuda:0": 25 * GIB}, 0.1)
     budget = Budget(WatchOptions(budget=20 * GIB))
@@ -157,7 +157,7 @@ def test_a_cell_that_begins_above_its_budget_says_so() -> None:
     ],
 )
 def test_a_host_may_have_the_budget(gpus: int, options: dict[str, Any], keys: list[str]) -> None:
-    """Beside a GPU the heap may exceed it."""
+    """Beside a GPU the heap may exceed the budget without a finding."""
     watched = Watched(gpus, budget=0.1 * GIB, **options)
     watched.tick()
     assert [finding.title.partition(" exceeded")[0] for finding in watched.end()] == keys
@@ -173,7 +173,7 @@ def test_only_devices_that_were_asked_for_have_it() -> None:
 
 
 def test_a_budget_is_a_line_over_each_gpus_chart() -> None:
-    """Once, however many ticks there are."""
+    """There is one line for each GPU, however many ticks there are."""
     watched = Watched(2)
     watched.tick()
     watched.tick()
@@ -184,7 +184,7 @@ def test_a_budget_is_a_line_over_each_gpus_chart() -> None:
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
-    """With `--stop` a training ends with the step that crossed and the finding says so; then all is over."""
+    """`--stop` ends the training after that step, and the finding says so; no subscriber is left."""
     watched = Watched(stop=True)
     assert not should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
@@ -285,7 +285,7 @@ def test_a_budget_may_be_a_share_and_of_another_metric(
 
 
 def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
-    """Return what is found of a cell at whose end so many GiB are reserved on each of some devices of 80."""
+    """Return the findings on a cell that ends with so many GiB reserved on each device of 80 GiB."""
     keys = [f"cuda:{at}" for at in range(len(reserved))] if device == "cuda" else [device]
     values = (value * GIB for size in reserved for value in (min(60, size), size, size))
     session, span = cell_of((GIB,) * 3 * len(keys), tuple(values), keys=keys, metrics=METRICS)
@@ -298,7 +298,7 @@ def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
     ("reserved", "amounts"), [(76, ["4.00 GiB left"]), (80, ["nothing left"]), (70, [])]
 )
 def test_a_nearly_full_gpu_is_said_without_a_budget(reserved: float, amounts: list[str]) -> None:
-    """Above 92 % at the peak, once; the host may be as full as it likes."""
+    """A GPU gets one finding above 92 % at its peak, the host none."""
     findings = nearly_full(reserved)
 
     assert [finding.evidence["device"] for finding in findings] == ["cuda:0"] * len(amounts)

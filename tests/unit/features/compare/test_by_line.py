@@ -80,7 +80,7 @@ CELLS = (
 
 
 class Pair(NamedTuple):
-    """A change of the script, as texts and what replaces them; and the line that then holds more."""
+    """Replacements of texts in the script, and the line that then holds more."""
 
     line: str
     edits: dict[str, str]
@@ -159,7 +159,7 @@ PAIRS = {
 
 
 def recorded(code: Callable[[], object], path: Path) -> Session:
-    """Return what the recording of a run has, which is watched with stacks."""
+    """Return the session in the recording of a run that was watched with stacks."""
     file = path / "run.hfmem.jsonl"
     with hfmem_widget.watch(path.name, stacks=True, quiet=True, record=str(file)):
         code()
@@ -169,7 +169,7 @@ def recorded(code: Callable[[], object], path: Path) -> Session:
 
 
 def of_script(script: str, folder: Path) -> Session:
-    """Return the recording of a script, which is in a folder of its own, as a checkout is."""
+    """Return the recording of a script in a folder of its own."""
     folder.mkdir()
     path = folder / "train.py"
     path.write_text(script, "utf-8")
@@ -177,7 +177,7 @@ def of_script(script: str, folder: Path) -> Session:
 
 
 def of_cells(cells: tuple[str, ...], first: int, folder: Path) -> Session:
-    """Return the recording of a notebook's cells, whose numbers begin with one."""
+    """Return the recording of a notebook's cells, numbered from `first` on."""
     folder.mkdir()
     space: dict[str, object] = {}
     codes = []
@@ -235,7 +235,7 @@ def test_an_edited_cell_above_does_not_hide_the_line_that_holds_more(tmp_path: P
 
 
 def test_the_same_script_elsewhere_has_no_changes(base: Session, tmp_path: Path) -> None:
-    """In another folder, with other line numbers; the sentence is about the peak of tensors alone."""
+    """Another folder and other line numbers do not count; the sentence is about the tensors' peak alone."""
     again = of_script("# Moved.\n" * 5 + SCRIPT, tmp_path / "again")
     for by in ("line", "module"):
         comparison = hfmem_widget.compare(base, again, by=by)
@@ -297,7 +297,7 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
     ],
 )  # fmt: skip
 def test_a_line_outlasts_edits(before: list[Row], after: list[Row], rows: list[Change]) -> None:
-    """By file, function and text; else by what alone is left, or almost the same text in its function."""
+    """Lines match by file, function and text, else by being the only candidates, or almost the same text."""
     assert sorted(changes_of(before, after), key=repr) == sorted(rows, key=repr)
 
 
@@ -369,7 +369,7 @@ def test_lines_are_compared_without_being_asked_for_where_all_have_stacks() -> N
 
 
 def test_lines_are_a_table_in_text_markdown_and_html() -> None:
-    """With name, function, text, both sizes and the difference, down to the sum."""
+    """It has name, function, text, both sizes and the difference of each line, and their sum."""
     sessions = with_stacks("base", TRAINER(3), site("a/b.py:4", 1)), with_stacks("head", TRAINER(9))
     comparison = hfmem_widget.compare(*sessions, by="line")
     line = "transformers/trainer.py:2001"
@@ -414,7 +414,7 @@ def test_each_of_several_is_compared_with_the_baseline() -> None:
 
 
 def test_changes_by_module_are_those_of_modules() -> None:
-    """The same peaks, grouped as the table of the stacks is."""
+    """The same peaks are grouped by module, as in the table of the stacks."""
     sessions = with_stacks("base", *MANY[:2]), with_stacks("head", *MANY)
     comparison = hfmem_widget.compare(*sessions, by="module")
     assert comparison.cells[1].changes == (Change("Net · net.py", 2 * MIB, 5 * MIB),)
@@ -432,7 +432,7 @@ def test_without_stacks_one_sentence_says_how_to_record_them() -> None:
 
 
 def test_a_note_says_where_a_peak_is_not_the_allocators_own() -> None:
-    """In the words of the view of that peak."""
+    """It has the words of the view of that peak."""
     sessions = with_stacks("base", *MANY), with_stacks("head", *MANY, requested=7 * MIB)
     (note,) = hfmem_widget.compare(*sessions, by="line").notes
     assert note.startswith("head: Differs from the allocator's own peak by 2.00 MiB")
@@ -449,7 +449,7 @@ def test_stacks_of_another_cell_of_the_session_are_not_compared() -> None:
 
 
 def test_a_note_names_libraries_of_other_versions() -> None:
-    """Those that both have, on one line, whatever the runs are compared by."""
+    """It has the libraries of both runs on one line, whatever they are compared by."""
     base = replace(scaled("steps", "base"), software={"torch": "2.6.0", "numpy": "2.1", "trl": "1"})
     new = replace(scaled("steps", "head"), software={"torch": "2.7.0", "numpy": "2.1", "peft": "1"})
     assert of_runs({"base": [base], "head": [new]}).notes == (

@@ -82,14 +82,14 @@ def test_the_table_reads_without_any_markup() -> None:
 def test_a_table_has_the_columns_that_cells_fill(
     make: Callable[[], Comparison], words: tuple[str, ...], absent: tuple[str, ...]
 ) -> None:
-    """The longer side goes down the page, and memory of a host is private or resident."""
+    """The longer side goes down the page; a host's memory is called private and resident."""
     shown = seen(whole_bundle(make())["text/html"])
     assert [word for word in words if word not in shown] == []
     assert [word for word in absent if word in shown] == []
 
 
 def test_plain_text_has_the_same_figures() -> None:
-    """A terminal shows the table, aligned."""
+    """In a terminal the table is aligned."""
     text = whole_bundle(two_cells())["text/plain"]
     lines = text.splitlines()
 
@@ -101,7 +101,7 @@ def test_plain_text_has_the_same_figures() -> None:
 
 
 def test_repeats_show_their_range() -> None:
-    """The median, the range, and how many runs."""
+    """A cell has the median, the range, and the number of runs."""
     runs = [scaled("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
     text = seen(whole_bundle(of_runs({"base": runs}))["text/html"])
 
@@ -115,7 +115,7 @@ def test_repeats_show_their_range() -> None:
     [("at least", "≥ 6.99 GiB"), ("training", "6.99 GiB exact"), ("cpu", "918.4 MiB sampled")],
 )
 def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
-    """In the table and beside the bar alike."""
+    """The table and the bar have the same certainty."""
     comparison = of_runs({"a": [scaled(run, "a")]})
     picture = svg(comparison)
     assert peak in seen(whole_bundle(comparison)["text/html"].removesuffix(picture))
@@ -125,7 +125,7 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
 @pytest.mark.parametrize("by", ["step", "time"])
 def test_the_output_stays_small(run: str, by: str) -> None:
-    """Also with as many cells as there may be, each with repeats."""
+    """It does with the most cells and with repeats of each."""
     base = scaled(run, "x" * 10_000)
     runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
 
@@ -133,7 +133,7 @@ def test_the_output_stays_small(run: str, by: str) -> None:
 
 
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
-    """Their import costs a second, at the end of the user's cell: neither a chart does nor a comparison."""
+    """Their import would cost a second at the end of the user's cell."""
     code = (
         "from tests.scenes import scripted_run; import hfmem_widget; "
         "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('steps'); "
@@ -143,7 +143,7 @@ def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
 
 
 def test_a_note_is_shown_to_its_end() -> None:
-    """However long the label in it is."""
+    """A long label in it does not cut it."""
     label = "a long name " * 9
     noted = replace(two_cells(), notes=(f"{label}has nothing for the chart, which is without it.",))
     assert "which is without it." in whole_bundle(noted)["text/html"]
@@ -166,7 +166,7 @@ def test_a_note_is_shown_to_its_end() -> None:
     ],
 )
 def test_a_difference_has_a_sign_and_a_percentage(value: float, baseline: float, text: str) -> None:
-    """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
+    """A difference below three digits is none; next to nothing there is no percentage."""
     assert change_text(value, baseline, format_bytes, NEXT_TO_NOTHING) == text
 
 
@@ -202,7 +202,7 @@ def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_know
      (-999.5, "\u22121,000"), (2804.4, "2,804")],
 )  # fmt: skip
 def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, expected: str) -> None:
-    """From a thousand on they are whole numbers."""
+    """From a thousand on, rates are whole numbers."""
     assert format_rate(value).replace("-", "\u2212") == expected
 
 
@@ -212,7 +212,7 @@ def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, expected
      (9.94, "+9.9 %"), (9.95, "+10 %"), (-9.95, "\u221210 %"), (156.4, "+156 %")],
 )  # fmt: skip
 def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, expected: str) -> None:
-    """And a sign, unless it reads as nothing."""
+    """It has a sign, unless it reads as zero."""
     assert percent_text(percent) == expected
 
 
@@ -229,7 +229,7 @@ def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, exp
     ],
 )
 def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: list[str]) -> None:
-    """And at the first, where the next one is more than half of their distance away."""
+    """The first step has a tick too, if the next one is more than half of their distance away."""
     assert list(step_ticks(first, last).texts) == texts
 
 
@@ -287,7 +287,7 @@ def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
 
 @EACH
 def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
-    """A break as a break; in its own colour and dash."""
+    """It breaks where a reading is missing, and has its own colour and dash."""
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
     assert len(drawn) == 2
@@ -302,7 +302,7 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
 
 @EACH
 def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
-    """One part after the other, from zero; the longest bar takes the whole width."""
+    """The parts follow each other from zero, and the longest bar takes the whole width."""
     shown = shown_of(make)
     rows = [
         [
@@ -329,7 +329,7 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
 
 
 def test_only_repeats_have_a_band_about_their_line() -> None:
-    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
+    """It goes from the lowest to the highest of the runs, under the lines, in the line's own colour."""
     shown = shown_of(repeated)
     (area,) = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
     line = shown.lines[0]
@@ -345,7 +345,7 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
 
 @EACH
 def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
-    """With its name and peak behind a piece of its line."""
+    """It has a piece of the cell's line, its name and its peak."""
     shown = shown_of(make)
     assert shown.rows
     for at, (cell, row) in enumerate(zip(shown.cells, shown.rows, strict=True)):
@@ -356,7 +356,7 @@ def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
 
 
 def test_the_picture_names_its_lines() -> None:
-    """By step or since the beginning, one run or several."""
+    """The name says whether they go by step or by time, and whether several runs are in them."""
     pictures = {name: shown_of(make).html for name, make in COMPARISONS.items()}
 
     assert ">allocated, highest of each step<" in pictures["by step"]

@@ -43,7 +43,7 @@ def test_it_is_short_and_shows_itself_as_text() -> None:
 
 
 def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name of a person, a machine, a notebook or a process, no path, no UUID, wherever they stand."""
+    """It has no name of a person, a machine, a notebook or a process, no path and no UUID."""
     named = ("JPY_SESSION_NAME", "VSCODE_PID", "KAGGLE_KERNEL_RUN_TYPE")
     for name in ("HOME", "USER", "HOSTNAME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", *named):
         monkeypatch.setenv(name, "/home/alice/secret.ipynb")
@@ -98,7 +98,7 @@ def test_a_broken_torch_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_it_imports_nothing_heavy() -> None:
-    """Neither torch, transformers nor plotly, in a process of its own; and its code is 0."""
+    """In a new process, torch, transformers and plotly stay unimported, and the exit code is 0."""
     code = (
         "import sys; from hfmem_widget.cli.main import main; code = main(['doctor']); "
         "print(code, {'torch', 'transformers', 'plotly', 'IPython'} & sys.modules.keys())"
@@ -112,7 +112,7 @@ def test_it_imports_nothing_heavy() -> None:
 
 
 def test_gpus_are_counted_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NVML knows them, which initialises no CUDA."""
+    """They come from NVML, which does not initialise CUDA."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeGpu(uuid="a"), FakeGpu(uuid="b")]))
 
@@ -120,7 +120,7 @@ def test_gpus_are_counted_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_driver_that_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for."""
+    """The report does not wait for it."""
     released = threading.Event()
     monkeypatch.setattr(api, "SECONDS_TO_ANSWER", 0.0)
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=released.wait))
@@ -134,7 +134,7 @@ def test_a_driver_that_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     ("kind", "facts"), [("xpu", "1 \u00d7 Intel Max, 80.0 GiB"), ("cuda", "none")]
 )
 def test_an_allocator_is_described(kind: str, facts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that NVML does not know; what would initialise a device that is not fails the test."""
+    """One that NVML does not know is found too, and no device is initialised."""
     memory = FakeAllocator(device_type=kind, initialized=facts != "none")
     memory.pools[0].name = "Intel Max"
     monkeypatch.setitem(sys.modules, "torch", getattr(accelerators, kind)(memory))
@@ -143,7 +143,7 @@ def test_an_allocator_is_described(kind: str, facts: str, monkeypatch: pytest.Mo
 
 
 def test_a_replaced_version_stands_beside_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook that was not restarted."""
+    """A notebook that was not restarted still has the old one imported."""
     versions(monkeypatch, ipywidgets="8.1.9")
     imported = ModuleType("ipywidgets")
     vars(imported)["__version__"] = "7.7.1"

@@ -95,7 +95,7 @@ def changed() -> Any:
     ids=lambda each: ", ".join(map(str, each.values())) if isinstance(each, dict) else type(each).__name__,
 )  # fmt: skip
 def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, Any]) -> None:
-    """Within two percent on the host, where the tensors of both are counted."""
+    """It is within two percent on the host, where the tensors of both are counted."""
     fitted = fit(config, batch=2, length=64, attempt=True, **choices)
 
     assert peak_of(fitted) == pytest.approx(fitted.forecast.total, rel=0.02)
@@ -103,7 +103,7 @@ def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, A
 
 
 def test_a_live_model_is_tried_with_its_frozen_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    """With Adafactor, whose temporaries are an upper bound; the progress line is overwritten."""
+    """Adafactor's temporaries are an upper bound; the progress line is overwritten."""
     model = built(bert("BertForTokenClassification"))
     model.config.architectures = None
     model.bert.embeddings.requires_grad_(False)
@@ -152,7 +152,7 @@ class OwnConfig(LlamaConfig):  # type: ignore[misc]  # likewise
 def test_a_model_that_cannot_be_tried_is_an_error(
     model: Any, choices: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a step of another kind."""
+    """No step of another kind is tried instead."""
     monkeypatch.setattr(trial, "rooms", lambda: ((), ""))
     with pytest.raises(OptionError, match=f"cannot be tried with {reason}"):
         fit(model, length=32, attempt=True, **choices)
@@ -181,7 +181,7 @@ def test_a_configuration_without_json_cannot_be_tried() -> None:
 def test_a_new_process_that_dies_is_one_sentence(
     code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the last line of its error; it finds the same modules as this process."""
+    """The error has the last line of the process's own; it finds the same modules as this process."""
     (tmp_path / "transformers.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(OptionError, match=message):
@@ -252,7 +252,7 @@ def test_a_rank_has_its_share(method: str, divided: set[str]) -> None:
 
 
 def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
-    """Norms stay whole."""
+    """Norms are not in the plan, and stay whole."""
     whole, rank = parted("tp:4", make=llama)
 
     assert whole.full("weights") / 4 < rank.full("weights") < whole.full("weights")
@@ -273,7 +273,7 @@ def test_a_rank_of_ddp_has_its_gradients_again_in_buckets(device: str, lora: int
 
 
 def test_buckets_that_may_be_made_anew_are_not_sure_to_be_needed() -> None:
-    """With checkpointing a GPU may have two sets of them; the least expected peak counts neither."""
+    """A GPU may have two sets of them with checkpointing; the least expected peak has neither."""
     whole, rank = parted("ddp:4", optimizer=FUSED, checkpointing=True)
 
     assert rank.interval[0] <= whole.total < rank.total <= rank.interval[1]
@@ -283,7 +283,7 @@ def test_buckets_that_may_be_made_anew_are_not_sure_to_be_needed() -> None:
     "choices", [{"training": False}, {"optimizer": "sgd"}], ids=["inference", "no states"]
 )
 def test_a_note_says_if_nothing_is_divided(choices: dict[str, Any]) -> None:
-    """Rather than a list of nothing."""
+    """It has words instead of an empty list."""
     notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
 
     assert "each has a full copy, as zero1 divides nothing here;" in notes
@@ -291,7 +291,7 @@ def test_a_note_says_if_nothing_is_divided(choices: dict[str, Any]) -> None:
 
 
 def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also autograd's; for an unknown device the largest counts, so that no forecast is too low."""
+    """Autograd's thread has one too; for an unknown device the largest size counts."""
 
     def libraries(device: str = "cuda") -> list[tuple[int, str]]:
         parts = predict(llama(), length=32, device=device).parts
@@ -319,7 +319,7 @@ def kept_by(model: Any) -> int:
 
 
 def test_nothing_of_a_checkpointed_step_stays() -> None:
-    """Layers without checkpointing have a cache, which may hold the node that holds it."""
+    """The cache of a layer without checkpointing may be in a cycle with the node that holds it."""
     kept_by(model := checkpointed_in(1))
     gc.collect()
 
@@ -357,7 +357,7 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
 
 def test_frozen_weights_have_no_gradients_and_no_states() -> None:
-    """Patterns choose the trained parameters."""
+    """Patterns of names choose the trained parameters."""
     forecast = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
 
     assert forecast.trainable == 128 * 2 + 2
@@ -374,7 +374,7 @@ def test_frozen_weights_have_no_gradients_and_no_states() -> None:
     ],
 )
 def test_a_matrix_takes_its_bits_its_scales_and_its_tables(kind: str, expected: int) -> None:
-    """A float a row in 8 bit; each 64 weights in 4 bit, or a byte where scales are quantised too."""
+    """Scales are a float a row in 8 bit, and a float or a byte for each 64 weights in 4 bit."""
     model = from_config(llama(), torch.bfloat16, for_training=True)
     sizes, largest = quantized_bytes(model, kind)
 

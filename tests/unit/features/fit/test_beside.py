@@ -82,17 +82,17 @@ def test_images_are_as_large_as_their_rows() -> None:
     ],
 )
 def test_no_incomparable_forecast_is_shown(run: dict[str, Any], forecast: dict[str, Any]) -> None:
-    """The text is then empty."""
+    """The remark is then empty."""
     assert remark(trained(**run), replace(FORECAST, **forecast)) == ""
 
 
 def test_weights_that_were_unknown_at_the_start_count_as_the_models() -> None:
-    """Such as those in a function of a script, which become known by the training."""
+    """Weights in a function of a script are not known before the training."""
     assert remark(trained(before=GIB, weights=GIB), FORECAST) == REMARK
 
 
 def test_the_newest_forecasts_are_kept() -> None:
-    """However many were made."""
+    """Eight are kept, however many were made."""
     for batch in range(1, 20):
         remember(replace(FORECAST, setting=replace(SETTING, batch=batch)))
     assert [each.setting.batch for each in process_state(Forecasts)] == [*range(12, 20)]

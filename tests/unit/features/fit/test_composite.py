@@ -153,7 +153,7 @@ def test_an_image_is_part_of_each_row(kind: str) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None:
-    """Its size and its tokens; nothing is left out, and nothing is called exact."""
+    """A note has its size and its tokens; nothing is left out, and the forecast is not called exact."""
     config = config_of(kind, PARTS[kind])
     forecast = predict(config, length=32, device="cpu", training=training, image=56)
 
@@ -190,7 +190,7 @@ def test_a_part_without_input_is_named() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool) -> None:
-    """Images beside the text, and sound, are made from the configuration."""
+    """Images and sound are made from the configuration."""
     forecast = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
 
     assert forecast.left_out == ()
@@ -199,7 +199,7 @@ def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool)
 
 @pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
 def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
-    """To the byte, in both towers."""
+    """The kept bytes of both towers are exact."""
     forecast, real = dry_and_real(config_of(kind, WHOLE[kind]), 32)
 
     assert forecast.kept == real.kept
@@ -208,7 +208,7 @@ def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
-    """Weights, gradients and optimizer states, with a note that activations are left out."""
+    """It has weights, gradients and optimizer states, and a note that activations are left out."""
     layer = torch.nn.Linear(1000, 100, bias=False)
     fitted = fit(layer, training=training, optimizer="adamw_torch").forecast
     sizes = {part.name: part.bytes for part in fitted.parts}
@@ -223,7 +223,7 @@ def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
 
 
 def test_an_incomplete_forecast_never_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be too much; otherwise the verdict and the largest batch are unknown."""
+    """If it alone is too large, it does not fit; otherwise verdict and largest batch are unknown."""
     layer = torch.nn.Linear(1 << 14, 1 << 12)
     for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
         with_rooms(monkeypatch, room)
@@ -257,7 +257,7 @@ SOUND = {"max_length": 64, "num_mel_bins": 32}
 def test_images_have_no_length(
     monkeypatch: pytest.MonkeyPatch, kind: str, choices: dict[str, Any], size: str
 ) -> None:
-    """Nor have spectra of a fixed size; rows of tokens and of raw sound have one."""
+    """Spectra of a fixed size have none either; rows of tokens and of raw sound have one."""
     with_rooms(monkeypatch, gpu(GIB))
     length = 8000 if "Wav2Vec2" in kind else 512
     fitted = fit(config_of(kind, choices), batch=2, longest=True, length=length)

@@ -95,7 +95,7 @@ def test_a_batch_stays_until_the_step_is_over() -> None:
 
 
 def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
-    """So all of them count at every moment, though they are used one after the other."""
+    """All of them count at every moment, though they are used one after the other."""
     one, four = dry(bert(), accumulating=True), dry(bert(), accumulating=True, at_once=4)
 
     assert four.batches == 4 * one.batches > 0
@@ -148,7 +148,7 @@ def test_autocast_of_the_meta_device_does_nothing() -> None:
 
 
 def test_of_two_dry_runs_one_waits() -> None:
-    """Whichever ends last, PyTorch has its own functions again."""
+    """After both, PyTorch has its own functions again."""
     autocast, is_capturing = torch.autocast, torch.cuda.is_current_stream_capturing
     order: list[str] = []
 
@@ -180,7 +180,7 @@ class Dropping(torch.nn.Module):  # type: ignore[misc]  # torch is not checked h
 
 
 def test_inference_has_no_dropout() -> None:
-    """It is forecast as it runs, without the masks of a model in training."""
+    """A forward pass is forecast without the masks of training."""
     size = 4 << 20
     forecast = inference(
         Dropping().train(), lambda: {"hidden": torch.empty(size, device="meta")}, device="cpu"
@@ -190,7 +190,7 @@ def test_inference_has_no_dropout() -> None:
 
 
 def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
-    """Optimizers make none without a gradient, as for LED's global attention without such tokens."""
+    """Optimizers make no states without a gradient: in LED, global attention needs special tokens."""
     config = led()
     forecast = predict(config, Setting(batch=1, length=32, device="cpu"))
     model = transformers.LEDForConditionalGeneration(config)
@@ -386,7 +386,7 @@ def test_memory_comes_and_goes_as_with_the_engine(
 
 
 def test_a_second_pass_adds() -> None:
-    """Existing gradients are added to, and each leaf is reported."""
+    """It adds to existing gradients, and reports each leaf."""
     leaf = torch.ones(2, requires_grad=True)
     reported: list[torch.Tensor] = []
     for _ in range(2):
@@ -407,7 +407,7 @@ def test_a_second_pass_adds() -> None:
     ids=["gather", "index", "max"],
 )
 def test_zeros_for_a_gradient_are_made_once(select: Any) -> None:
-    """On a device autograd writes into them in place; for meta tensors it would make others."""
+    """On a device autograd writes into them in place; for meta tensors it would make new ones."""
     leaf = torch.empty(64, 64, device="meta", requires_grad=True)
     places = torch.zeros(64, 1, dtype=torch.long, device="meta")
     live = LiveBytes()

@@ -48,7 +48,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
-    """Configuration and headers: the stored type is that of the forecast, to the byte of the weights."""
+    """The configuration and the headers give the stored type and the bytes of the weights."""
     fitted = fit(folder, training=False, length=32)
     sizes = [size for path in folder.glob("*.safetensors") for *_, size in entries(path)]
 
@@ -70,7 +70,7 @@ def test_a_json_file_is_enough(tmp_path: Path) -> None:
     ("classes", "count"), [(None, 1), (["ClassOfMyOwn"], 1), (["LlamaForCausalLM"], 0)]
 )
 def test_an_assumed_class_is_noted(classes: list[str] | None, count: int) -> None:
-    """With the way to name another; a configuration that names its class has no such note."""
+    """The note says how to name another; a configuration that names its class has no such note."""
     config = one_layer()
     config.architectures = classes
     notes = [note for note in fit(config, length=16).forecast.notes if "Assumed" in note]
@@ -97,7 +97,7 @@ def test_an_assumed_class_is_noted(classes: list[str] | None, count: int) -> Non
     ],
 )
 def test_an_unknown_model_is_an_error(name: Any, message: str) -> None:
-    """Without network access: for a name outside of the cache it says how to get the configuration."""
+    """Nothing is downloaded; for a name outside of the cache, the error has the command that would do it."""
     with pytest.raises(OptionError, match=message):
         fit(name)
 
@@ -115,7 +115,7 @@ def test_an_unknown_model_is_an_error(name: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_a_broken_configuration_is_an_error(tmp_path: Path, content: str, message: str) -> None:
-    """In one sentence, whatever is wrong and whatever reading it raises."""
+    """The error is one sentence, whatever is wrong and whatever reading it raises."""
     (tmp_path / ("config.json" if content else "weights")).write_text(content)
     with pytest.raises(OptionError, match=message) as raised:
         fit(tmp_path)
@@ -125,7 +125,7 @@ def test_a_broken_configuration_is_an_error(tmp_path: Path, content: str, messag
 
 
 def test_a_models_own_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no question is asked: the error says what to pass instead."""
+    """The user gets no prompt: the error says what to pass instead."""
     ran, prompt = tmp_path / "ran", Mock(return_value="y")
     (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
     (tmp_path / "config.json").write_text(
@@ -190,7 +190,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> N
 def test_the_largest_batch_was_forecast_itself(
     backward: Callable[[int], int], room: int, rows: int | None
 ) -> None:
-    """Two dry runs with equal results do not tell what a row takes: it is unknown then."""
+    """If two dry runs have equal results, the cost of a row is unknown, and so is the largest batch."""
     assert largest_batch(lambda n: with_peaks(0, backward(n), 0), room, {}) == rows
 
 
@@ -289,7 +289,7 @@ def test_a_count_is_a_whole_number(name: str, value: object) -> None:
 
 
 def test_fit_and_memfit_have_every_option() -> None:
-    """With the same names and defaults, each with its flag and its sentence."""
+    """Names and defaults are the same, and each option has its flag and its sentence."""
     parameters = inspect.signature(fit).parameters
     parser: Any = vars(ReportMagics)["memfit"].parser
 
@@ -302,6 +302,6 @@ def test_fit_and_memfit_have_every_option() -> None:
 
 
 def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
-    """Before anything is loaded."""
+    """The error comes before anything is loaded."""
     with pytest.raises(OptionError, match=r"fit\(\) has no option lenght; did you mean length\?"):
         fit("nobody/nothing", lenght=64)  # type: ignore[call-arg]

@@ -82,7 +82,7 @@ def test_only_unusual_settings_are_shown(forecast: Forecast, more: set[str]) -> 
     ],
 )
 def test_parameters_are_counted_in_thousands(count: int, text: str) -> None:
-    """With three digits, from a thousand on; what rounds up to a larger unit has that unit."""
+    """From a thousand on they have three digits; what rounds up to a larger unit has that unit."""
     assert facts(replace(FORECAST, parameters=count, trainable=count))[0] == f"{text} parameters"
 
 
@@ -140,7 +140,7 @@ def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], expected: 
     ("contexts", "size"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
 )
 def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], size: str) -> None:
-    """The most that any device needs for it."""
+    """The note has the most that any device needs for it."""
     rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
     verdicts = (Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
     text = text_of(FORECAST, *verdicts)
@@ -154,7 +154,7 @@ def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], 
     [("config", "config (Llama)"), ("Llama", "Llama"), ("", "Llama"), ("LlamaConfig", "Llama")],
 )
 def test_the_model_is_named_once(name: str, title: str) -> None:
-    """By the requested name, and by its class if that says more."""
+    """The heading has the requested name, and the class if that says more."""
     text = repr(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
 
     assert text.partition(" · ")[0] == title
@@ -178,7 +178,7 @@ def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Fo
     ],
 )
 def test_forecasts_have_intervals(parts: list[tuple[int, Bound]], low: float, high: float) -> None:
-    """An upper bound may turn out to be zero; an estimate is off by no more than the measured ones."""
+    """An upper bound may turn out to be zero; an estimate has the errors that were measured."""
     assert forecast_of(*parts).interval == pytest.approx((low, high))
 
 
@@ -191,7 +191,7 @@ def test_without_upper_bounds_another_moment_has_the_peak() -> None:
 
 
 def test_an_interval_is_shown_if_its_ends_differ() -> None:
-    """In the units of the figures; without an upper end if something is left out."""
+    """It is in the units of the figures, and is not shown if something is left out."""
     about, exact = forecast_of((4 << 30, "estimate")), forecast_of((4 << 30, "exact"))
     lower = forecast_of((4 << 30, "estimate"), left_out=("activations",))
 
@@ -202,7 +202,7 @@ def test_an_interval_is_shown_if_its_ends_differ() -> None:
 
 
 def test_reserved_memory_is_shown_if_known() -> None:
-    """Below the sum, as the driver will show it."""
+    """It is below the sum of the parts, as the driver will show it."""
     text = text_of(replace(FORECAST, reserved=int(9 * GIB)))
 
     assert re.search(r"^allocated +8\.00 GiB\n(.*\n)?reserved +9\.00 GiB$", text, re.MULTILINE)

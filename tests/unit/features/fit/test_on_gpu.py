@@ -27,7 +27,7 @@ SCORES = 2 * LENGTH**2
 
 
 def test_a_safe_softmax_has_masks_and_its_backward_pass_a_product() -> None:
-    """A byte for each score and each row; the gradient times the result, which a CPU does not make."""
+    """Masks have a byte for each score and row; the product of gradient and result is made on a GPU only."""
     scores = torch.empty(2, LENGTH, LENGTH, device="meta")
     arguments = (scores, scores, -1, torch.float32)
     backward = torch.ops.aten._softmax_backward_data.default
@@ -51,7 +51,7 @@ def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
 
 
 def test_flash_attention_sums_gradients_of_queries_and_of_shared_keys() -> None:
-    """Those of queries in float32, and those of shared keys for each head; a product needs nothing."""
+    """Sums of queries are in float32, and those of shared keys for each head; a matrix product needs none."""
     query, key = (
         torch.empty(2, heads, 128, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2)
     )
@@ -170,7 +170,7 @@ LABELS = torch.zeros(128, dtype=torch.long, device="meta")
     ids=["enlarged pictures", "norm", "cross entropy"],
 )  # fmt: skip
 def test_autocast_keeps_as_much_as_a_gpu(work: Any, shape: tuple[int, ...], expected: int) -> None:
-    """The inputs are in half precision."""
+    """From inputs in half precision, these operations give results in float32."""
     inputs = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
     kept, result = kept_by(work, inputs)
 
@@ -218,7 +218,7 @@ def attended(
 
 
 def test_attention_without_a_kernel_keeps_bytes_of_dropout_and_computes_in_float32() -> None:
-    """As where T5's learned mask lies across: a byte and the result for each score, beside the softmax."""
+    """T5's learned mask lies across: each score keeps a byte and the result, beside the softmax."""
     plain, dropped, half = (
         attended("cuda", learned=True, across=True, **more)
         for more in ({}, {"dropout": 0.1}, {"dropout": 0.1, "dtype": torch.bfloat16})
@@ -229,7 +229,7 @@ def test_attention_without_a_kernel_keeps_bytes_of_dropout_and_computes_in_float
 
 
 def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
-    """As on an H100, since cuDNN refuses such a mask."""
+    """On an H100, cuDNN refuses such a mask."""
     padded = attended("cuda", length=49, mask_of=(2,), dtype=torch.bfloat16)
 
     assert padded >= attended("cuda", length=49, dtype=torch.bfloat16) + 2 * 49 * 56 * 2
@@ -261,14 +261,14 @@ HALF = torch.bfloat16
     ],
 )
 def test_kernels_keep_no_scores(device: str, more: dict[str, Any], *, needs_scores: bool) -> None:
-    """One element for each pair of tokens."""
+    """Without a kernel, attention keeps at least one element for each pair of tokens."""
     size = more.get("dtype", torch.float32).itemsize
 
     assert (attended(device, **more) > SCORES * size) is needs_scores
 
 
 def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
-    """To a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
+    """They have a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
     padded = attended("cuda", length=49) - 2 * 49 * 16 * 4
 
     assert padded >= 2 * 49 * 56 * 4
@@ -310,7 +310,7 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
     ],
 )
 def test_freed_blocks_come_first(before: list[int], need: int, served: int, reserved: int) -> None:
-    """Even if it is larger than the request."""
+    """A freed block is used even if it is larger than the request."""
     allocator = CachingAllocator()
     for block in [allocator.allocate(size) for size in before]:
         allocator.free(block)
@@ -335,7 +335,7 @@ def test_freed_blocks_come_first(before: list[int], need: int, served: int, rese
 def test_the_address_of_a_request_after_others_were_freed(
     sizes: list[int], freed: tuple[int, ...], need: int, address: int, reserved: int
 ) -> None:
-    """In a free block that is large enough, else in a segment of its own; all in MiB."""
+    """It is in a free block that is large enough, else in a new segment; all sizes are in MiB."""
     allocator = CachingAllocator()
     blocks = [allocator.allocate(size * MIB) for size in sizes]
     for at in freed:
@@ -364,7 +364,7 @@ def test_blocks_never_overlap(requests: list[tuple[int, int]]) -> None:
 
 
 def test_peaks_between_restarts() -> None:
-    """Each with its marked bytes; bytes that an operation takes count while it runs."""
+    """Each peak has its marked bytes; bytes that an operation needs count only while it runs."""
     events = (
         (MADE, 1, 100),
         (RESTARTED, 0, 0),

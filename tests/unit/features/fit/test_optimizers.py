@@ -82,7 +82,7 @@ def suited(name: str, weights: list[torch.nn.Parameter]) -> list[torch.nn.Parame
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_rule_equals_the_states(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
-    """For every optimizer of PyTorch, with options that add states, in both types: to the byte."""
+    """It does to the byte for every optimizer of PyTorch, with options that add states, in both types."""
     weights = suited(name, parameters(dtype))
     optimizer = getattr(torch.optim, name)(weights, **options)
     rule = of_live(optimizer, "cuda")
@@ -93,7 +93,7 @@ def test_the_rule_equals_the_states(name: str, options: dict[str, Any], dtype: t
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str, Any]) -> None:
-    """Temporaries of foreach, as on GPUs, and of tensors in turn; the rule is not far above."""
+    """The rule covers foreach, as on GPUs, and updates in turn; it is not far above the measured bytes."""
     for foreach in (True, False):
         way = {} if name == "Muon" else {"foreach": foreach}
         weights = suited(name, parameters())
@@ -110,7 +110,7 @@ def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("beta1", [None, 0.9])
 def test_adafactor_is_forecast_to_the_byte(dtype: torch.dtype, beta1: float | None) -> None:
-    """Rows and columns of matrices, whole vectors, in float32 for all weights; and its temporaries."""
+    """States are rows and columns of matrices and whole vectors; a step takes no more than the rule."""
     weights = parameters(dtype)
     optimizer = Adafactor(weights, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)
     needed = needs(of_live(optimizer, "cuda"), trained(weights))
@@ -167,7 +167,7 @@ def test_bytes_for_each_parameter_are_the_known_ones(name: str, size: int, expec
 
 
 def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
-    """By the rules of bitsandbytes and the Trainer: tensors below 4,096 elements, and embeddings."""
+    """Small are those below 4,096 elements, by bitsandbytes' rule; embeddings stay by the Trainer's."""
     rule = by_name("adamw_8bit")
 
     assert sum(rule.states(Trained((4095,), 4))) == 2 * 4 * 4095
@@ -177,14 +177,14 @@ def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
 
 
 def test_paged_states_are_outside_of_the_allocator() -> None:
-    """From 100,000 elements on; scales and small tensors stay."""
+    """Those of 100,000 elements and more are paged; scales and small tensors are not."""
     needed = needs(by_name("paged_adamw_32bit"), [Trained((1000, 1000), 4), Trained((100,), 4)])
 
     assert (needed.paged, sum(needed.sizes)) == (8_000_000, 800)
 
 
 def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
-    """Names with and without bits, paged or not; an unknown one is an error."""
+    """Class names may have the bits in them, and may be paged; an unknown class is an error."""
     assert of_live(Kind("PagedAdamW8bit", {}, 8, paged=True), "cuda").paged
     assert not of_live(Kind("Lion", {}, 32), "cuda").paged
     with pytest.raises(OptionError, match="do not support the optimizer Something"):

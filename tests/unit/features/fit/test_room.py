@@ -50,7 +50,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_room_is_the_drivers_figure_minus_the_context_to_come(proc: Path) -> None:
-    """Before CUDA is initialised; the driver's reserve is not counted."""
+    """CUDA is not initialised yet; the driver's reserve is not counted as free."""
     card = FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)
     (gpu, _), note = Machine(proc, [card]).rooms()
 
@@ -92,7 +92,7 @@ def test_headroom_is_subtracted_once(proc: Path) -> None:
 
 
 def test_the_quantisers_own_tenth_is_not_subtracted(proc: Path) -> None:
-    """After they take it, the headroom is the requested one, and the sum never exceeds the device."""
+    """After quantisers take it, the headroom is the requested one, and no sum exceeds the device."""
     machine = Machine(proc, two_cards())
     free = machine.rooms()[0][0].available
 
@@ -144,5 +144,5 @@ def test_an_invalid_headroom_is_an_error(headroom: Any) -> None:
 
 
 def test_this_machine_has_some_memory() -> None:
-    """With the real sources, and no more than the machine has."""
+    """The real sources find free memory, and no more than the machine has."""
     assert 0 < int(max_memory()["cpu"]) < HostSource().devices[0].total

@@ -28,7 +28,7 @@ PLAN = Release((), {})
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what malloc keeps of all tests before, which would be a note."""
+    """Leave out the note on what malloc keeps of earlier tests."""
     monkeypatch.setattr("hfmem_widget.features.free.api.kept_text", lambda _read: "")
 
 
@@ -51,7 +51,7 @@ def test_a_variable_is_deleted_and_its_memory_freed(main: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("names", [[[1]], ["errors", 3], [{}]])
 def test_an_invalid_name_is_an_error(main: dict[str, Any], names: list[Any]) -> None:
-    """It says what is allowed, and nothing is freed, not even as a variable."""
+    """The error says what is allowed, and nothing is freed."""
     message = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
     with pytest.raises(OptionError, match=message):
         hfmem_widget.free(*names)
@@ -62,7 +62,7 @@ def test_an_invalid_name_is_an_error(main: dict[str, Any], names: list[Any]) -> 
 
 
 def test_nothing_is_freed_without_names_or_in_a_dry_run(main: dict[str, Any]) -> None:
-    """It only shows what could be freed: by a word, by the largest variables, or by the name."""
+    """The result has what could be freed: groups, the largest variables, or the named variable."""
     released, dry = hfmem_widget.free(), hfmem_widget.free("losses", dry_run=True)
     assert set(main) == {"losses", "errors"}
     assert not released.done
@@ -105,7 +105,7 @@ def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, message:
 
 
 def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
-    """Wherever Python keeps it: the same as after an error at an interactive prompt."""
+    """It is deleted wherever Python keeps it, as after an error at an interactive prompt."""
 
     def train() -> None:
         activations, text = torch.zeros(2**20), b"1" * 2**24
@@ -197,7 +197,7 @@ class Angry:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_errors_keep_no_other_object(main: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python reports the error on stderr, as it does for ``del``."""
+    """An error in `__del__` is reported on stderr, and the other objects are freed."""
     ignored: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
     main["angry"] = Angry()
@@ -260,7 +260,7 @@ def test_the_text_of_a_release() -> None:
 
 
 def test_each_device_has_a_column_of_its_own() -> None:
-    """GPUs first; a name that keeps nothing there, or nothing alone, says so."""
+    """GPUs come first; a name that frees nothing there has zero, or a sentence."""
     release = Release(
         (
             Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
@@ -302,7 +302,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
     ],
 )
 def test_used_devices_are_listed(changes: list[tuple[str, float, float]], lines: list[str]) -> None:
-    """Never below zero; for the host if its memory has changed, or if there is no other device."""
+    """Freed bytes are never below zero; the host is listed if it has changed or is the only device."""
     measured = tuple(
         Change(device, "allocated", "allocated", before * GIB, after * GIB)
         for device, before, after in changes
@@ -313,7 +313,7 @@ def test_used_devices_are_listed(changes: list[tuple[str, float, float]], lines:
 
 
 def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
-    """By Arrow's allocator, which keeps them; if malloc does, with the way to return them."""
+    """An allocator may keep more than a hundred MiB of what was predicted."""
     change = Change("cpu", "allocated", "private memory", 700 * MIB, 600 * MIB)
     texts = [
         release_bundle(Release((), {"cpu": int(mib * MIB)}, done=True, changes=(change,)))[
@@ -327,7 +327,7 @@ def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
 
 
 def test_memory_that_malloc_keeps_is_noted() -> None:
-    """With the way to return it, if it is much; not if the C library has no such figure."""
+    """The note says how to return it; there is none for a few MiB or an unknown figure."""
     texts = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
 
     assert texts[0].startswith(
@@ -362,7 +362,7 @@ def test_a_search_that_ended_early_says_so() -> None:
     ids=["variable", "output"],
 )
 def test_a_name_frees_every_place_of_its_object(name: str, places: set[str]) -> None:
-    """Of a variable only that one; of the last output all in which IPython keeps it."""
+    """A variable has one place, the last output all those in which IPython keeps it."""
     hook = SimpleNamespace(_=[1], __="", ___="")
     namespace = {"_oh": {3: hook._}, "_": hook._, "_3": hook._, "__": "", "___": "", "model": [2]}
     namespace["Out"] = namespace["_oh"]

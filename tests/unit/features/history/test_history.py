@@ -77,7 +77,7 @@ def test_any_session_is_a_row(name: str) -> None:
 
 
 def test_a_row_does_not_keep_its_session_alive() -> None:
-    """Sessions are large; what is kept of one stands for itself, and nothing is shown."""
+    """A row has its own figures, since sessions are large."""
     session = scripted_run("leak")
     watched = weakref.ref(session)
     stored = History()
@@ -107,7 +107,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     ],
 )
 def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
-    """By its label, else its first line; runs of a label or of a cell with an id have one identity."""
+    """A label or the first line is the name; runs of a label or of a cell with an id have one identity."""
     session = scripted_run("short")
 
     row = record_of(session, replace(session.spans[0], kind=kind, label=label), cell=cell)
@@ -128,7 +128,7 @@ def test_what_others_found_in_the_session_is_not_this_cells() -> None:
     ("sort", "order"), [("cell", "abcd"), ("peak", "cabd"), ("left", "bacd"), ("time", "acbd")]
 )
 def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
-    """Highest first; what is not known comes last."""
+    """The highest comes first, and an unknown figure last."""
     stored = History()
     stored.add(run("a", peak=5000, left=0.0))
     stored.add(run("a", peak=200, left=1.0, duration=9.0))
@@ -179,7 +179,7 @@ def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: 
 
 
 def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
-    """The drift of what runs left is shown, since it is read at their edges."""
+    """The drift of what runs left behind is shown, since that is read at their ends."""
     stored = History()
     for peak in (379.3, 356.0, 379.4):
         stored.add(run("same", peak, 12, certainty="sampled"))
@@ -199,7 +199,7 @@ def test_the_oldest_runs_go_and_it_says_so() -> None:
 
 
 def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
-    """Under `%memwatch on` it is watched twice; as with the cards, its own watch counts."""
+    """`%memwatch on` watches it a second time; its own watch counts, as with the cards."""
     stored = History()
     stored.add(run("own", number=4, started_at=10.1))
     stored.add(run("[4] own", number=4, started_at=10.0))
@@ -211,7 +211,7 @@ def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
 
 
 def test_the_table_says_what_moved() -> None:
-    """A row for a cell with its newest figures, below them the drift, and what was found."""
+    """A cell has a row with its newest figures, and below it the drift and the findings."""
     stored = History()
     for at in range(4):
         findings = (("rerun", "It leaves more."),) * (at == 3)
@@ -233,7 +233,7 @@ def test_the_table_says_what_moved() -> None:
 
 
 def test_a_long_label_does_not_widen_the_table() -> None:
-    """It is cut as first lines of code are."""
+    """It is shortened like a first line of code."""
     stored = History()
     stored.add(run("x" * 300))
     shown = history_bundle(table(stored))
@@ -265,7 +265,7 @@ def test_devices_that_moved_have_a_row_each() -> None:
 
 @pytest.mark.parametrize(("sort", "missing"), [("peak", "c"), ("cell", "a")])
 def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
-    """The highest, or the newest; a note says how many more there are."""
+    """It has the highest or the newest ones, and a note counts the others."""
 
     def on_many_gpus(name: str, peak: float) -> Record:
         devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
@@ -318,7 +318,7 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
     ],
 )
 def test_what_cannot_be_asked_for_is_said(call: Callable[[], object], message: str) -> None:
-    """In one sentence that names what can."""
+    """The error is one sentence that names what is possible."""
     with pytest.raises(OptionError, match=message):
         call()
 

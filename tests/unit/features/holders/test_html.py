@@ -51,7 +51,7 @@ def test_small_and_surplus_rows_are_summed_up() -> None:
 
 
 def test_a_device_with_nothing_on_it_has_no_table() -> None:
-    """On a machine of eight GPUs, the seven that are not used say nothing."""
+    """On a machine of eight GPUs, the unused ones are left out."""
     rest = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cuda:1", 0.0, is_host=False))
     html = holders_bundle(Holders((), rest))["text/html"]
     assert "cuda:0" in html
@@ -71,7 +71,7 @@ def test_a_device_with_nothing_on_it_has_no_table() -> None:
     ],
 )
 def test_a_row_has_the_kind_and_the_biggest_tensor(more: dict[str, Any], facts: str) -> None:
-    """Of one tensor its shape says enough; it is only the biggest if there are others."""
+    """A single tensor has its shape; of several, the biggest one's is shown."""
     row: dict[str, Any] = {"kind": "tensors", "tensors": 1, "shape": (2, 3), **more}
 
     assert text(Holder("x", device="cuda:0", bytes=M, dtype="float32", **row))[1].endswith(

@@ -117,7 +117,7 @@ def test_a_leak_names_its_holder(rows: tuple[Holder, ...], before: Before, endin
     ids=lambda one: one.path,
 )
 def test_memory_that_cannot_have_grown_step_by_step_is_not_blamed(holder: Holder) -> None:
-    """Weights, one tensor, another device, or less than a quarter of the growth."""
+    """Weights, one tensor, another device, or less than a quarter of the growth cannot be it."""
     finding = named(holder)
 
     assert "hold" not in finding.title
@@ -131,7 +131,7 @@ def test_a_search_that_ended_early_says_so() -> None:
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Have searches counted, and find one name."""
+    """Return the options of each search, all of which find one name."""
     calls: list[dict[str, Any]] = []
 
     def scan(_namespace: Any, **options: Any) -> Holders:
@@ -154,7 +154,7 @@ def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]
 
 
 def test_holders_are_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a twentieth of a second; nothing is kept alive by that."""
+    """Names that hold more at the end are named, and the notes keep no object alive."""
     monkeypatch.setattr(search, "user_modules", dict)
     module = SimpleNamespace(older=[torch.ones(2**20) for _ in range(10)])
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -192,7 +192,7 @@ def test_a_holder_that_nobody_needs_is_not_searched_for(
 
 
 class Live:
-    """A training that is watched, and when its data were looked at."""
+    """A watched training, and the times at which its data were looked at."""
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.looks: list[float] = []
@@ -220,7 +220,7 @@ class Live:
 
 
 def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
-    """While steps end the data are looked at about once a second, and while none do hardly ever."""
+    """There is about one look a second while steps end, and almost none while no step does."""
     busy, idle = Live(), Live()
     busy.run(50, with_steps=True)
     idle.run(50, with_steps=False)
@@ -231,7 +231,7 @@ def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
 
 
 def test_a_look_that_takes_long_is_taken_seldom() -> None:
-    """A hundredth of the time at most, however long a session is."""
+    """Looks take at most a hundredth of the time, however long a session is."""
     live = Live(takes=0.02)
     live.run(500, with_steps=True)
 
@@ -239,7 +239,7 @@ def test_a_look_that_takes_long_is_taken_seldom() -> None:
 
 
 def test_growth_is_drawn_while_the_code_runs() -> None:
-    """Its line is there before the cell has ended, once, and moves as it goes on."""
+    """There is one line before the cell has ended, and it moves with each step."""
     stage = Stage("train", gpus=1)
     leaks = Leaks(clock=lambda: 20 * stage.clock.now)
     lines = []

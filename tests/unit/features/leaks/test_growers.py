@@ -83,7 +83,7 @@ MAKE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
-    """Not one of the same size and kind that did not change."""
+    """A list of the same size and kind that did not change is not named."""
     make = MAKE[kind]
     watched = Watched({"older": [make() for _ in range(10)], "kept": []})
     before = scan(watched.variables).explained()["cpu"]
@@ -98,7 +98,7 @@ def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_older_one_that_was_not_touched_is_never_named(kind: str) -> None:
-    """Not even where nothing else is known, and its size is that of the growth."""
+    """It is not named even if it is the only name, and as large as the growth."""
     make = MAKE[kind]
     assert Watched({"older": [make() for _ in range(10)]}).named(10) == ([], [])
 
@@ -124,7 +124,7 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_growth_in_any_container_is_named(kind: str) -> None:
-    """Several of its rows together, and by its own name."""
+    """The name is that of the container, with several of its rows together."""
     make, add = CONTAINERS[kind]
     watched = Watched({"older": tensors(16), "kept": make()})
     for number, tensor in enumerate(tensors(16)):
@@ -161,7 +161,7 @@ CHANGES: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], l
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_lists_are_named_for_their_growth(name: str) -> None:
-    """Whatever they held before; with two candidates that may be loaded data, neither is certain."""
+    """What they held before does not count; of two that may be loaded data, neither is certain."""
     before, change, sure, possible = CHANGES[name]
     watched = Watched({label: tensors(count) for label, count in before.items()})
     change(watched.variables)
@@ -170,7 +170,7 @@ def test_lists_are_named_for_their_growth(name: str) -> None:
 
 
 def test_a_list_that_was_emptied_and_filled_again_may_have_grown() -> None:
-    """It may have got again as much as was freed meanwhile, and as no name explains."""
+    """It is a possible name only if as much memory was freed meanwhile."""
     watched = Watched({"cache": tensors(20)})
     watched.variables["cache"][:] = tensors(20)
 
@@ -179,7 +179,7 @@ def test_a_list_that_was_emptied_and_filled_again_may_have_grown() -> None:
 
 
 def test_a_model_and_its_states_of_the_same_cell_have_not_grown_step_by_step() -> None:
-    """They were made at once, whatever their size."""
+    """They were made at once, so their size does not matter."""
     watched = Watched({})
     watched.variables["trainer"] = trained()
 
@@ -215,7 +215,7 @@ def test_a_list_within_an_object_that_there_was_no_time_to_read_may_have_grown()
     ("path", "dtype"), [("ids", "list"), ("texts", "dict"), ("images[0..299]", "bytes")]
 )
 def test_an_unknown_kind_of_holder_is_named_too(path: str, dtype: str) -> None:
-    """By its path and its growth, and not by a list of kinds."""
+    """Its path and its growth count, not a list of kinds."""
     kind: Any = "a kind of later"
     row, old = (
         Holder(name, kind, "cpu", 80 * 2**20, 300, (), dtype) for name in (path, "older[0..299]")

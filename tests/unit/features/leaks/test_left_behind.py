@@ -108,7 +108,7 @@ TITLES: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", TITLES)
 def test_a_finding_names_who_holds_what_was_left(name: str) -> None:
-    """Most first, with sizes where there are several; who held it before is not blamed."""
+    """The largest comes first, with sizes if there are several; memory from before has no name."""
     text, ending = TITLES[name]
 
     assert text.partition(" left behind")[2] == ending
@@ -162,7 +162,7 @@ def test_a_possible_holder_has_most_of_all_that_is_allocated() -> None:
     ],
 )
 def test_the_advice_frees_an_error_or_an_output_by_name(holder: Holder, expected: str) -> None:
-    """Where graphs are held, it is to detach."""
+    """If graphs are held, the advice is to detach."""
     assert expected in named_for(left(), holder).advice[0]
 
 
@@ -238,7 +238,7 @@ def test_the_advice_says_what_a_name_has_if_it_surely_holds_it(before: float) ->
 
 
 def test_a_quick_cell_is_not_searched(searches: list[dict[str, Any]]) -> None:
-    """One of a session that goes on; nor one of which a new model's weights are all that is left."""
+    """A quick cell of a running session is not, nor one that left only a new model's weights."""
     watched(0.5, ends=False)
     assert watched(parts=2.9 * GIB).findings == []
     assert searches == []
@@ -277,7 +277,7 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They exist while the cell is measured: a hundred thousand numbers by name are not the cell's."""
+    """Notes on a hundred thousand numbers take less than 32 KiB; they would count as the cell's memory."""
     module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
     vars(module).update({f"kept{number}": {} for number in range(1000)})
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -296,7 +296,7 @@ def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it named before: a number, another object, or nothing."""
+    """Its former object does not matter: a number, another object, or none."""
     names: list[set[str]] = []
     monkeypatch.setattr(
         of_a_watch, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
@@ -345,7 +345,7 @@ def test_memory_that_no_name_leads_to_is_named_beside_the_name_that_holds_the_re
 
 
 def test_a_search_that_ended_early_without_a_holder_says_so() -> None:
-    """A heap of a million objects may be too large for a glance; after an error, that is tried first."""
+    """The advice is a longer search; after an error, to free that first."""
     bound = "the search ended early, for time"
     finding, after_an_error = (
         named_for(left(), bound=bound, raised=raised) for raised in (False, True)

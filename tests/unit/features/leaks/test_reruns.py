@@ -33,7 +33,7 @@ def findings_of(edges: Edges, device: str = GPU) -> tuple[Finding, ...]:
 
 
 def test_each_of_many_runs_left_as_much_more() -> None:
-    """It says how often, how much each time, and how much in all."""
+    """The title has the number of runs, the memory of each, and the sum."""
     (finding,) = findings_of([(0, 900), (900, 1020), (1020, 1140), (1140, 1260), (1260, 1380)])
 
     expected = ("5 times", "last 4", "120.0 MiB more on cuda:0", "480.0 MiB in total")
@@ -96,7 +96,7 @@ def advised(mib: float, *, device: str = GPU, bound: str = "") -> str:
 
 
 def test_memory_without_a_name_is_noted() -> None:
-    """Models in cycles: the variable has the newest, and no name the four before."""
+    """If models are in cycles, the variable has the newest one, and no name the four before."""
     assert advised(120).startswith(
         "No name leads to at least 480.0 MiB of it: %memholders --free garbage frees what waits for Python's "
         "garbage collector, which may be all of that."
@@ -106,7 +106,7 @@ def test_memory_without_a_name_is_noted() -> None:
 
 @pytest.mark.parametrize(("mib", "bound"), [(600, ""), (5000, ""), (120, "out of time")])
 def test_without_a_certain_name_no_cause_is_given(mib: float, bound: str) -> None:
-    """Nor if the search ended early; the advice where to look is given in both cases."""
+    """A search that ended early has no certain name either; the advice says where to look."""
     advice = advised(mib, bound=bound)
 
     assert advice.startswith("%memholders lists what holds it")
@@ -122,7 +122,7 @@ def test_without_a_certain_name_no_cause_is_given(mib: float, bound: str) -> Non
     ],
 )
 def test_names_that_hold_as_much_are_given(mib: list[int], expected: str) -> None:
-    """One or two, as possible ones; several that hold it together, or many, are not given."""
+    """One or two are given as possible names, larger groups are not."""
     (finding,) = findings_of(FIVE_RUNS)
     rows = tuple(
         Holder(f"kept[{number}]", "tensors", GPU, int(size * MIB), 1, (1,), "float32")
@@ -132,7 +132,7 @@ def test_names_that_hold_as_much_are_given(mib: list[int], expected: str) -> Non
 
 
 def test_a_run_that_goes_on_has_no_finding() -> None:
-    """Whatever those before it left."""
+    """Its earlier runs do not matter."""
     *earlier, (session, span) = [ran(at * 500, (at + 1) * 500) for at in range(5)]
     records = [record_of(*one) for one in earlier]
 

@@ -50,7 +50,7 @@ def copying(second: int) -> float:
 
 
 def test_workers_that_copy_the_data_set_are_found() -> None:
-    """With how much they held at the beginning and the end, and what to do."""
+    """The finding has their memory at the start and at the end, and advice."""
     session, span = loaded(copying)
     (finding,) = (each for each in session.findings if each.kind == "workers")
 
@@ -109,7 +109,7 @@ def test_healthy_workers_are_not_found(
     ],
 )
 def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, text: str) -> None:
-    """Their number and kind, the way of counting, and the share of shared memory."""
+    """It has their number and kind, the way of counting, and the shared memory."""
     session, span = loaded(
         lambda _: 2 * GIB, workers=lambda _: workers, others=others, shared=shared
     )
@@ -121,7 +121,7 @@ def test_the_card_has_childrens_memory(workers: int, others: int, shared: float,
 
 
 def test_a_session_without_children_has_no_figures_of_them() -> None:
-    """Nor series; a shell command with little memory is not a worker."""
+    """A shell command with little memory has none either."""
     assert not children_text(*loaded(lambda _: 8 * MIB, workers=lambda _: 0, others=1))
     stage = Stage("quiet", gpus=0)
     with stage.span("cell", "quiet") as cell:

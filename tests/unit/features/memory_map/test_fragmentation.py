@@ -69,7 +69,7 @@ def segments(draw: st.DrawFn) -> Segment:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
-    """Reserved, allocated, active and requested bytes: not one off."""
+    """Reserved, allocated, active and requested bytes are exact."""
     counted, _ = recorded(name)
     found = recorded_map(name).fragmentation("cuda:0")
     assert found.reserved == counted["reserved_bytes"]
@@ -81,7 +81,7 @@ def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["native", "mixed", "fragmented"])
 def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: str) -> None:
-    """Over all streams and pools it equals inactive_split."""
+    """Over all streams and pools the sum equals inactive_split."""
     counted, _ = recorded(name)
     split = sum(
         block.size
@@ -94,7 +94,7 @@ def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: st
 
 
 def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothing() -> None:
-    """Holes on partly used pages; whole pages can be given back."""
+    """Partly used pages have holes; whole pages can be given back."""
     counted, _ = recorded("expandable")
     found = recorded_map("expandable").fragmentation("cuda:0")
     assert counted["inactive_split_bytes"] == 0
@@ -106,7 +106,7 @@ def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothin
 
 @given(st.lists(segments(), max_size=8))
 def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
-    """Whatever lies there, the parts add up, and none is negative."""
+    """For any segments, the parts add up, and none is negative."""
     found = map_of(*drawn).fragmentation("cuda:0")
     assert found.reserved == sum(one.size for one in drawn) == sum(one.bytes for one in found.parts)
     assert all(size >= 0 for place in found.places for size in place.sums.values())
@@ -118,7 +118,7 @@ def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
 
 @given(st.lists(segments(), max_size=8))
 def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
-    """There is a free block at least as large, on the default stream, in nobody's pool."""
+    """A free block of the default stream outside of private pools is at least as large."""
     fits = map_of(*drawn).fragmentation("cuda:0").fits
     sizes = [
         block.size
@@ -131,7 +131,7 @@ def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
 
 
 def test_who_can_use_what_is_free() -> None:
-    """Between tensors, in whole segments, on another stream, in a private pool; and what rounding adds."""
+    """Free memory is between tensors, in whole segments, on another stream, or in a private pool."""
     found = map_of(
         segment_of((30 * M, "allocated"), (10 * M, "free")),
         segment_of((20 * M, "free")),
@@ -148,7 +148,7 @@ def test_who_can_use_what_is_free() -> None:
 
 
 def test_small_requests_have_segments_of_their_own() -> None:
-    """Where only those have room, no more than 1 MiB fits."""
+    """If only those have room, no more than 1 MiB fits."""
     small = segment_of((M // 2, "allocated"), (3 * M // 2, "free"), small=True)
     assert map_of(small).fragmentation("cuda:0").fits == M
     assert map_of(small, segment_of((3 * M, "free"))).fragmentation("cuda:0").fits == 3 * M
@@ -169,7 +169,7 @@ def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
 
 
 def test_sentences_have_their_figures() -> None:
-    """What cannot be given back, and the largest request that it could serve."""
+    """They have what cannot be given back, and the largest request that still fits."""
     texts = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
     assert texts[0].endswith("the driver: 29.0 MiB.")
     assert texts[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
@@ -194,7 +194,7 @@ def test_a_map_without_a_device_is_of_the_fullest() -> None:
 
 
 def test_places_come_by_size() -> None:
-    """The common one, other streams, private pools."""
+    """The common place is first, then other streams, then private pools."""
     places = recorded_map("mixed").fragmentation("cuda:0").places
     assert [(one.is_common, one.is_private) for one in places] == [
         (True, False), (False, False), (False, False), (False, True), (False, True),
@@ -218,7 +218,7 @@ STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8
     ],
 )
 def test_what_only_others_can_use_is_counted(others: list[Segment], sentence: str) -> None:
-    """In private pools, with what is free there from a MiB on; for other streams, of which one is named."""
+    """Free memory of private pools counts from a MiB on; a single other stream has its name."""
     memory = map_of(segment(("used", 100)), *others)
     texts = sentences(memory.fragmentation("cuda:0"))
 
@@ -232,7 +232,7 @@ Row = tuple[float, ...]
 def findings_in(
     *rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0), allocated: float | None = None
 ) -> list[Finding]:
-    """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts.
+    """Return the findings on a span of samples: allocated, reserved and holes in GiB, and counts.
 
     `allocated` is the exact peak in GiB, where no sample saw it.
     """
@@ -274,20 +274,20 @@ HEALTHY: dict[str, tuple[list[Row], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_span_has_no_finding(name: str) -> None:
-    """Small holes, filled ones, free segments, those of earlier cells, and errors that tell themselves."""
+    """Small, filled or earlier holes, free segments, and errors with a finding of their own have none."""
     rows, options = HEALTHY[name]
     assert findings_in(*rows, **options) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:
-    """The allocator ran out, emptied its cache and went on: that waits for the GPU."""
+    """The allocator ran out, emptied its cache and went on, which waits for the GPU."""
     (finding,) = findings_in((7.0, 8.0, 0.0, 2, 0))
     assert finding.title.startswith("On cuda:0 the allocator ran out of memory 2 times")
     assert "smaller batch" in finding.advice[0]
 
 
 def test_holes_and_retries_are_one_finding() -> None:
-    """Where holes made the allocator run out, one sentence tells both."""
+    """If holes made the allocator run out, one sentence has both."""
     (finding,) = findings_in((5.0, 8.0, 2.5, 1, 0))
     assert "reserved, and the allocator ran out of memory once" in finding.title
     assert finding.evidence["retries"] == 1
@@ -305,7 +305,7 @@ NAN = math.nan
     ],
 )
 def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], holes: float) -> None:
-    """A moment of which either figure is missing is passed over."""
+    """A moment without one of the figures is passed over."""
     (finding,) = findings_in(*rows)
 
     assert finding.evidence["holes"] == pytest.approx(holes * GIB)
@@ -315,7 +315,7 @@ def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], ho
     ("before", "after", "retries"), [(1.0, 3.0, 2), (3.0, 3.0, 0), (3.0, 1.0, 0), (NAN, 3.0, 0)]
 )
 def test_retries_are_those_of_the_span(before: float, after: float, retries: int) -> None:
-    """What the allocator had to do before it does not count."""
+    """Earlier retries do not count."""
     findings = findings_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
 
     assert [finding.evidence["retries"] for finding in findings] == ([retries] if retries else [])
@@ -335,5 +335,5 @@ def test_holes_after_the_span_are_not_its_own() -> None:
 
 
 def test_holes_that_were_never_read_are_none() -> None:
-    """Though what was reserved rose."""
+    """There is no finding without a reading of them, though reserved memory rose."""
     assert findings_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []

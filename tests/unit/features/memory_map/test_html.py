@@ -63,7 +63,7 @@ def sums(pieces: Sequence[Piece]) -> Counter[str]:
 @pytest.mark.parametrize("most", [50, 700, 2400])
 @pytest.mark.parametrize("memory", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
 def test_bars_stand_for_every_byte(memory: MemoryMap, most: int) -> None:
-    """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
+    """With few pieces or many, the sums of what is drawn are those of the device."""
     whole = memory.fragmentation("cuda:0")
     laid = layout(whole.places, most)
     drawn = Counter(dict.fromkeys(LABELS, 0))
@@ -134,12 +134,12 @@ def test_a_map_stays_small(memory: MemoryMap, kilobytes: int, live: int) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
-    """Only tags that shown notebooks keep, balanced."""
+    """It has only tags that saved notebooks keep, and each is closed."""
     Strict(html_of(recorded_map(name)))
 
 
 def test_plain_text_has_a_picture_too() -> None:
-    """One character for so many bytes, marked as in the legend."""
+    """Each character stands for equally many bytes, marked as in the legend."""
     lines = text_of(recorded_map("fragmented"))
     assert lines[0] == "cuda:0 1.96 GiB reserved in 51 segments"
     assert len(lines[1]) == STRIP
@@ -155,7 +155,7 @@ def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
 
 
 def test_places_have_headings_where_there_are_several() -> None:
-    """Whose requests the bars below serve."""
+    """A heading says whose requests the bars below it serve."""
     html = html_of(recorded_map("mixed"))
     assert "the default stream: 636.0 MiB reserved, 301.0 MiB free" in html
     assert "private pool 0.1: 20.0 MiB reserved, 13.0 MiB free" in html
@@ -186,7 +186,7 @@ USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
 def test_each_character_is_what_most_of_its_bytes_are(
     segments: list[list[tuple[str, int]]], strip: str
 ) -> None:
-    """End to end, the largest segment first; what only others can use is behind the rest."""
+    """Segments follow each other, the largest first; memory for others alone is last."""
     listed = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
     if len(listed) == 3:
         listed[1:] = replace(listed[1], stream=7), replace(listed[2], pool=(0, 1))
@@ -216,7 +216,7 @@ def test_the_heading_has_size_and_number_of_segments(memory: MemoryMap, lines: l
 
 
 def test_a_heap_has_parts_and_no_segments() -> None:
-    """Its bars are called so, and there is no table."""
+    """Its bars are called parts, and there is no table."""
     assert "one bar per part," in html_of(heap())
     assert "largest segments" not in html_of(heap())
 
@@ -231,7 +231,7 @@ def rows(html: str) -> list[list[str]]:
 
 
 def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
-    """Eight of them at most, by size; of one without a hole there is a dash."""
+    """It has at most eight, by size; one without a hole has a dash."""
     listed = [segment(("used", 10 * at), at=at) for at in range(1, 11)]
     listed.append(segment(("used", 500), ("free", 3), ("used", 10), ("free", 4), at=11))
     head, first, second, *more = rows(
@@ -245,7 +245,7 @@ def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
 
 
 def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
-    """Blocks and seconds of all moments, together."""
+    """It has the sum of their blocks and of their seconds."""
     one = MemoryMap(("cuda:0",), (segment(("used", 1), ("free", 1)),), 0.25)
     text = moments_bundle((("before", one), ("after", one)))["text/plain"]
 
@@ -254,7 +254,7 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 
 
 def test_a_map_of_some_devices_has_theirs_alone() -> None:
-    """Their segments and notes; how long it took to read was that of all."""
+    """It has their segments and notes, and the reading time of all."""
     notes = {"cuda:0": "a", "cuda:1": "b"}
     memory = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, notes)
 

@@ -59,7 +59,7 @@ class Run:
         self.shown = self.companion.conclude(self.session, cell) or {}
 
     def run_out(self, *gib: int) -> None:
-        """Request some GiB one after the other, each of which the allocator has not."""
+        """Request some GiB one after the other, for each of which there is no room."""
         for size in gib:
             self.cuda.run_out(size << 30)
 
@@ -77,7 +77,7 @@ class Run:
 
     @property
     def marks(self) -> list[tuple[str, float, float]]:
-        """The marks on the chart: label, time, and allocated bytes."""
+        """Return the marks on the chart: label, time, and allocated bytes."""
         assert {guide.kind for guide in self.session.guides} <= {"oom"}
         return [(guide.label, guide.start, guide.last) for guide in self.session.guides]
 
@@ -179,7 +179,7 @@ def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("error", [None, RuntimeError("the planner is out of memory slots")])
 def test_without_an_error_about_memory_there_is_nothing(error: BaseException | None) -> None:
-    """No card, no finding, no mark, even if a user's own error mentions memory."""
+    """There is no card, no finding and no mark, even if a user's own error mentions memory."""
     run = Run()
     with run.cell(error):
         pass
@@ -232,7 +232,7 @@ def test_caught_errors_before_the_last_are_counted(caught: tuple[int, ...], word
 
 
 def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
-    """Caught or not, with the allocated bytes of that instant by the allocator's own counter."""
+    """A mark has the allocated bytes of that instant by the allocator's own counter."""
     run = Run()
     with run.cell(out_of_memory(4.0)):
         for size in (8, 4):
@@ -269,7 +269,7 @@ def test_two_watches_of_one_session_mark_an_event_once() -> None:
 
 
 def test_an_unobserved_error_is_explained_by_its_text_and_its_spans() -> None:
-    """With the spans that it ended, and a mark at the nearest reading."""
+    """It has the spans that it ended, and a mark at the nearest reading."""
     run = Run(can_observe=False)
     with run.cell(out_of_memory()):
         with run.stage.span("evaluate", "evaluate at step 40", "raised OutOfMemoryError"):

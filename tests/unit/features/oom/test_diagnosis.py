@@ -106,7 +106,7 @@ def figures_in(incident: Incident) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_figure_is_the_incidents(case: Case) -> None:
-    """For each scripted error: used memory, free memory, and the saving of each change, in this order."""
+    """The figures are used memory, free memory, and the saving of each change, in this order."""
     assert figures_in(case.incident) == FIGURES[case.name]
 
 
@@ -133,7 +133,7 @@ SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
     case=st.sampled_from(CASES),
 )
 def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
-    """Whatever is known, there is a diagnosis in a sentence, and advice with reasons."""
+    """With any figures there is a diagnosis in a sentence, and advice with reasons."""
     names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "grown")
     figures: dict[str, Any] = dict(zip(names, sizes, strict=True))
     known = replace(case.incident, device=GPU, origin=origin, **figures)
@@ -167,7 +167,7 @@ def test_the_caller_of_a_backward_pass_made_no_request() -> None:
     ],
 )
 def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], share: str) -> None:
-    """The allocated bytes, not the free memory of the machine nor a library's request."""
+    """The whole is the allocated bytes, not the machine's free memory nor a library's request."""
     parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
     full = incident(asked=8, free=1, parts=parts, **more)
 
@@ -189,7 +189,7 @@ def test_unknown_growth_has_no_figure() -> None:
      (0, 1, False), (NAN, 1, False)],
 )  # fmt: skip
 def test_logits_are_known_by_their_size(tokens: float, mib: float, *, expected: bool) -> None:
-    """Tokens times vocabulary, of two or four bytes, with the allocator's rounding of 1 or 2 MiB."""
+    """They take tokens times vocabulary, of two or four bytes, and the allocator rounds to 1 or 2 MiB."""
     path, model = spans("train", "step", tokens=tokens), ModelFacts(vocabulary=512)
     assert is_logits(incident(asked=mib / 1024, free=0.01, path=path, model=model)) is expected
 
@@ -213,7 +213,7 @@ def test_a_huge_request_has_a_comparison(size: float, parts: dict[str, float], w
 
 @pytest.mark.parametrize(("size", "would_fit"), [(30.0, True), (1 / GIB, True), (0.0, False)])
 def test_other_processes_are_no_cause_without_a_request(size: float, *, would_fit: bool) -> None:
-    """The sentence that it would have fit is only for a known request."""
+    """Only a known request has the sentence that it would have fit."""
     sentence = diagnose(incident(asked=size, free=1.0, others=40.0, allocated=1.0)).sentence
 
     assert ("would have fit" in sentence) is would_fit
@@ -335,7 +335,7 @@ def test_advice_has_a_reason_and_a_saving(
     ],
 )
 def test_a_request_beyond_the_device_is_a_multiple(size: float, total: float, ratio: str) -> None:
-    """With a decimal up to ten times; a request that might fit should be made in pieces."""
+    """It has a decimal up to ten times; a request that might fit should be made in pieces."""
     advice = advice_of("in chunks", incident(asked=size, free=1.0, total=total), "huge")
 
     assert advice is not None
@@ -357,7 +357,7 @@ def test_memory_that_only_an_error_holds_is_named(freed: int, *, expected: bool)
     ("reserved", "size", "share"), [(30.0, 10.0, "0.5"), (30.0, 11.0, "0.55"), (70.0, 11.0, "1")]
 )
 def test_a_limit_should_be_raised_to_the_need(reserved: float, size: float, share: str) -> None:
-    """In twentieths of the device, up to all of it."""
+    """The limit is given in twentieths of the device, up to all of it."""
     limited = incident(asked=size, free=40.0, reserved=reserved, allowed=32.0)
     advice = advice_of("Raise", limited, "limit")
 
@@ -378,7 +378,7 @@ def test_a_limit_should_be_raised_to_the_need(reserved: float, size: float, shar
     ],
 )
 def test_other_processes_are_named(processes: dict[int, int], named: str, saving: str) -> None:
-    """At most three; if none is known, the tool that lists them."""
+    """At most three are named; if none is known, the tool that lists them is."""
     listed = tuple((number, size * GIB) for number, size in processes.items())
     advice = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")
 

@@ -107,14 +107,14 @@ def test_the_card_with_a_table_of_changes_is_small() -> None:
     ],
 )
 def test_the_bar_has_request_and_end_of_memory(name: str, *, has_request: bool, scale: str) -> None:
-    """The request is dashed, after the parts."""
+    """The request is dashed, and comes after the parts."""
     bar = bar_html(incident_named(name))
     assert ("stroke-dasharray" in bar) is has_request
     assert scale in bar
 
 
 def test_without_parts_there_is_no_bar() -> None:
-    """Not even an empty one."""
+    """An empty one is not drawn either."""
     assert bar_html(incident(asked=9.0, free=1.0)) == ""
 
 
@@ -133,7 +133,7 @@ def test_without_parts_there_is_no_bar() -> None:
     ids=["sizes alone", "with a recording"],
 )
 def test_the_biggest_blocks_have_their_lines(where: str, lines: set[str]) -> None:
-    """A block from before the recording says so instead; without a recording there are only sizes."""
+    """A block from before the recording has none; without a recording there are only sizes."""
     incident = incident_named("float32 on a card that has")
     assert incident.blocks is not None
     biggest = (LiveBlocks(GIB, 3, where), LiveBlocks(GIB / 2, 1))
@@ -158,7 +158,7 @@ def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
 
 
 def test_the_capacity_is_the_same_as_everywhere() -> None:
-    """NVML's figure, as on the card; CUDA's is lower by the driver's reserve."""
+    """It is NVML's figure, since CUDA's is lower by the driver's reserve."""
     own = incident_named("full of 16-bit weights")
     device = replace(own.device, total=own.total + 0.6 * GIB)
     text = bundle(replace(own, device=device))["text/plain"]
@@ -167,7 +167,7 @@ def test_the_capacity_is_the_same_as_everywhere() -> None:
 
 
 def test_the_biggest_five_of_other_processes_are_named() -> None:
-    """The largest first, each with its id and size."""
+    """The largest comes first; each has its id and size."""
     processes = tuple((number, number * GIB) for number in (3, 1, 7, 2, 6, 5))
     card = bundle(replace(incident_named("another process has most"), processes=processes))
     named = " \u00b7 ".join(f"process {number}: {number}.00 GiB" for number in (7, 6, 5, 3, 2))
@@ -180,7 +180,7 @@ def test_the_biggest_five_of_other_processes_are_named() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_parts_are_the_used_memory(case: Case) -> None:
-    """Each with its name and size; free memory is not a part."""
+    """Each part has its name and size; free memory is not a part."""
     anatomy = case.incident.anatomy
     lines = [text for text in bundle(case.incident)["text/plain"].splitlines() if "parts: " in text]
     parts = () if anatomy is None else [part for part in anatomy.parts if part.name != "free"]
@@ -204,7 +204,7 @@ PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "ot
     ],
 )
 def test_a_limit_counts_what_this_process_reserved(allowed: float, names: list[str]) -> None:
-    """With the cache, without the context and other processes; free memory is never drawn."""
+    """The cache counts; the context, other processes and free memory do not."""
     known = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
 
     assert [part.name for part in drawn_parts(known)] == names
@@ -212,7 +212,7 @@ def test_a_limit_counts_what_this_process_reserved(allowed: float, names: list[s
 
 @pytest.mark.parametrize(("cache", "expected"), [(0.0, False), (4.0, True)])
 def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, expected: bool) -> None:
-    """If it is large enough to mention."""
+    """A cache too small to mention has no figure."""
     parts = PARTS | {"cache": cache}
     figures = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
     names = [name for name, _, _ in figures]
@@ -244,14 +244,14 @@ def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
     ],
 )
 def test_an_error_is_about_the_fullest_gpu(used: tuple[float, ...], device: str, key: str) -> None:
-    """Unless its text names the GPU."""
+    """The text of an error may name another GPU."""
     session, _ = session_of(*((size, size + 1, 0.0) for size in used))
 
     assert device_of(session, OutOfMemoryText("cuda", device), None).key == key
 
 
 def test_the_limit_of_apples_allocator_is_its_capacity() -> None:
-    """It recommends a limit, and has no other figure."""
+    """Apple's allocator recommends a limit, and has no other figure."""
     session, sample = session_of((1.0, 2.0, 0.0))
     text = OutOfMemoryText("mps", "mps:0", allowed=20 * GIB, total=5.0)
     incident = incident_of(session, Failure(text, sample))
@@ -294,7 +294,7 @@ def test_use_by_others_comes_from_the_best_source(
 
 @pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
 def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: float) -> None:
-    """Then its owner is unknown."""
+    """Its owner is then unknown."""
     session, sample = session_of((8.0, 9.0, NAN))
     text = OutOfMemoryText("cuda", "cuda:0", total=80 * GIB, free=(80 - used) * GIB)
     incident = incident_of(session, Failure(text, sample))
@@ -315,7 +315,7 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
     ],
 )
 def test_errors_match_events_by_size(size: float, device: str, origin: Any, *, same: bool) -> None:
-    """And of the same device; a text has two decimals, and may have no size."""
+    """The device must match too; a text has two decimals, and may have no size."""
     event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 
     assert belongs_to(OutOfMemoryText(origin, device, size * GIB), event) is same
@@ -369,7 +369,7 @@ def test_settings_of_models_are_read_from_their_fields() -> None:
     ],
 )
 def test_a_batch_is_described_as_far_as_known(counts: dict[str, float], words: str) -> None:
-    """Samples by tokens if the product is right; otherwise the figure that is known."""
+    """It is samples by tokens if the product is right, otherwise the known figure."""
     assert batch(incident(asked=1.0, free=0.5, path=spans("step", **counts))) == words
 
 
@@ -392,7 +392,7 @@ AGAIN = ("torch.nn.functional.linear", "torch.utils.checkpoint.unpack_hook", BAC
 def test_the_place_of_an_error_is_named_once(
     calls: tuple[str, ...], open_spans: Any, words: tuple[str, ...]
 ) -> None:
-    """From the outside in, without the cell; the backward pass also without a span."""
+    """Its spans go from the outside in, without the cell; a backward pass needs no span."""
     known = incident(asked=1.0, free=0.5, calls=calls, path=spans(*open_spans, step=3))
 
     assert where(known) == words

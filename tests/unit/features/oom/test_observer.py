@@ -73,7 +73,7 @@ def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
 
 
 def test_an_event_has_the_allocators_figures() -> None:
-    """The request, the free memory, the ceiling, the counters, the card and the running functions."""
+    """It has the request, free memory, ceiling, counters, the card and the running functions."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["allocated_bytes"]["all"]["current"] = 6 * GIB
     (event,) = observed(cuda, asked=4 * GIB, free=GIB, ceiling=16 * GIB)
@@ -185,7 +185,7 @@ def test_the_biggest_blocks_have_the_users_line() -> None:
     ],
 )
 def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> None:
-    """The file name of a cell means nothing to people; without a user's line, a library's is given."""
+    """A cell has no file name, which means nothing to people; without a user's line, a library's is given."""
     block = {"size": 8, "state": "active_allocated", "frames": frames}
     (biggest,) = summed_up([{"device": 0, "blocks": [block]}], 0, GIB).biggest
     assert biggest.where == where
@@ -195,7 +195,7 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
     ("modules", "settled"), [({}, False), (FakeCuda(can_observe=False).modules, True)]
 )
 def test_where_there_are_no_observers_none_is_attached(modules: Any, *, settled: bool) -> None:
-    """A process without torch is left alone, and may import it later; a build for CPUs is asked once."""
+    """Torch may be imported later; a build for CPUs alone is asked once."""
     observer = OomObserver(CudaAllocator(modules))
     observer.listen(lambda _event: None)
     assert observer.settled is settled
@@ -219,7 +219,7 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
 
 
 def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """A listener's exception would replace the user's own error; it becomes one line."""
+    """A listener's exception becomes one line, since it would replace the user's own error."""
     cuda = FakeCuda()
     observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(Mock(side_effect=ValueError("broken")))
@@ -228,7 +228,7 @@ def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[s
 
 
 def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor do exceptions of the allocator's own functions."""
+    """An exception of the allocator's functions becomes a line or missing figures."""
     cuda = FakeCuda()
     cuda.stats = {}
     assert observed(cuda)[0].readings == {}
@@ -250,7 +250,7 @@ def test_without_listeners_nothing_is_read() -> None:
 
 
 def test_too_many_blocks_are_not_read() -> None:
-    """The counters have their number before any is read."""
+    """Their number is known from the counters."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["active"]["all"]["current"] = MOST_BLOCKS + 1
     (event,) = observed(cuda)

@@ -79,7 +79,7 @@ def test_a_text_is_parsed(example: Example) -> None:
 
 @pytest.mark.parametrize("example", CORPUS, ids=lambda example: example.version)
 def test_a_runtime_error_with_such_a_text_is_about_memory(example: Example) -> None:
-    """Also as the cause of another error; an error of another type may quote anything."""
+    """It is so as the cause of another error too; an error of another type may quote anything."""
     error = RuntimeError(example.text)
     outer = ValueError("no")
     outer.__cause__ = error
@@ -175,7 +175,7 @@ def test_an_error_whose_text_raises_is_unknown() -> None:
 
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
-    """Reading never fails, whatever the text."""
+    """Reading never fails for any text."""
     read_text(text)
 
 
@@ -191,7 +191,7 @@ def test_no_damaged_text_raises(example: Example, added: str, start: float, end:
 
 @given(st.sampled_from(CORPUS), st.integers(0, 10**30))
 def test_no_figure_makes_it_raise(example: Example, figure: int) -> None:
-    """Any figure in the place of each is read, or called unknown."""
+    """Any figure is read, or called unknown."""
     read_text(re.sub(r"\d+", str(figure), example.text))
 
 
@@ -229,7 +229,7 @@ def session() -> Session:
 
 @pytest.mark.parametrize("error", RECORDED, ids=lambda error: error["name"])
 def test_the_cause_is_found(error: dict[str, Any]) -> None:
-    """With the allocator's figures, or by the text alone, it is the one that was provoked."""
+    """It is the provoked one, by the allocator's figures as well as by the text alone."""
     for event in (event_of(error), None):
         incident = incident_of(session(), Failure(read(error["text"]), Sample(0.0, ())), event)
         assert diagnose(incident).cause == error["cause"]

@@ -27,7 +27,7 @@ from tests.scenes import FakeClock
 
 
 class Cell:
-    """A watched cell and what goes along with it, without a poller."""
+    """A watched cell with its companion, without a poller."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
@@ -83,7 +83,7 @@ def test_a_cell_without_ranks_leaves_nothing() -> None:
 
 
 def test_ranks_are_collected_while_the_cell_runs() -> None:
-    """As soon as one has made the directory, the session has the run."""
+    """The session has the run as soon as a rank has made the directory."""
     cell = Cell()
     ranks(cell.directory)
     cell.tick()
@@ -109,7 +109,7 @@ def test_the_files_of_the_ranks_go_with_the_run() -> None:
 
 
 def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
-    """The same cell again writes beside it, and each says where."""
+    """A second run of the cell has a directory beside it, and a note of each has its path."""
     for name in ("run", "run-2"):
         cell = Cell(ranks=tmp_path / "run")
         ranks(cell.directory)
@@ -120,7 +120,7 @@ def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
 
 
 def test_the_session_has_what_was_found_over_ranks() -> None:
-    """Once, quiet or not: the cell's own card leaves it to that of the ranks, and a quiet one has no card."""
+    """The session has it once, and the card of the ranks shows it; a quiet cell has no card."""
     for quiet in (False, True):
         cell = Cell(quiet=quiet)
         SimulatedRun(Script(world=2, out_of_memory={1: 12})).write(cell.directory, 60.0)
@@ -132,7 +132,7 @@ def test_the_session_has_what_was_found_over_ranks() -> None:
 
 
 def test_ranks_of_a_quick_cell_are_found_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a tick has come; their card draws no chart, which stands in the place of the cell's own."""
+    """They are found before a tick; their card draws no chart, as it replaces the cell's own."""
     monkeypatch.setattr("hfmem_widget.view.card.chart_bundle", lambda *_: pytest.fail("drawn"))
     cell = Cell()
     ranks(cell.directory)
@@ -154,7 +154,7 @@ def test_a_watch_within_another_starts_no_run_of_its_own() -> None:
 
 
 def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poller has just found the ranks when the cell ends: there is one run, and its directory stays."""
+    """If the cell ends while the poller finds the ranks, there is one run, and its directory stays."""
     cell = Cell()
     directory = cell.directory
     ranks(directory)
@@ -178,7 +178,7 @@ def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> None:
-    """At once: the ranks themselves say nothing."""
+    """The cell has a note at once, since the ranks themselves say nothing."""
     tmp_path.chmod(0o777)
     cell = Cell(ranks=str(tmp_path))
     cell.end()
@@ -188,7 +188,7 @@ def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> Non
 
 
 def test_files_that_a_child_writes_after_its_cell_go_with_the_process(tmp_path: Path) -> None:
-    """A background process may begin to train when nobody looks any more."""
+    """A background process may begin to train after the last look."""
     code = (
         "from hfmem_widget.features.ranks.companion import unused\n"
         "from tests.fakes.ranks import *\n"
@@ -249,7 +249,7 @@ def no_engines() -> Iterator[None]:
 
 
 def test_each_engine_is_a_rank_for_as_long_as_asked() -> None:
-    """By its place among the engines, whatever its number."""
+    """Its rank is its place among the engines, whatever its number."""
     client = Client(0, 3)
 
     assert engines.ask_engines(client, Path("/runs/a")) == ""
@@ -280,7 +280,7 @@ def test_an_object_that_is_not_a_cluster_is_refused(client: object, message: str
 
 
 def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
-    """`%memwatch ranks rc`, and `off`."""
+    """`%memwatch ranks rc` takes the client `rc`, and `off` lets it go."""
     assert "2 engines" in take_engines(["rc"], {"rc": Client(0, 1)})
     assert engines.client_in_use() is not None
     assert "no longer shown" in take_engines(["off"], {})

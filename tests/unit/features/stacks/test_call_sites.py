@@ -72,7 +72,7 @@ def test_the_line_is_the_users_innermost() -> None:
     ],
 )
 def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, kind: str) -> None:
-    """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
+    """A class outside torch comes before torch's own; else the optimizer or the pass is named."""
     place = site(*frames, IN_CELL)
     assert (place.module, place.kind) == (module, kind)
 
@@ -101,7 +101,7 @@ def test_a_class_is_found_in_its_file(source: str, module: str, tmp_path: Path) 
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
-    """With its class, and the same name from both ways of recording; without a stack there is none."""
+    """Both ways of recording give the same name, with its class; without a stack there is none."""
     source = tmp_path / "mine.py"
     code = "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
     source.write_text(code)
@@ -111,14 +111,14 @@ def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
 
 
 def test_allocations_without_a_python_stack_have_placeholders() -> None:
-    """Memory from before the recording, and a GPU's backward pass on autograd's thread."""
+    """They are from before the recording, or from a GPU's backward pass on autograd's thread."""
     before, backward = site(known=False), site()
     assert (before.line, before.kind) == (BEFORE, "before")
     assert (backward.module, backward.kind) == (BACKWARD, "backward")
 
 
 def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
-    """Nothing is lost: the sites add up to the blocks, whatever their order."""
+    """The sites add up to the blocks, whatever their order."""
     memory = Allocations()
     memory.alloc(9, IN_CELL)
     memory.forget()
@@ -153,7 +153,7 @@ STDLIB = (json.__file__, 4, "loads")
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
-    """The user's own, else that of a library other than torch, else what torch was doing."""
+    """It is the user's own, else that of a library other than torch, else what torch was doing."""
     assert site(*frames).line == line
 
 
@@ -191,7 +191,7 @@ x = 4
     ],
 )
 def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, known: str) -> None:
-    """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
+    """A name that has a class already, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")
 

@@ -33,7 +33,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 class Following:
-    """A block of code that is followed."""
+    """A followed block of code."""
 
     def __init__(self, **options: Any) -> None:
         self.tracker = OperatorTracker(**options)
@@ -107,7 +107,7 @@ def test_the_peak_is_the_sum_of_the_storages_that_lived_together(make: Any, kib:
 
 
 def test_a_step_of_training_is_counted_to_the_byte() -> None:
-    """Earlier weights, activations and gradients, each as large as its tensor."""
+    """Weights from before, activations and gradients count, each as large as its tensor."""
     layer = torch.nn.Linear(64, 32, bias=False)
     batch = torch.ones(16, 64)
     with Following() as following:
@@ -141,7 +141,7 @@ def test_tensors_from_python_values_are_counted() -> None:
 
 
 def test_the_stack_ends_in_the_code_that_ran() -> None:
-    """Innermost first: the operator, then its calling function."""
+    """The innermost frame is the operator, the next its calling function."""
     with Following() as following:
         kept = floats(4)
     ((_, frames),) = live(following.peak)
@@ -185,7 +185,7 @@ def test_the_users_own_mode_stays_where_it_is() -> None:
 
 
 def test_nested_trackers_both_record() -> None:
-    """A watch within a watch, both with stacks."""
+    """Both watches have stacks, one within the other."""
     with Following() as outer, Following() as inner:
         kept = floats(4)
     assert outer.peak.bytes == inner.peak.bytes == 4 * KIB
@@ -248,7 +248,7 @@ def test_its_cost_is_measured() -> None:
 
 
 def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch is not imported."""
+    """The tracker does not import torch."""
     monkeypatch.delitem(sys.modules, "torch")
     tracker = OperatorTracker()
     assert not tracker.begin()
@@ -328,7 +328,7 @@ def of_today() -> Any:
 
 @pytest.mark.parametrize("profiler", [of_today, torch.autograd.profiler.profile])
 def test_the_users_profiler_counts_as_without_us(profiler: Any) -> None:
-    """Each operator once, and no mode of ours; tensors made before and after are recorded."""
+    """It counts each operator once and no mode of ours; tensors around it are recorded."""
     bare = profiled(profiler)
     with Following() as following:
         before = floats(8)

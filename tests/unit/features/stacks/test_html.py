@@ -67,7 +67,7 @@ WRAPPED = {"wrapped": True, "since": 3.0}
 def test_accuracy_and_cost_are_given(
     changed: dict[str, Any], recording: dict[str, Any], words: str, absent: str
 ) -> None:
-    """Equality to the byte, else the difference; unknown figures are left out."""
+    """The text has equality to the byte or the difference; unknown figures are left out."""
     shown = text(replace(peak(), **changed), **recording)
 
     assert words in shown
@@ -97,7 +97,7 @@ def test_several_devices_follow_each_other() -> None:
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
-    """Instead of the tables; on the CPU it names what is not traced: NumPy, Python, other threads."""
+    """It replaces the tables, and names what is not traced on the CPU."""
     assert text(LivePeak("cuda:0", 0, 0, ())) == "No allocation was recorded"
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
         "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
@@ -124,7 +124,7 @@ def rows_of(table: str) -> list[list[str]]:
 
 
 def test_tables_and_text_have_the_same_rows() -> None:
-    """For each grouping: name, line, count, bytes and share, then their sum. One table is open."""
+    """Each grouping has name, line, count, bytes and share, then their sum; one table is open."""
     places = tuple(replace(place, blocks=number + 1) for number, place in enumerate(sites(3)))
     first = replace(peak(), sites=places)
     page = html(first, peak(device="cuda:1"))
@@ -175,7 +175,7 @@ def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
 
 
 def test_an_empty_history_has_no_picture() -> None:
-    """A history without allocations."""
+    """A history of no bytes draws nothing."""
     memory = Allocations()
     memory.free(memory.alloc(0, ("a.py", 1, "f")))
 

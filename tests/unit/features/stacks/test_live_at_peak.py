@@ -109,7 +109,7 @@ def lines(blocks: list[tuple[int, Frames | None]]) -> list[tuple[int, int]]:
 
 
 def test_memory_that_no_python_allocated_is_not_older_than_the_recording() -> None:
-    """Its stack is empty, as on the thread of a backward pass; that of an older block is unknown."""
+    """Its stack is empty, as on autograd's thread; the stack of an older block is unknown."""
     trace = [
         {"action": "alloc", "addr": 1, "size": 4, "frames": []},
         {"action": "free_requested", "addr": 2, "size": 8, "frames": []},
@@ -122,7 +122,7 @@ def test_memory_that_no_python_allocated_is_not_older_than_the_recording() -> No
 
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
-    """Of what the ring retains: the peak, its live blocks with the stacks that made them, the active peak.
+    """The ring gives the peak, the live blocks with their stacks, and the active peak.
 
     A block has the stack that allocated it, not that of a later block at its address; what no retained event
     made is not seen.
@@ -142,7 +142,7 @@ def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> 
 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
-    """Two training steps on an H200, to the byte; whole blocks add a little."""
+    """Two training steps on an H200 agree to the byte; whole blocks add a little."""
     recorded = json.loads((DATA / "h200_history.json").read_text(encoding="utf-8"))
     actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
     events = [
@@ -222,7 +222,7 @@ def sums(held: OverTime) -> list[list[int]]:
 
 @given(histories(), st.sampled_from([WHOLE, 8, 20]))
 def test_the_bands_add_up_to_the_allocated_bytes(allocator: Allocator, most: int) -> None:
-    """At every moment, to the byte, in every grouping; also at the peak."""
+    """They do at every moment and in every grouping, to the byte."""
     truth = [sum(live.values()) for live, _ in allocator.retained]
     held = drawn(allocator.snapshot(), most)
 
@@ -295,7 +295,7 @@ def test_a_spike_between_two_moments_is_kept() -> None:
 
 
 def test_earlier_memory_is_at_the_bottom() -> None:
-    """Blocks that were freed, or live at the end, without having been allocated."""
+    """It is of blocks that were freed, or live at the end, without having been allocated."""
     memory = many(4)
     memory.forget()
     memory.free(next(iter(memory.live)))
@@ -331,7 +331,7 @@ def test_times_are_seconds_since_the_first_event() -> None:
 
 
 def test_segments_of_other_devices_are_not_this_ones() -> None:
-    """A snapshot has those of all; the first device is meant where it does not say."""
+    """A snapshot has the segments of all; one without a device is of the first."""
 
     def segment(size: int, **device: int) -> dict[str, Any]:
         block = {"address": size, "size": size, "requested_size": size, "state": "active_allocated"}
