@@ -32,7 +32,7 @@ from tests.scenes.stage import Stage
 from tests.unit.features.fit.test_html import FORECAST
 from tests.unit.features.free.test_api import DONE, RELEASED
 from tests.unit.features.holders.test_html import LOSSES, MODEL
-from tests.unit.features.oom.test_html import bundle, case
+from tests.unit.features.oom.test_html import bundle, incident_named
 from tests.unit.features.stacks.test_html import peak
 from tests.unit.view.chart.test_guides import budget, crossing, oom, run, trend
 from tests.unit.view.test_anatomy import WHOLE, made
@@ -185,7 +185,7 @@ def _cards(session: Session, span: Span) -> list[Bundle]:
 
 
 def _ran_out(words: str) -> Callable[[], list[Bundle]]:
-    return lambda: [bundle(case(words), earlier=2)]
+    return lambda: [bundle(incident_named(words), earlier=2)]
 
 
 NAN = math.nan

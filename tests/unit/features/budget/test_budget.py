@@ -57,7 +57,7 @@ class Watched:
 
 
 def test_a_crossed_budget_is_one_finding() -> None:
-    """While the cell runs with the bytes of that instant, afterwards with the exact peak."""
+    """While the cell runs it has the bytes of that instant, afterwards the exact peak."""
     watched = Watched()
     watched.hold(19.0, seconds=2.0)
     assert watched.session.findings == []
@@ -67,38 +67,38 @@ def test_a_crossed_budget_is_one_finding() -> None:
     assert live.title == "cuda:0 exceeded its budget of 20.0 GiB after 2.1 s: 21.0 GiB allocated"
     watched.hold(23.1)
     watched.hold(1.0)
-    (told,) = watched.end()
-    assert told.title == (
+    (finding,) = watched.end()
+    assert finding.title == (
         "cuda:0 exceeded its budget of 20.0 GiB after 2.1 s, by 3.10 GiB at its peak"
     )
-    assert told.evidence["peak"] == round(23.1 * GIB)
-    assert told.span_id == watched.session.spans[0].id
+    assert finding.evidence["peak"] == round(23.1 * GIB)
+    assert finding.span_id == watched.session.spans[0].id
 
 
 def test_the_chart_marks_when_it_was_crossed() -> None:
-    """In seconds of the session, which may be older than the cell."""
+    """Its time counts from the start of the session, which may be older than the cell."""
     watched = Watched()
     watched.hold(19.0, 0.5)
     watched.hold(21.0, 0.5)
-    (found,) = watched.end()
+    (finding,) = watched.end()
     scene = build_scene(watched.session, columns=100)
     assert scene is not None
     (line,) = scene.guides
-    assert found.evidence["time"] == line.crossed_at == pytest.approx(1.0, abs=0.2)
+    assert finding.evidence["time"] == line.crossed_at == pytest.approx(1.0, abs=0.2)
 
 
 Spans = Sequence[tuple[SpanKind, str]]
 
 
 @pytest.mark.parametrize(
-    ("spans", "said"),
+    ("spans", "place"),
     [
         ([("train", "train"), ("step", "step 41"), ("forward", "forward")], "in step 41 (forward)"),
         ([("evaluate", "evaluate at step 10")], "in evaluate at step 10"),
         ([("step", "step")], "in step 2, by"),
     ],
 )
-def test_the_finding_names_the_step_or_evaluation(spans: Spans, said: str) -> None:
+def test_the_finding_names_the_step_or_evaluation(spans: Spans, place: str) -> None:
     """The step with its phase; steps without a number are counted."""
     watched = Watched()
     for size in (1.0, 21.0):
@@ -106,11 +106,11 @@ def test_the_finding_names_the_step_or_evaluation(spans: Spans, said: str) -> No
             for kind, label in spans:
                 within.enter_context(watched.stage.span(kind, label))
             watched.hold(size)
-    assert f", {said}" in watched.end()[0].title
+    assert f", {place}" in watched.end()[0].title
 
 
 def test_the_exact_peak_of_a_step_shows_a_crossing_between_samples() -> None:
-    """At the end of the step, not only of the cell."""
+    """It is found at the end of the step, before the end of the cell."""
     watched = Watched()
     for size in (1.0, 22.0):
         with watched.stage.span("step", "step"):
@@ -127,28 +127,28 @@ def test_the_exact_peak_of_a_cell_shows_a_crossing_outside_of_steps() -> None:
     watched = Watched()
     watched.pass_by(22.0)
     assert watched.session.findings == []
-    (told,) = watched.end()
-    assert told.title == (
+    (finding,) = watched.end()
+    assert finding.title == (
         "cuda:0 exceeded its budget of 20.0 GiB between two samples, by 2.00 GiB at its peak"
     )
-    assert math.isnan(float(str(told.evidence["seconds"])))
+    assert math.isnan(float(str(finding.evidence["seconds"])))
 
 
 def test_a_cell_that_begins_above_its_budget_says_so() -> None:
-    """At once, and not that it crossed it."""
+    """The finding comes at once, and does not speak of a crossing."""
     stage = Stage("run", gpus=1)
     stage.hold({"cuda:0": 25 * GIB}, 0.1)
     budget = Budget(WatchOptions(budget=20 * GIB))
     with stage.span("cell", "run") as span:
         budget.begin(NO_MONITOR, stage.recorder, span)
-    (told,) = stage.session.findings
-    assert told.title == (
+    (finding,) = stage.session.findings
+    assert finding.title == (
         "cuda:0 exceeded its budget of 20.0 GiB from the start: 25.0 GiB allocated"
     )
 
 
 @pytest.mark.parametrize(
-    ("gpus", "options", "told"),
+    ("gpus", "options", "keys"),
     [
         (1, {}, []),
         (0, {}, ["cpu"]),
@@ -156,11 +156,11 @@ def test_a_cell_that_begins_above_its_budget_says_so() -> None:
         (2, {"devices": ("cuda:1",)}, []),
     ],
 )
-def test_a_host_may_have_the_budget(gpus: int, options: dict[str, Any], told: list[str]) -> None:
-    """Beside a GPU the heap may exceed it."""
+def test_a_host_may_have_the_budget(gpus: int, options: dict[str, Any], keys: list[str]) -> None:
+    """Beside a GPU the heap may exceed the budget without a finding."""
     watched = Watched(gpus, budget=0.1 * GIB, **options)
     watched.tick()
-    assert [one.title.partition(" exceeded")[0] for one in watched.end()] == told
+    assert [finding.title.partition(" exceeded")[0] for finding in watched.end()] == keys
 
 
 def test_only_devices_that_were_asked_for_have_it() -> None:
@@ -173,7 +173,7 @@ def test_only_devices_that_were_asked_for_have_it() -> None:
 
 
 def test_a_budget_is_a_line_over_each_gpus_chart() -> None:
-    """Once, however many ticks there are."""
+    """There is one line for each GPU, however many ticks there are."""
     watched = Watched(2)
     watched.tick()
     watched.tick()
@@ -184,16 +184,16 @@ def test_a_budget_is_a_line_over_each_gpus_chart() -> None:
 
 
 def test_a_training_is_to_end_after_the_step_that_crossed_it() -> None:
-    """With `--stop` a training ends with the step that crossed and the finding says so; then all is over."""
+    """`--stop` ends the training after that step, and the finding says so; no subscriber is left."""
     watched = Watched(stop=True)
     assert not should_end(1, alone=True)
     with watched.stage.span("step", "step 2"):
         watched.pass_by(22.0)
     assert should_end(2, alone=True)
-    (told,) = watched.end()
-    assert told.title.endswith("; training was ended after step 2, with a checkpoint")
-    assert told.evidence["ended_after_step"] == 2
-    assert told.advice == ()
+    (finding,) = watched.end()
+    assert finding.title.endswith("; training was ended after step 2, with a checkpoint")
+    assert finding.evidence["ended_after_step"] == 2
+    assert finding.advice == ()
     assert watched.recorder.subscribers == []
     assert not should_end(3, alone=True)
 
@@ -211,7 +211,7 @@ def test_a_training_that_follows_is_ended_only_for_what_it_does_itself() -> None
 
 
 def test_the_advice_says_why_no_training_was_ended() -> None:
-    """There was no Trainer, no step after it, or there were other processes; or nobody asked for it."""
+    """There was no Trainer, no step after it, or there were other processes; `--stop` asks for it."""
     cases: list[tuple[dict[str, Any], bool | None, tuple[str, ...]]] = [
         ({}, True, ()),
         ({"stop": True}, None, (NONE_TO_STOP,)),
@@ -228,7 +228,7 @@ def test_the_advice_says_why_no_training_was_ended() -> None:
     assert late.end()[0].advice == (NO_STEP_LEFT,)
 
 
-def a_cell(stage: Stage, *levels: float, ask: bool = False) -> None:
+def run_cell(stage: Stage, *levels: float, ask: bool = False) -> None:
     """Run a cell with a budget of 20 GiB that holds some GiB one after the other."""
     budget = Budget(WatchOptions(budget=20 * GIB, stop=True))
     with stage.span("cell", "run") as span:
@@ -247,13 +247,13 @@ def test_a_budget_that_stays_crossed_is_found_once_in_each_cell() -> None:
     """The next cell begins above it; one that ends a training says so too."""
     stage = Stage("run", gpus=1)
     findings = stage.session.findings
-    a_cell(stage, 19.0, 21.0)
-    a_cell(stage, 22.0, 23.0)
+    run_cell(stage, 19.0, 21.0)
+    run_cell(stage, 22.0, 23.0)
     assert [finding.evidence["seen"] for finding in findings] == ["in a sample", "at the start"]
-    a_cell(stage, 22.0, ask=True)
+    run_cell(stage, 22.0, ask=True)
     assert "training was ended after step 7" in findings[2].title
     for levels in ((10.0,), (9.0,), (22.0, 1.0)):
-        a_cell(stage, *levels)
+        run_cell(stage, *levels)
     assert len(findings) == 5
     assert len({finding.span_id for finding in findings}) == 5
     assert len(stage.session.guides) == 1
@@ -285,7 +285,7 @@ def test_a_budget_may_be_a_share_and_of_another_metric(
 
 
 def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
-    """Return what is found of a cell at whose end so many GiB are reserved on each of some devices of 80."""
+    """Return the findings on a cell that ends with so many GiB reserved on each device of 80 GiB."""
     keys = [f"cuda:{at}" for at in range(len(reserved))] if device == "cuda" else [device]
     values = (value * GIB for size in reserved for value in (min(60, size), size, size))
     session, span = cell_of((GIB,) * 3 * len(keys), tuple(values), keys=keys, metrics=METRICS)
@@ -295,14 +295,14 @@ def nearly_full(*reserved: float, device: str = "cuda") -> list[Finding]:
 
 
 @pytest.mark.parametrize(
-    ("reserved", "left"), [(76, ["4.00 GiB left"]), (80, ["nothing left"]), (70, [])]
+    ("reserved", "amounts"), [(76, ["4.00 GiB left"]), (80, ["nothing left"]), (70, [])]
 )
-def test_a_nearly_full_gpu_is_said_without_a_budget(reserved: float, left: list[str]) -> None:
-    """Above 92 % at the peak, once; the host may be as full as it likes."""
-    found = nearly_full(reserved)
+def test_a_nearly_full_gpu_is_said_without_a_budget(reserved: float, amounts: list[str]) -> None:
+    """A GPU gets one finding above 92 % at its peak, the host none."""
+    findings = nearly_full(reserved)
 
-    assert [each.evidence["device"] for each in found] == ["cuda:0"] * len(left)
-    assert all(words in each.title for each, words in zip(found, left, strict=True))
+    assert [finding.evidence["device"] for finding in findings] == ["cuda:0"] * len(amounts)
+    assert all(words in finding.title for finding, words in zip(findings, amounts, strict=True))
     assert nearly_full(reserved, device="cpu") == []
 
 

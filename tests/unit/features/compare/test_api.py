@@ -53,7 +53,7 @@ def test_several_sessions_are_runs_of_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("subjects", "said"),
+    ("subjects", "message"),
     [
         ((), "at least one cell"),
         (([],), "with at least one in it"),
@@ -64,14 +64,14 @@ def test_several_sessions_are_runs_of_one() -> None:
         ((object(),), "not object"),
     ],
 )
-def test_an_incomparable_subject_is_an_error(subjects: tuple[Subject, ...], said: str) -> None:
+def test_an_incomparable_subject_is_an_error(subjects: tuple[Subject, ...], message: str) -> None:
     """The error names what `compare` accepts, and what to do."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         compare(*subjects)
 
 
 def test_a_label_has_all_its_runs_and_a_number_one(history: History) -> None:
-    """What is named twice stands there once, and a run of a label says which it is; as does the baseline."""
+    """A cell that is named twice is one row; a single run has its number behind its name."""
     comparison = compare("base", "lora", "2", "4", "lora")
     assert compare("lora", "ba", baseline="ba").baseline == 1
 
@@ -102,7 +102,7 @@ def test_a_comparison_prints_as_text_and_has_a_short_name() -> None:
 
 
 def test_cells_that_started_ranks_are_compared_by_their_ranks(tmp_path: Path) -> None:
-    """By the worst, the median and the lowest rank and by phase, and it is said that it is so."""
+    """A row has the worst, the median and the lowest rank, and each phase; a line names the ranks."""
     sessions = []
     for name, heavier in (("base", 1.0), ("sharded", 0.8)):
         script = Script(world=4, activations=20e9 * heavier, heavier={2: 1.3}, interval=0.5)
@@ -129,7 +129,7 @@ def test_cells_that_started_ranks_are_compared_by_their_ranks(tmp_path: Path) ->
 
 
 def test_ranks_are_not_compared_with_a_cell_that_has_none(tmp_path: Path) -> None:
-    """What they have in common is compared, or it is said of which cell there is nothing."""
+    """A note names the cell that did not use the compared device."""
     SimulatedRun(Script(world=2, interval=0.5)).write(tmp_path / "run", 6.0)
     session = scripted_run("cpu")
     session.label, session.run = "ranks", hfmem_widget.open(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Comparing by line: real small runs with one known change each, from their recordings; and what is said."""
+"""Comparing by line: recordings of small runs with one known change each, and the sentences about it."""
 
 import linecache
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from hfmem_widget.features.compare.text import markdown, verdicts
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import BEFORE, LivePeak, Row, Site, StackRecording, Stacks
 from tests.scenes import scripted_run
-from tests.unit.features.compare.test_html import kept
+from tests.unit.features.compare.test_html import scaled
 from tests.unit.view.test_hostile_text import CORPUS, Strict
 
 pytest.importorskip("torch")
@@ -80,7 +80,7 @@ CELLS = (
 
 
 class Pair(NamedTuple):
-    """A change of the script, as texts and what replaces them; and the line that then holds more."""
+    """Replacements of texts in the script, and the line that then holds more."""
 
     line: str
     edits: dict[str, str]
@@ -151,9 +151,7 @@ PAIRS = {
             "return torch.randn(size, 48, 64)": "return torch.randn(size, 48, 64).repeat(1, 4, 1)[:, :48]",
         },
     ),
-    "another optimizer": Pair(
-        "optimizer.step()", {"optim.SGD(": "optim.AdamW("}
-    ),
+    "another optimizer": Pair("optimizer.step()", {"optim.SGD(": "optim.AdamW("}),
     "gradients that are kept": Pair(
         "loss.backward()", {"zero_grad()": "zero_grad(set_to_none=False)"}
     ),
@@ -161,7 +159,7 @@ PAIRS = {
 
 
 def recorded(code: Callable[[], object], path: Path) -> Session:
-    """Return what the recording of a run has, which is watched with stacks."""
+    """Return the session in the recording of a run that was watched with stacks."""
     file = path / "run.hfmem.jsonl"
     with hfmem_widget.watch(path.name, stacks=True, quiet=True, record=str(file)):
         code()
@@ -171,7 +169,7 @@ def recorded(code: Callable[[], object], path: Path) -> Session:
 
 
 def of_script(script: str, folder: Path) -> Session:
-    """Return the recording of a script, which is in a folder of its own, as a checkout is."""
+    """Return the recording of a script in a folder of its own."""
     folder.mkdir()
     path = folder / "train.py"
     path.write_text(script, "utf-8")
@@ -179,7 +177,7 @@ def of_script(script: str, folder: Path) -> Session:
 
 
 def of_cells(cells: tuple[str, ...], first: int, folder: Path) -> Session:
-    """Return the recording of a notebook's cells, whose numbers begin with one."""
+    """Return the recording of a notebook's cells, numbered from `first` on."""
     folder.mkdir()
     space: dict[str, object] = {}
     codes = []
@@ -213,7 +211,7 @@ def largest(comparison: Comparison) -> list[str]:
 
 @pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 def test_a_growing_line_is_among_the_first_three(pair: Pair, base: Session, tmp_path: Path) -> None:
-    """Whatever was changed, and the rows add up to the difference of the peaks, to the byte."""
+    """The rows add up to the difference of the peaks, to the byte."""
     script = SCRIPT
     for old, new in pair.edits.items():
         assert old in script
@@ -237,7 +235,7 @@ def test_an_edited_cell_above_does_not_hide_the_line_that_holds_more(tmp_path: P
 
 
 def test_the_same_script_elsewhere_has_no_changes(base: Session, tmp_path: Path) -> None:
-    """In another folder, with other line numbers; the sentence is about the peak of tensors alone."""
+    """Another folder and other line numbers do not count; the sentence is about the tensors' peak alone."""
     again = of_script("# Moved.\n" * 5 + SCRIPT, tmp_path / "again")
     for by in ("line", "module"):
         comparison = hfmem_widget.compare(base, again, by=by)
@@ -279,7 +277,7 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
                 ),
             ],
         ),
-        # One of two could be either: neither is said to be the other.
+        # Either of two lines could be the former one, so both count as new.
         (
             [row("a/x.py:1", 1, "y = g()", "p")],
             [row("a/x.py:1", 1, "y = g()", "q"), row("a/x.py:5", 2, "y = g()", "r")],
@@ -289,7 +287,7 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
                 Change("a/x.py:1", 0, MIB, "y = g()", "q"),
             ],
         ),
-        # Two lines of one text are told together.
+        # Two lines of the same text are added up.
         (
             [row("a/x.py:1", 1, "y = g()"), row("a/x.py:2", 1, "y = g()")],
             [row("a/x.py:1", 2, "y = g()")],
@@ -299,7 +297,7 @@ def row(name: str, size: float, source: str = "", function: str = "f") -> Row:
     ],
 )  # fmt: skip
 def test_a_line_outlasts_edits(before: list[Row], after: list[Row], rows: list[Change]) -> None:
-    """By file, function and text; else by what alone is left, or almost the same text in its function."""
+    """Lines match by file, function and text, else by being the only candidates, or almost the same text."""
     assert sorted(changes_of(before, after), key=repr) == sorted(rows, key=repr)
 
 
@@ -323,7 +321,7 @@ MANY = [site(f"a/x{at}.py:1", 1) for at in range(5)]
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "text"),
     [
         (
             [TRAINER(10)],
@@ -351,35 +349,35 @@ MANY = [site(f"a/x{at}.py:1", 1) for at in range(5)]
         (MANY, MANY, "head: within 1 MiB of base, alive at the peak."),
     ],
 )
-def test_a_line_that_makes_half_is_named(before: list[Site], after: list[Site], said: str) -> None:
-    """Of all that has come, or has gone; where it is spread, or no line is known, none is named."""
-    two = with_stacks("base", *before), with_stacks("head", *after)
-    comparison = hfmem_widget.compare(*two, by="line")
-    assert verdicts(comparison)[0] == said
-    assert str(comparison).split("\n\n")[1].startswith(said)
+def test_a_line_that_makes_half_is_named(before: list[Site], after: list[Site], text: str) -> None:
+    """The line has half of what was added or freed; of a spread or unknown growth no line is named."""
+    sessions = with_stacks("base", *before), with_stacks("head", *after)
+    comparison = hfmem_widget.compare(*sessions, by="line")
+    assert verdicts(comparison)[0] == text
+    assert str(comparison).split("\n\n")[1].startswith(text)
 
 
 def test_lines_are_compared_without_being_asked_for_where_all_have_stacks() -> None:
-    """Along the time alone they are left out; where one cell has no stacks nothing is said of them."""
-    two = [with_stacks(name, TRAINER(3)) for name in ("base", "head")]
+    """A comparison by time leaves them out, as does one with a cell that has no stacks."""
+    sessions = [with_stacks(name, TRAINER(3)) for name in ("base", "head")]
     bare = with_stacks("bare")
     bare.stacks = None
 
-    assert "allocated in" in str(hfmem_widget.compare(*two))
-    assert "allocated in" not in str(hfmem_widget.compare(*two, by="time"))
-    assert "stacks" not in str(hfmem_widget.compare(*two, bare))
+    assert "allocated in" in str(hfmem_widget.compare(*sessions))
+    assert "allocated in" not in str(hfmem_widget.compare(*sessions, by="time"))
+    assert "stacks" not in str(hfmem_widget.compare(*sessions, bare))
 
 
 def test_lines_are_a_table_in_text_markdown_and_html() -> None:
-    """With name, function, text, both sizes and the difference, down to the sum."""
-    two = with_stacks("base", TRAINER(3), site("a/b.py:4", 1)), with_stacks("head", TRAINER(9))
-    comparison = hfmem_widget.compare(*two, by="line")
+    """It has name, function, text, both sizes and the difference of each line, and their sum."""
+    sessions = with_stacks("base", TRAINER(3), site("a/b.py:4", 1)), with_stacks("head", TRAINER(9))
+    comparison = hfmem_widget.compare(*sessions, by="line")
     line = "transformers/trainer.py:2001"
-    told = [" ".join(line.split()) for line in str(comparison).splitlines()]
+    rows = [" ".join(line.split()) for line in str(comparison).splitlines()]
 
-    assert f"{line} (Trainer._prepare_inputs) +6.00 MiB · +200 % 3.00 MiB 9.00 MiB" in told
-    assert "a/b.py:4 (f) \u22121.00 MiB · gone 1.00 MiB 0" in told
-    assert "live at the peak +5.00 MiB · +125 % 4.00 MiB 9.00 MiB" in told
+    assert f"{line} (Trainer._prepare_inputs) +6.00 MiB · +200 % 3.00 MiB 9.00 MiB" in rows
+    assert "a/b.py:4 (f) \u22121.00 MiB · gone 1.00 MiB 0" in rows
+    assert "live at the peak +5.00 MiB · +125 % 4.00 MiB 9.00 MiB" in rows
     assert (
         "| transformers/trainer.py:2001<br>Trainer.\\_prepare\\_inputs<br>y = g() | +6.00 MiB · +200 % |"
         in markdown(comparison)
@@ -416,9 +414,9 @@ def test_each_of_several_is_compared_with_the_baseline() -> None:
 
 
 def test_changes_by_module_are_those_of_modules() -> None:
-    """The same peaks, grouped as the table of the stacks is."""
-    two = with_stacks("base", *MANY[:2]), with_stacks("head", *MANY)
-    comparison = hfmem_widget.compare(*two, by="module")
+    """The same peaks are grouped by module, as in the table of the stacks."""
+    sessions = with_stacks("base", *MANY[:2]), with_stacks("head", *MANY)
+    comparison = hfmem_widget.compare(*sessions, by="module")
     assert comparison.cells[1].changes == (Change("Net · net.py", 2 * MIB, 5 * MIB),)
 
 
@@ -434,9 +432,9 @@ def test_without_stacks_one_sentence_says_how_to_record_them() -> None:
 
 
 def test_a_note_says_where_a_peak_is_not_the_allocators_own() -> None:
-    """In the words of the view of that peak."""
-    two = with_stacks("base", *MANY), with_stacks("head", *MANY, requested=7 * MIB)
-    (note,) = hfmem_widget.compare(*two, by="line").notes
+    """It has the words of the view of that peak."""
+    sessions = with_stacks("base", *MANY), with_stacks("head", *MANY, requested=7 * MIB)
+    (note,) = hfmem_widget.compare(*sessions, by="line").notes
     assert note.startswith("head: Differs from the allocator's own peak by 2.00 MiB")
 
 
@@ -451,9 +449,9 @@ def test_stacks_of_another_cell_of_the_session_are_not_compared() -> None:
 
 
 def test_a_note_names_libraries_of_other_versions() -> None:
-    """Those that both have, on one line, whatever the runs are compared by."""
-    base = replace(kept("steps", "base"), software={"torch": "2.6.0", "numpy": "2.1", "trl": "1"})
-    head = replace(kept("steps", "head"), software={"torch": "2.7.0", "numpy": "2.1", "peft": "1"})
-    assert of_runs({"base": [base], "head": [head]}).notes == (
+    """It has the libraries of both runs on one line, whatever they are compared by."""
+    base = replace(scaled("steps", "base"), software={"torch": "2.6.0", "numpy": "2.1", "trl": "1"})
+    new = replace(scaled("steps", "head"), software={"torch": "2.7.0", "numpy": "2.1", "peft": "1"})
+    assert of_runs({"base": [base], "head": [new]}).notes == (
         "head ran with other versions than base: torch 2.7.0 (2.6.0).",
     )

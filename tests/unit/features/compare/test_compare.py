@@ -67,7 +67,7 @@ def record(label: str, *devices: DeviceRecord, number: int = 1, duration: float 
 
 
 def folded(peaks: Sequence[float], most: int) -> Floats:
-    """Return a table of steps that were kept together where there were more than `most`."""
+    """Return a table of steps that are in groups if there are more than `most`."""
     steps = Steps(most)
     for at, peak in enumerate(peaks, 1):
         one = DeviceSteps(peak, "exact", peak, at, math.nan, peak, {})
@@ -78,16 +78,16 @@ def folded(peaks: Sequence[float], most: int) -> Floats:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "told"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
+    ("peaks", "expected"), [([8.0], (8.0, 8.0, 8.0, 1)), ([9.0, 7.0, 8.0], (8.0, 7.0, 9.0, 3))]
 )
 def test_runs_are_a_median_and_a_range(
-    peaks: list[float], told: tuple[float, float, float, int]
+    peaks: list[float], expected: tuple[float, float, float, int]
 ) -> None:
     """The median stands for them, with the lowest and the highest beside it; one run has no spread."""
     (cell,) = of_runs({"a": [record("a", device(peak)) for peak in peaks]}).cells
     figure = cell.figures["peak"]
 
-    assert (figure.middle, figure.low, figure.high, figure.runs) == told
+    assert (figure.middle, figure.low, figure.high, figure.runs) == expected
     assert set(cell.figures) == set(FIGURES)
 
 
@@ -112,7 +112,7 @@ def test_the_least_certain_run_counts(known: tuple[Certainty, ...], weakest: Cer
 
 
 def test_a_difference_has_its_sign_and_its_percent() -> None:
-    """Less than the baseline is negative, the baseline itself is zero; any cell may be it."""
+    """Less than the baseline is negative; the baseline itself is zero, and may be any cell."""
     runs = {"a": [record("a", device(8.0))], "b": [record("b", device(6.0))]}
     differences = [
         of_runs(runs, baseline=baseline).to_pandas()["peak/difference"].tolist()
@@ -144,7 +144,7 @@ def with_an_earlier_model() -> Comparison:
 
 
 def test_what_was_there_before_is_not_charged_to_a_cell() -> None:
-    """Peaks less what was there when the cells began come first, and a sentence says what was."""
+    """The first column is the peak above the start, and a note has what was there before."""
     comparison = with_an_earlier_model()
     above, peak = figure_columns(comparison)[:2]
 
@@ -209,7 +209,7 @@ def test_parts_that_were_there_before_are_no_difference() -> None:
 
 @pytest.mark.parametrize("before", [150 * MIB, 151 * MIB, math.nan])
 def test_cells_that_began_alike_have_no_note(before: float) -> None:
-    """A heap moves a little by itself, and an unknown start has no note either."""
+    """A difference of a MiB, which a heap makes by itself, does not count, nor does an unknown start."""
     first, second = device(340 * MIB, before=150 * MIB), device(300 * MIB, before=before)
     assert of_runs({"a": [record("a", first)], "b": [record("b", second)]}).notes == ()
 
@@ -221,7 +221,7 @@ def test_from_an_empty_device_the_peak_is_one_column() -> None:
 
 
 def test_the_device_is_the_one_that_most_cells_used() -> None:
-    """An accelerator before the host, and another if asked for."""
+    """An accelerator comes before the host; `device` chooses another."""
     host = device(90.0, key="cpu")
     runs = {
         "a": [record("a", device(8.0), device(9.0, key="cuda:1"))],
@@ -232,7 +232,7 @@ def test_the_device_is_the_one_that_most_cells_used() -> None:
 
 
 def test_a_cell_that_did_not_use_the_device_is_still_there() -> None:
-    """Without figures of memory, with its duration, and a sentence says so."""
+    """It has its duration and no figures of memory, and a note says so."""
     runs = {"a": [record("a", device(8.0))], "b": [record("b", device(7.0, key="cpu"))]}
     comparison = of_runs(runs)
     other = comparison.cells[1]
@@ -251,17 +251,17 @@ def test_a_note_counts_failed_runs() -> None:
 
 
 def test_steps_align_only_where_all_have_some() -> None:
-    """By default by steps if every cell has two or more, else by time."""
+    """The default is by steps if every cell has two or more, else by time."""
     trained, loaded = device(8.0, steps=[1, 2, 8]), device(7.0)
-    both = {"a": [record("a", trained)], "b": [record("b", loaded)]}
+    runs = {"a": [record("a", trained)], "b": [record("b", loaded)]}
 
-    assert of_runs({"a": both["a"]}).by == "step"
-    assert of_runs(both).by == "time"
-    by_steps = of_runs(both, by="step")
+    assert of_runs({"a": runs["a"]}).by == "step"
+    assert of_runs(runs).by == "time"
+    by_steps = of_runs(runs, by="step")
     assert [cell.line is None for cell in by_steps.cells] == [False, True]
-    said = by_steps._repr_mimebundle_()
-    assert "b has no data for the chart." in said["text/html"]
-    assert "chart" not in said["text/plain"]
+    output = by_steps._repr_mimebundle_()
+    assert "b has no data for the chart." in output["text/html"]
+    assert "chart" not in output["text/plain"]
 
 
 ONE = {"a": [record("a", device(8.0))]}
@@ -311,7 +311,7 @@ def test_a_data_frame_has_a_row_for_each_cell() -> None:
 
 
 def test_a_pace_that_one_run_lacks_is_that_of_the_others() -> None:
-    """Runs in which a figure is not known do not count for it."""
+    """Runs in which a figure is unknown do not count for it."""
     known = replace(record("a", device(8.0)), pace=Pace(10, 2.0, 16.0, 256.0))
     figure = of_runs({"a": [known, record("a", device(8.0))]}).cells[0].figures
     assert (figure["tokens_per_second"].middle, figure["tokens_per_second"].runs) == (256.0, 1)
@@ -333,7 +333,7 @@ def test_steps_of_several_runs_lie_over_each_other(
     middle: list[float],
     high: list[float],
 ) -> None:
-    """At every step, by its own number, the median, the lowest and the highest of those that made it."""
+    """Each step has the median, the lowest and the highest of the runs with a step of its number."""
     tables = [folded(peaks, 64) for peaks in runs]
     for table in tables:
         table[:, [0, 1, 4]] += before
@@ -344,7 +344,7 @@ def test_steps_of_several_runs_lie_over_each_other(
 
 
 def test_a_row_that_lies_in_two_points_peaks_in_one() -> None:
-    """Steps 5 to 8 were kept together and step 5 was their worst: steps 7 to 12 did not reach so high."""
+    """The peak of steps 5 to 8 was at step 5, so steps 7 to 12 did not reach it."""
     table = np.array([[1, 4, 1, 2, 3], [5, 8, 3, 9, 5], [9, 12, 1, 4, 9]], dtype=float)
     line = by_step([table], 6)
 
@@ -358,7 +358,7 @@ def test_a_row_that_lies_in_two_points_peaks_in_one() -> None:
     st.integers(1, 50),
 )
 def test_folding_never_moves_a_peak(peaks: list[float], rows: int, most: int) -> None:
-    """A point has what is the highest of its steps, or less where rows that were folded do not tell."""
+    """A point has the highest of its steps, or less if a group of steps has its peak elsewhere."""
     table = folded(peaks, rows)
     width = steps_a_point([table], most)
     line = by_step([table], width)

@@ -36,28 +36,28 @@ from tests.scenes import shared_run
 from tests.unit.view.chart.test_still_svg import PLOT, check_run
 
 
-def kept(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
+def scaled(run: str, label: str, scale: float = 1.0, number: int = 1) -> Record:
     session = shared_run(run)
     record = record_of(session, whole(session), label=label, cell=Cell(number, "", ""))
     devices = []
-    for one in record.devices:
-        curve, steps = one.curve * np.float32(1), one.steps.copy()
+    for device in record.devices:
+        curve, steps = device.curve * np.float32(1), device.steps.copy()
         curve[1] *= scale
         steps[:, 2:4] *= scale
-        peak = Peak(one.peak.value * scale, one.peak.certainty)
-        parts = {name: value * scale for name, value in one.at_peak.items()}
-        devices.append(replace(one, peak=peak, at_peak=parts, curve=curve, steps=steps))
+        peak = Peak(device.peak.value * scale, device.peak.certainty)
+        parts = {name: value * scale for name, value in device.at_peak.items()}
+        devices.append(replace(device, peak=peak, at_peak=parts, curve=curve, steps=steps))
     return replace(record, devices=tuple(devices))
 
 
-def two(run: str = "steps", **options: Any) -> Comparison:
-    runs = {"base": [kept(run, "base")], "smaller": [kept(run, "smaller", 0.5, number=2)]}
+def two_cells(run: str = "steps", **options: Any) -> Comparison:
+    runs = {"base": [scaled(run, "base")], "smaller": [scaled(run, "smaller", 0.5, number=2)]}
     return of_runs(runs, **options)
 
 
 def test_the_table_reads_without_any_markup() -> None:
     """Names, figures, differences and parts stand in their order."""
-    assert seen(whole_bundle(two())["text/html"]).startswith(
+    assert seen(whole_bundle(two_cells())["text/html"]).startswith(
         "memcompare cuda:0 NVIDIA H200 compared with base "
         "smaller needs 3.51 GiB less memory at its peak (\u221250 %) than base. "
         "● base baseline · cell [1] ● smaller cell [2] "
@@ -70,27 +70,27 @@ def test_the_table_reads_without_any_markup() -> None:
     ("make", "words", "absent"),
     [
         (
-            lambda: of_runs({name: [kept("steps", name)] for name in "abcdefgh"}),
+            lambda: of_runs({name: [scaled("steps", name)] for name in "abcdefgh"}),
             ("cell allocated, peak left behind",),
             (),
         ),
-        (lambda: two("short"), (), ("samples/s", "steps/s", "at the peak")),
-        (lambda: two("cpu"), ("private memory, peak", "resident, peak"), ()),
+        (lambda: two_cells("short"), (), ("samples/s", "steps/s", "at the peak")),
+        (lambda: two_cells("cpu"), ("private memory, peak", "resident, peak"), ()),
     ],
     ids=["many cells are rows", "no steps and no parts", "the host"],
 )
 def test_a_table_has_the_columns_that_cells_fill(
     make: Callable[[], Comparison], words: tuple[str, ...], absent: tuple[str, ...]
 ) -> None:
-    """The longer side goes down the page, and memory of a host is private or resident."""
+    """The longer side goes down the page; a host's memory is called private and resident."""
     shown = seen(whole_bundle(make())["text/html"])
     assert [word for word in words if word not in shown] == []
     assert [word for word in absent if word in shown] == []
 
 
 def test_plain_text_has_the_same_figures() -> None:
-    """A terminal shows the table, aligned."""
-    text = whole_bundle(two())["text/plain"]
+    """In a terminal the table is aligned."""
+    text = whole_bundle(two_cells())["text/plain"]
     lines = text.splitlines()
 
     assert lines[0] == "memcompare · cuda:0 NVIDIA H200 · compared with base"
@@ -101,13 +101,13 @@ def test_plain_text_has_the_same_figures() -> None:
 
 
 def test_repeats_show_their_range() -> None:
-    """The median, the range, and how many runs."""
-    runs = [kept("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
-    told = seen(whole_bundle(of_runs({"base": runs}))["text/html"])
+    """A cell has the median, the range, and the number of runs."""
+    runs = [scaled("steps", "base", scale) for scale in (1.0, 1.1, 0.9)]
+    text = seen(whole_bundle(of_runs({"base": runs}))["text/html"])
 
-    assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in told
-    told = seen(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
-    assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in told
+    assert "● base 3 runs allocated, peak 7.01 GiB exact 6.31\u20137.71 GiB" in text
+    text = seen(whole_bundle(of_runs({"base": runs[:2]}))["text/html"])
+    assert "● base 2 runs allocated, peak 7.36 GiB exact 7.01\u20137.71 GiB" in text
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_repeats_show_their_range() -> None:
     [("at least", "≥ 6.99 GiB"), ("training", "6.99 GiB exact"), ("cpu", "918.4 MiB sampled")],
 )
 def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
-    """In the table and beside the bar alike."""
-    comparison = of_runs({"a": [kept(run, "a")]})
+    """The table and the bar have the same certainty."""
+    comparison = of_runs({"a": [scaled(run, "a")]})
     picture = svg(comparison)
     assert peak in seen(whole_bundle(comparison)["text/html"].removesuffix(picture))
     assert peak in seen(picture)
@@ -125,15 +125,15 @@ def test_a_peak_says_how_it_is_known(run: str, peak: str) -> None:
 @pytest.mark.parametrize("run", ["steps", "100,000 steps", "hour with gaps", "eight gpus"])
 @pytest.mark.parametrize("by", ["step", "time"])
 def test_the_output_stays_small(run: str, by: str) -> None:
-    """Also with as many cells as there may be, each with repeats."""
-    base = kept(run, "x" * 10_000)
+    """It does with the most cells and with repeats of each."""
+    base = scaled(run, "x" * 10_000)
     runs = {f"{at} {'x' * 10_000}": [base, base, base] for at in range(MOST_CELLS)}
 
     assert len(svg(of_runs(runs, by=by)).encode()) < 120_000
 
 
 def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
-    """Their import costs a second, at the end of the user's cell: neither a chart does nor a comparison."""
+    """Their import would cost a second at the end of the user's cell."""
     code = (
         "from tests.scenes import scripted_run; import hfmem_widget; "
         "from hfmem_widget.view.chart.figure import chart_bundle; s = scripted_run('steps'); "
@@ -143,10 +143,10 @@ def test_nothing_drawn_for_the_notebook_imports_plotly_or_pandas() -> None:
 
 
 def test_a_note_is_shown_to_its_end() -> None:
-    """However long the label in it is."""
+    """A long label in it does not cut it."""
     label = "a long name " * 9
-    told = replace(two(), notes=(f"{label}has nothing for the chart, which is without it.",))
-    assert "which is without it." in whole_bundle(told)["text/html"]
+    noted = replace(two_cells(), notes=(f"{label}has nothing for the chart, which is without it.",))
+    assert "which is without it." in whole_bundle(noted)["text/html"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_note_is_shown_to_its_end() -> None:
     ],
 )
 def test_a_difference_has_a_sign_and_a_percentage(value: float, baseline: float, text: str) -> None:
-    """What three digits do not show is no difference; of nothing, or next to nothing, there is no percent."""
+    """A difference below three digits is none; next to nothing there is no percentage."""
     assert change_text(value, baseline, format_bytes, NEXT_TO_NOTHING) == text
 
 
@@ -184,12 +184,12 @@ def test_a_difference_has_a_sign_and_a_percentage(value: float, baseline: float,
 def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_known(
     before: float | None, after: float | None, cells: list[tuple[str, str, str]]
 ) -> None:
-    """In percent of nothing there is no saying, and what is not known of a cell is no difference."""
-    compared = two()
-    known = [{} if size is None else {"weights": size} for size in (before, after)]
+    """There is no percentage of zero, and no difference to an unknown size."""
+    compared = two_cells()
+    parts_of_cells = [{} if size is None else {"weights": size} for size in (before, after)]
     changed = (
-        replace(one, usual=replace(one.usual, at_peak=has))
-        for one, has in zip(compared.cells, known, strict=True)
+        replace(cell, usual=replace(cell.usual, at_peak=parts))
+        for cell, parts in zip(compared.cells, parts_of_cells, strict=True)
     )
     (column,) = part_columns(replace(compared, cells=tuple(changed)))
 
@@ -197,23 +197,23 @@ def test_a_part_that_went_is_nothing_and_one_of_a_cell_without_parts_is_not_know
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "expected"),
     [(0.0, "0.00"), (9.994, "9.99"), (34.84, "34.8"), (999.4, "999.4"), (999.5, "1,000"),
      (-999.5, "\u22121,000"), (2804.4, "2,804")],
 )  # fmt: skip
-def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, told: str) -> None:
-    """From a thousand on they are whole numbers."""
-    assert format_rate(value).replace("-", "\u2212") == told
+def test_a_rate_has_three_digits_or_none_behind_the_point(value: float, expected: str) -> None:
+    """From a thousand on, rates are whole numbers."""
+    assert format_rate(value).replace("-", "\u2212") == expected
 
 
 @pytest.mark.parametrize(
-    ("percent", "told"),
+    ("percent", "expected"),
     [(NAN, ""), (0.0, "±0 %"), (0.04, "±0 %"), (0.06, "+0.1 %"), (-0.06, "\u22120.1 %"),
      (9.94, "+9.9 %"), (9.95, "+10 %"), (-9.95, "\u221210 %"), (156.4, "+156 %")],
 )  # fmt: skip
-def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, told: str) -> None:
-    """And a sign, unless it reads as nothing."""
-    assert percent_text(percent) == told
+def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, expected: str) -> None:
+    """It has a sign, unless it reads as zero."""
+    assert percent_text(percent) == expected
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_percentage_has_a_digit_behind_the_point_below_ten(percent: float, tol
     ],
 )
 def test_steps_have_ticks_at_round_numbers(first: float, last: float, texts: list[str]) -> None:
-    """And at the first, where the next one is more than half of their distance away."""
+    """The first step has a tick too, if the next one is more than half of their distance away."""
     assert list(step_ticks(first, last).texts) == texts
 
 
@@ -237,18 +237,18 @@ Make = Callable[[], Comparison]
 
 
 def repeated() -> Comparison:
-    runs = [kept("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
-    return of_runs({"base": runs, "smaller": [kept("steps", "smaller", 0.5, number=4)]})
+    runs = [scaled("steps", "base", scale, number=at) for at, scale in enumerate((0.9, 1.0, 1.2))]
+    return of_runs({"base": runs, "smaller": [scaled("steps", "smaller", 0.5, number=4)]})
 
 
-MADE: dict[str, Make] = {
-    "by step": two,
-    "by time": lambda: two(by="time"),
+COMPARISONS: dict[str, Make] = {
+    "by step": two_cells,
+    "by time": lambda: two_cells(by="time"),
     "repeats": repeated,
-    "no parts": lambda: two("two gpus", by="time"),
-    "with gaps": lambda: two("hour with gaps", by="time"),
+    "no parts": lambda: two_cells("two gpus", by="time"),
+    "with gaps": lambda: two_cells("hour with gaps", by="time"),
 }
-EACH = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+EACH = pytest.mark.parametrize("make", COMPARISONS.values(), ids=COMPARISONS)
 
 
 class Shown:
@@ -287,7 +287,7 @@ def broken(at: Any, values: Any) -> list[list[tuple[float, float]]]:
 
 @EACH
 def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
-    """A break as a break; in its own colour and dash."""
+    """It breaks where a reading is missing, and has its own colour and dash."""
     shown = shown_of(make)
     drawn = [one for one in shown.drawing.frames()[0] if one.fill == "none"]
     assert len(drawn) == 2
@@ -302,7 +302,7 @@ def test_each_cells_line_goes_through_its_readings(make: Make) -> None:
 
 @EACH
 def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
-    """One part after the other, from zero; the longest bar takes the whole width."""
+    """The parts follow each other from zero, and the longest bar takes the whole width."""
     shown = shown_of(make)
     rows = [
         [
@@ -329,7 +329,7 @@ def test_each_bar_is_as_long_as_its_parts(make: Make) -> None:
 
 
 def test_only_repeats_have_a_band_about_their_line() -> None:
-    """From the lowest to the highest of the runs, under the lines, in the line's own colour."""
+    """It goes from the lowest to the highest of the runs, under the lines, in the line's own colour."""
     shown = shown_of(repeated)
     (area,) = [one for one in shown.drawing.frames()[0] if one.fill != "none"]
     line = shown.lines[0]
@@ -340,12 +340,12 @@ def test_only_repeats_have_a_band_about_their_line() -> None:
     check_run([(shown.x(at), shown.y(value)) for at, value in edge], corners)
     assert shown.drawing.frames()[0].index(area) == 0
     assert area.fill == stroke_of(0).colour
-    assert not [one for one in shown_of(two).drawing.frames()[0] if one.fill != "none"]
+    assert not [one for one in shown_of(two_cells).drawing.frames()[0] if one.fill != "none"]
 
 
 @EACH
 def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
-    """With its name and peak behind a piece of its line."""
+    """It has a piece of the cell's line, its name and its peak."""
     shown = shown_of(make)
     assert shown.rows
     for at, (cell, row) in enumerate(zip(shown.cells, shown.rows, strict=True)):
@@ -356,9 +356,9 @@ def test_each_cell_has_its_row_below_the_lines(make: Make) -> None:
 
 
 def test_the_picture_names_its_lines() -> None:
-    """By step or since the beginning, one run or several."""
-    said = {name: shown_of(make).html for name, make in MADE.items()}
+    """The name says whether they go by step or by time, and whether several runs are in them."""
+    pictures = {name: shown_of(make).html for name, make in COMPARISONS.items()}
 
-    assert ">allocated, highest of each step<" in said["by step"]
-    assert ">allocated since the start of the cell<" in said["by time"]
-    assert ">allocated, highest of each step, median and range<" in said["repeats"]
+    assert ">allocated, highest of each step<" in pictures["by step"]
+    assert ">allocated since the start of the cell<" in pictures["by time"]
+    assert ">allocated, highest of each step, median and range<" in pictures["repeats"]

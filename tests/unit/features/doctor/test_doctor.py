@@ -43,7 +43,7 @@ def test_it_is_short_and_shows_itself_as_text() -> None:
 
 
 def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name of a person, a machine, a notebook or a process, no path, no UUID, wherever they stand."""
+    """It has no name of a person, a machine, a notebook or a process, no path and no UUID."""
     named = ("JPY_SESSION_NAME", "VSCODE_PID", "KAGGLE_KERNEL_RUN_TYPE")
     for name in ("HOME", "USER", "HOSTNAME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", *named):
         monkeypatch.setenv(name, "/home/alice/secret.ipynb")
@@ -61,23 +61,23 @@ def test_nothing_personal_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Mock(side_effect=OSError("libnvidia-ml.so (/home/alice/(secret) was not found"))
     for nvml in (SimpleNamespace(nvmlInit=broken), FakeNvml([FakeGpu(uuid="GPU-alice")])):
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
-        found = hfmem_widget.doctor()
-        text = repr(found) + json.dumps(found)
+        report = hfmem_widget.doctor()
+        text = repr(report) + json.dumps(report)
 
         for word in ("alice", "secret", "home", "uuid", "UUID"):
             assert word not in text
-    assert found["host"].startswith("VS Code; ")
+    assert report["host"].startswith("VS Code; ")
 
 
 def test_a_fault_leaves_all_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also without torch; its own line has the kind of fault."""
     monkeypatch.setattr(api, "find_memory", Mock(side_effect=PermissionError("/proc/self")))
     monkeypatch.setattr(api, "find_spec", lambda _: None)
-    found = hfmem_widget.doctor()
+    report = hfmem_widget.doctor()
 
-    assert found["torch"] == "missing"
-    assert found["memory"] == "could not be found out (PermissionError)"
-    assert [said for said in found.values() if "could not" in said] == [found["memory"]]
+    assert report["torch"] == "missing"
+    assert report["memory"] == "could not be found out (PermissionError)"
+    assert [line for line in report.values() if "could not" in line] == [report["memory"]]
 
 
 def test_a_broken_torch_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,15 +90,15 @@ def test_a_broken_torch_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     )
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    found = hfmem_widget.doctor()
+    report = hfmem_widget.doctor()
 
-    assert found["torch"].endswith("built for cuda 13.0")
-    assert found["exact peaks"] == "looked for once torch is imported"
+    assert report["torch"].endswith("built for cuda 13.0")
+    assert report["exact peaks"] == "looked for once torch is imported"
     assert "torch" not in sys.modules
 
 
 def test_it_imports_nothing_heavy() -> None:
-    """Neither torch, transformers nor plotly, in a process of its own; and its code is 0."""
+    """In a new process, torch, transformers and plotly stay unimported, and the exit code is 0."""
     code = (
         "import sys; from hfmem_widget.cli.main import main; code = main(['doctor']); "
         "print(code, {'torch', 'transformers', 'plotly', 'IPython'} & sys.modules.keys())"
@@ -112,7 +112,7 @@ def test_it_imports_nothing_heavy() -> None:
 
 
 def test_gpus_are_counted_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NVML knows them, which initialises no CUDA."""
+    """They come from NVML, which does not initialise CUDA."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeGpu(uuid="a"), FakeGpu(uuid="b")]))
 
@@ -120,30 +120,30 @@ def test_gpus_are_counted_with_their_driver(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_driver_that_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for."""
+    """The report does not wait for it."""
     released = threading.Event()
     monkeypatch.setattr(api, "SECONDS_TO_ANSWER", 0.0)
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=released.wait))
-    found = hfmem_widget.doctor()
+    report = hfmem_widget.doctor()
     released.set()
 
-    assert found["NVIDIA"].endswith("the driver does not answer")
+    assert report["NVIDIA"].endswith("the driver does not answer")
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("xpu", "1 \u00d7 Intel Max, 80.0 GiB"), ("cuda", "none")]
+    ("kind", "facts"), [("xpu", "1 \u00d7 Intel Max, 80.0 GiB"), ("cuda", "none")]
 )
-def test_an_allocator_is_described(kind: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that NVML does not know; what would initialise a device that is not fails the test."""
-    memory = FakeAllocator(device_type=kind, initialized=said != "none")
+def test_an_allocator_is_described(kind: str, facts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that NVML does not know is found too, and no device is initialised."""
+    memory = FakeAllocator(device_type=kind, initialized=facts != "none")
     memory.pools[0].name = "Intel Max"
     monkeypatch.setitem(sys.modules, "torch", getattr(accelerators, kind)(memory))
 
-    assert hfmem_widget.doctor()["exact peaks"] == f"counters of {kind} found; initialised: {said}"
+    assert hfmem_widget.doctor()["exact peaks"] == f"counters of {kind} found; initialised: {facts}"
 
 
 def test_a_replaced_version_stands_beside_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook that was not restarted."""
+    """A notebook that was not restarted still has the old one imported."""
     versions(monkeypatch, ipywidgets="8.1.9")
     imported = ModuleType("ipywidgets")
     vars(imported)["__version__"] = "7.7.1"
@@ -155,7 +155,7 @@ def test_a_replaced_version_stands_beside_the_new_one(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("known", "widget", "said"),
+    ("known", "widget", "obstacle"),
     [
         ({"ipykernel": "7.0.1"}, "", "no: ipykernel 7.0 cannot send from a thread"),
         ({"ipykernel": "7.4.0"}, "", "no obstacle found"),
@@ -164,7 +164,7 @@ def test_a_replaced_version_stands_beside_the_new_one(monkeypatch: pytest.Monkey
     ],
 )
 def test_the_obstacle_to_a_live_chart_is_named(
-    known: dict[str, str], widget: str, said: str, monkeypatch: pytest.MonkeyPatch
+    known: dict[str, str], widget: str, obstacle: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one, if there are several."""
     versions(monkeypatch, ipywidgets="8.1.9", anywidget="0.11.0", **known)
@@ -172,7 +172,7 @@ def test_the_obstacle_to_a_live_chart_is_named(
     for name in ("ipykernel", "ipywidgets", "anywidget"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 
-    assert hfmem_widget.doctor()["live chart"] == said
+    assert hfmem_widget.doctor()["live chart"] == obstacle
 
 
 def test_the_files_of_pages_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ def test_the_files_of_pages_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(
         "jupyter_core.paths.jupyter_path", lambda *parts: [str(tmp_path.joinpath(*parts))]
     )
-    said = hfmem_widget.doctor()["pages"]
+    pages = hfmem_widget.doctor()["pages"]
 
-    assert said.startswith("panel missing, anywidget in JupyterLab missing, anywidget in VS Code")
-    assert "Notebook 6 found" in said
+    assert pages.startswith("panel missing, anywidget in JupyterLab missing, anywidget in VS Code")
+    assert "Notebook 6 found" in pages
 
 
 def test_it_prints_what_the_function_returns(capsys: pytest.CaptureFixture[str]) -> None:

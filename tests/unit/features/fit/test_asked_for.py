@@ -33,10 +33,10 @@ from tests.unit.features.fit.test_fit import gpu, with_rooms
 FUSED = "adamw_torch_fused"
 
 
-def peak_of(told: Fit) -> int:
-    assert told.tried is not None
-    assert told.tried.seconds > 0
-    return told.tried.peak
+def peak_of(fitted: Fit) -> int:
+    assert fitted.tried is not None
+    assert fitted.tried.seconds > 0
+    return fitted.tried.peak
 
 
 def parted(*shards: str, make: Callable[[], Any] = gpt2, **choices: Any) -> list[Any]:
@@ -53,10 +53,10 @@ def test_the_longest_rows_fit_and_much_longer_ones_do_not() -> None:
 
     config = one_layer()
     room = at(200).total
-    found = most_that_fit(lambda n: at(n).total, 32, at(32).total / 32, room, 256)
+    longest = most_that_fit(lambda n: at(n).total, 32, at(32).total / 32, room, 256)
 
-    assert at(found).total <= room
-    assert 190 <= found <= 200
+    assert at(longest).total <= room
+    assert 190 <= longest <= 200
 
 
 def test_no_length_is_longer_than_the_model_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def changed() -> Any:
     ids=lambda each: ", ".join(map(str, each.values())) if isinstance(each, dict) else type(each).__name__,
 )  # fmt: skip
 def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, Any]) -> None:
-    """Within two percent on the host, where the tensors of both are counted."""
+    """It is within two percent on the host, where the tensors of both are counted."""
     fitted = fit(config, batch=2, length=64, attempt=True, **choices)
 
     assert peak_of(fitted) == pytest.approx(fitted.forecast.total, rel=0.02)
@@ -103,7 +103,7 @@ def test_a_real_step_takes_the_forecast_memory(config: Any, choices: dict[str, A
 
 
 def test_a_live_model_is_tried_with_its_frozen_weights(capsys: pytest.CaptureFixture[str]) -> None:
-    """With Adafactor, whose temporaries are an upper bound; the progress line is overwritten."""
+    """Adafactor's temporaries are an upper bound; the progress line is overwritten."""
     model = built(bert("BertForTokenClassification"))
     model.config.architectures = None
     model.bert.embeddings.requires_grad_(False)
@@ -137,7 +137,7 @@ class OwnConfig(LlamaConfig):  # type: ignore[misc]  # likewise
 
 
 @pytest.mark.parametrize(
-    ("what", "choices", "reason"),
+    ("model", "choices", "reason"),
     [
         (one_layer(), {"shards": "zero2:2"}, "shards"),
         (one_layer(), {"training": False, "kv": "int8"}, "kv"),
@@ -150,12 +150,12 @@ class OwnConfig(LlamaConfig):  # type: ignore[misc]  # likewise
     ids=["shards", "cache", "optimizer", "quantised", "model", "configuration", "module"],
 )
 def test_a_model_that_cannot_be_tried_is_an_error(
-    what: Any, choices: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+    model: Any, choices: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a step of another kind."""
+    """No step of another kind is tried instead."""
     monkeypatch.setattr(trial, "rooms", lambda: ((), ""))
     with pytest.raises(OptionError, match=f"cannot be tried with {reason}"):
-        fit(what, length=32, attempt=True, **choices)
+        fit(model, length=32, attempt=True, **choices)
 
 
 SETTING = Setting(length=32, device="cpu")
@@ -170,7 +170,7 @@ def test_a_configuration_without_json_cannot_be_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "told"),
+    ("code", "message"),
     [
         (r"raise ImportError('gone\x1b')", "failed: ImportError: gone$"),
         (r"import os; os.write(2, b'\xff\n'); raise SystemExit('gone')", "failed: gone$"),
@@ -179,12 +179,12 @@ def test_a_configuration_without_json_cannot_be_tried() -> None:
     ids=["error", "end", "killed"],
 )
 def test_a_new_process_that_dies_is_one_sentence(
-    happens: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the last line of its error; it finds the same modules as this process."""
-    (tmp_path / "transformers.py").write_text(happens)
+    """The error has the last line of the process's own; it finds the same modules as this process."""
+    (tmp_path / "transformers.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=message):
         tried_step(one_layer(), SETTING)
 
 
@@ -232,7 +232,7 @@ def test_a_quantised_cache_takes_its_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "divided"),
+    ("method", "divided"),
     [
         ("zero1", {"optimizer"}),
         ("zero2", {"optimizer", "gradients"}),
@@ -240,50 +240,50 @@ def test_a_quantised_cache_takes_its_share() -> None:
         ("fsdp", {"optimizer", "gradients", "weights"}),
     ],
 )
-def test_a_rank_has_its_share(way: str, divided: set[str]) -> None:
+def test_a_rank_has_its_share(method: str, divided: set[str]) -> None:
     """One of four has a quarter of the divided parts and all others; parts add up to the total."""
-    whole, told = parted(f"{way}:4", optimizer=FUSED)
+    whole, rank = parted(f"{method}:4", optimizer=FUSED)
 
     for name in ("optimizer", "gradients", "weights"):
         share = 4 if name in divided else 1
-        assert told.full(name) == pytest.approx(whole.full(name) / share, abs=2)
-    assert sum(part.bytes for part in told.parts) == told.total == max(told.peaks.values())
-    assert told.bound == "lower"
+        assert rank.full(name) == pytest.approx(whole.full(name) / share, abs=2)
+    assert sum(part.bytes for part in rank.parts) == rank.total == max(rank.peaks.values())
+    assert rank.bound == "lower"
 
 
 def test_tensor_parallelism_divides_the_parameters_in_the_models_plan() -> None:
-    """Norms stay whole."""
-    whole, told = parted("tp:4", make=llama)
+    """Norms are not in the plan, and stay whole."""
+    whole, rank = parted("tp:4", make=llama)
 
-    assert whole.full("weights") / 4 < told.full("weights") < whole.full("weights")
+    assert whole.full("weights") / 4 < rank.full("weights") < whole.full("weights")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("lora", [None, 4])
 def test_a_rank_of_ddp_has_its_gradients_again_in_buckets(device: str, lora: int | None) -> None:
     """Throughout a step, those of trained weights alone; an evaluation has none."""
-    whole, told = parted("ddp:4", optimizer=FUSED, device=device, lora=lora)
+    whole, rank = parted("ddp:4", optimizer=FUSED, device=device, lora=lora)
 
     buckets = whole.full("gradients")
-    assert told.bytes("libraries") - whole.bytes("libraries") == buckets > 0
-    assert told.peaks == {name: peak + buckets for name, peak in whole.peaks.items()}
-    assert sum(part.bytes for part in told.parts) == told.total == whole.total + buckets
+    assert rank.bytes("libraries") - whole.bytes("libraries") == buckets > 0
+    assert rank.peaks == {name: peak + buckets for name, peak in whole.peaks.items()}
+    assert sum(part.bytes for part in rank.parts) == rank.total == whole.total + buckets
     alone, evaluated = parted("ddp:4", training=False)
     assert evaluated.full("libraries") == alone.full("libraries")
 
 
 def test_buckets_that_may_be_made_anew_are_not_sure_to_be_needed() -> None:
-    """With checkpointing a GPU may have two sets of them; the least expected peak counts neither."""
-    whole, told = parted("ddp:4", optimizer=FUSED, checkpointing=True)
+    """A GPU may have two sets of them with checkpointing; the least expected peak has neither."""
+    whole, rank = parted("ddp:4", optimizer=FUSED, checkpointing=True)
 
-    assert told.interval[0] <= whole.total < told.total <= told.interval[1]
+    assert rank.interval[0] <= whole.total < rank.total <= rank.interval[1]
 
 
 @pytest.mark.parametrize(
     "choices", [{"training": False}, {"optimizer": "sgd"}], ids=["inference", "no states"]
 )
 def test_a_note_says_if_nothing_is_divided(choices: dict[str, Any]) -> None:
-    """Rather than a list of nothing."""
+    """It has words instead of an empty list."""
     notes = " ".join(predict(llama(), length=32, shards="zero1:8", **choices).notes)
 
     assert "each has a full copy, as zero1 divides nothing here;" in notes
@@ -291,7 +291,7 @@ def test_a_note_says_if_nothing_is_divided(choices: dict[str, Any]) -> None:
 
 
 def test_every_thread_has_a_workspace_of_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also autograd's; for an unknown device the largest counts, so that no forecast is too low."""
+    """Autograd's thread has one too; for an unknown device the largest size counts."""
 
     def libraries(device: str = "cuda") -> list[tuple[int, str]]:
         parts = predict(llama(), length=32, device=device).parts
@@ -319,7 +319,7 @@ def kept_by(model: Any) -> int:
 
 
 def test_nothing_of_a_checkpointed_step_stays() -> None:
-    """Layers without checkpointing have a cache, which may hold the node that holds it."""
+    """The cache of a layer without checkpointing may be in a cycle with the node that holds it."""
     kept_by(model := checkpointed_in(1))
     gc.collect()
 
@@ -357,7 +357,7 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
 
 def test_frozen_weights_have_no_gradients_and_no_states() -> None:
-    """Patterns choose the trained parameters."""
+    """Patterns of names choose the trained parameters."""
     forecast = predict(bert("BertForSequenceClassification"), length=32, trainable=["classifier.*"])
 
     assert forecast.trainable == 128 * 2 + 2
@@ -366,17 +366,17 @@ def test_frozen_weights_have_no_gradients_and_no_states() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"),
+    ("kind", "expected"),
     [
         ("int8", 128 * 256 + 256 * 4),
         ("nf4", 128 * 256 // 2 + 512 * 4 + 64),
         ("nf4-double", 128 * 256 // 2 + 512 + 2 * 4 + 64 + 1024 + 4),
     ],
 )
-def test_a_matrix_takes_its_bits_its_scales_and_its_tables(how: str, expected: int) -> None:
-    """A float a row in 8 bit; each 64 weights in 4 bit, or a byte where scales are quantised too."""
+def test_a_matrix_takes_its_bits_its_scales_and_its_tables(kind: str, expected: int) -> None:
+    """Scales are a float a row in 8 bit, and a float or a byte for each 64 weights in 4 bit."""
     model = from_config(llama(), torch.bfloat16, for_training=True)
-    sizes, largest = quantized_bytes(model, how)
+    sizes, largest = quantized_bytes(model, kind)
 
     assert sum(sizes[id(model.model.layers[0].mlp.up_proj.weight)]) == expected
     assert largest == 128 * 256

@@ -121,39 +121,39 @@ WHOLE: Mapping[str, Mapping[str, Any]] = {
 
 def config_of(kind: str, choices: Mapping[str, Any]) -> Any:
     # transformers 4 takes its parts out of what it is given.
-    made = getattr(transformers, kind).config_class(**copy.deepcopy(dict(choices)))
-    made.architectures = [kind]
-    for at, name in enumerate(SPECIAL):
-        if hasattr(made, name):
-            setattr(made, name, VOCABULARY - 1 - at)
-    return made
+    config = getattr(transformers, kind).config_class(**copy.deepcopy(dict(choices)))
+    config.architectures = [kind]
+    for index, name in enumerate(SPECIAL):
+        if hasattr(config, name):
+            setattr(config, name, VOCABULARY - 1 - index)
+    return config
 
 
 def dry_and_real(config: Any, length: int, **more: Any) -> tuple[DryStep, Step]:
     """Return a dry step and a real one, of two rows each."""
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, 2, length, with_labels=True, **more)
-    told = training_step(model, inputs, device="cpu")
-    return told, Step(built(config), config, given=real_batch(inputs, "cpu"))
+    forecast = training_step(model, inputs, device="cpu")
+    return forecast, Step(built(config), config, given=real_batch(inputs, "cpu"))
 
 
 @ALL_AT_ONCE
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_an_image_is_part_of_each_row(kind: str) -> None:
     """The whole model runs, and keeps as much as a real step with an image in each row."""
-    told, real = dry_and_real(config_of(kind, PARTS[kind]), 40, image=IMAGE["image_size"] * 2)
+    forecast, real = dry_and_real(config_of(kind, PARTS[kind]), 40, image=IMAGE["image_size"] * 2)
 
     # Qwen2.5-VL turns windows of patches around, of which a row of indices stays.
-    assert told.kept == pytest.approx(real.kept, abs=256)
-    assert told.forward.bytes == pytest.approx(real.forward, abs=256)
-    assert told.backward.bytes == pytest.approx(real.backward, abs=256)
+    assert forecast.kept == pytest.approx(real.kept, abs=256)
+    assert forecast.forward.bytes == pytest.approx(real.forward, abs=256)
+    assert forecast.backward.bytes == pytest.approx(real.backward, abs=256)
 
 
 @ALL_AT_ONCE
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WITH_IMAGES)
 def test_assumptions_on_an_image_are_noted(kind: str, *, training: bool) -> None:
-    """Its size and its tokens; nothing is left out, and nothing is called exact."""
+    """A note has its size and its tokens; nothing is left out, and the forecast is not called exact."""
     config = config_of(kind, PARTS[kind])
     forecast = predict(config, length=32, device="cpu", training=training, image=56)
 
@@ -179,18 +179,18 @@ def test_a_part_without_input_is_named() -> None:
             super().__init__(config)
             self.guard = transformers.LlamaModel(config)
 
-    told = predict(Guarded(one_layer()), length=32, device="cpu")
+    forecast = predict(Guarded(one_layer()), length=32, device="cpu")
 
-    assert told.left_out == ("guard",)
-    assert told.bound == "lower"
-    assert {part.bound for part in told.parts if part.name == "activations"} == {"lower"}
-    assert any("guard (LlamaModel)" in note for note in told.notes)
+    assert forecast.left_out == ("guard",)
+    assert forecast.bound == "lower"
+    assert {part.bound for part in forecast.parts if part.name == "activations"} == {"lower"}
+    assert any("guard (LlamaModel)" in note for note in forecast.notes)
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("kind", WHOLE)
 def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool) -> None:
-    """Images beside the text, and sound, are made from the configuration."""
+    """Images and sound are made from the configuration."""
     forecast = predict(config_of(kind, WHOLE[kind]), length=32, device="cpu", training=training)
 
     assert forecast.left_out == ()
@@ -199,16 +199,16 @@ def test_a_model_whose_parts_all_run_lacks_nothing(kind: str, *, training: bool)
 
 @pytest.mark.parametrize("kind", ["CLIPModel", "SiglipModel"])
 def test_text_and_images_keep_as_much_as_a_real_run(kind: str) -> None:
-    """To the byte, in both towers."""
-    told, real = dry_and_real(config_of(kind, WHOLE[kind]), 32)
+    """The kept bytes of both towers are exact."""
+    forecast, real = dry_and_real(config_of(kind, WHOLE[kind]), 32)
 
-    assert told.kept == real.kept
-    assert told.forward.bytes == real.forward
+    assert forecast.kept == real.kept
+    assert forecast.forward.bytes == real.forward
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
-    """Weights, gradients and optimizer states, with a note that activations are left out."""
+    """It has weights, gradients and optimizer states, and a note that activations are left out."""
     layer = torch.nn.Linear(1000, 100, bias=False)
     fitted = fit(layer, training=training, optimizer="adamw_torch").forecast
     sizes = {part.name: part.bytes for part in fitted.parts}
@@ -223,7 +223,7 @@ def test_any_module_has_a_partial_forecast(*, training: bool) -> None:
 
 
 def test_an_incomplete_forecast_never_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be too much; otherwise the verdict and the largest batch are unknown."""
+    """If it alone is too large, it does not fit; otherwise verdict and largest batch are unknown."""
     layer = torch.nn.Linear(1 << 14, 1 << 12)
     for room, fits in ((gpu(100 * GIB), None), (gpu(0.1 * GIB), False)):
         with_rooms(monkeypatch, room)
@@ -257,7 +257,7 @@ SOUND = {"max_length": 64, "num_mel_bins": 32}
 def test_images_have_no_length(
     monkeypatch: pytest.MonkeyPatch, kind: str, choices: dict[str, Any], size: str
 ) -> None:
-    """Nor have spectra of a fixed size; rows of tokens and of raw sound have one."""
+    """Spectra of a fixed size have none either; rows of tokens and of raw sound have one."""
     with_rooms(monkeypatch, gpu(GIB))
     length = 8000 if "Wav2Vec2" in kind else 512
     fitted = fit(config_of(kind, choices), batch=2, longest=True, length=length)

@@ -39,12 +39,12 @@ def test_a_step_is_forecast_to_the_byte(config: Any, *, half: bool) -> None:
     Gradients come and activations go in the engine's order, without the engine; casts, their cache, and
     outputs in float32 are as accelerate has them.
     """
-    told = dry(config, autocast=torch.bfloat16 if half else None)
+    forecast = dry(config, autocast=torch.bfloat16 if half else None)
     real = Step(built(config), config, bf16=half)
 
-    assert told.kept == real.kept
-    assert told.forward.bytes == real.forward
-    assert abs(told.backward.bytes - real.backward) <= LOSS
+    assert forecast.kept == real.kept
+    assert forecast.forward.bytes == real.forward
+    assert abs(forecast.backward.bytes - real.backward) <= LOSS
 
 
 @pytest.mark.parametrize("config", [llama(), gpt2(0.1), bert()], ids=["Llama", "GPT-2", "BERT"])
@@ -54,11 +54,11 @@ def test_checkpointing_is_forecast(config: Any) -> None:
     # Renamed in transformers 5.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False})
-    told, real = dry(config, checkpointing=True), Step(model, config)
+    forecast, real = dry(config, checkpointing=True), Step(model, config)
 
-    assert told.kept == real.kept
-    assert told.forward.bytes == real.forward
-    assert told.backward.bytes == pytest.approx(real.backward, rel=0.02)
+    assert forecast.kept == real.kept
+    assert forecast.forward.bytes == real.forward
+    assert forecast.backward.bytes == pytest.approx(real.backward, rel=0.02)
 
 
 def test_kept_bytes_are_those_that_autograd_saves() -> None:
@@ -84,18 +84,18 @@ def test_a_batch_stays_until_the_step_is_over() -> None:
     """Under autocast the model uses a copy of its images, but the loop still has the originals."""
     config = small(transformers.ViTConfig, "ViTForImageClassification", image_size=64)
     ghost = from_config(config, torch.float32, for_training=True)
-    told = training_step(
+    forecast = training_step(
         ghost, batch_for(ghost, 8, 1, with_labels=True), device="cpu", autocast=torch.bfloat16
     )
-    given = {"pixel_values": torch.zeros(8, 3, 64, 64), "labels": torch.zeros(8).long()}
-    real = Step(built(config), config, bf16=True, given=given)
+    inputs = {"pixel_values": torch.zeros(8, 3, 64, 64), "labels": torch.zeros(8).long()}
+    real = Step(built(config), config, bf16=True, given=inputs)
 
-    assert told.batches == sum(one.nbytes for one in given.values())
-    assert abs(told.backward.bytes - real.backward) <= LOSS
+    assert forecast.batches == sum(tensor.nbytes for tensor in inputs.values())
+    assert abs(forecast.backward.bytes - real.backward) <= LOSS
 
 
 def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
-    """So all of them count at every moment, though they are used one after the other."""
+    """All of them count at every moment, though they are used one after the other."""
     one, four = dry(bert(), accumulating=True), dry(bert(), accumulating=True, at_once=4)
 
     assert four.batches == 4 * one.batches > 0
@@ -105,9 +105,9 @@ def test_a_trainer_has_all_batches_of_a_step_at_once() -> None:
 
 def test_gradients_of_an_earlier_batch_count_from_the_beginning() -> None:
     """With accumulation, all gradients are complete at every moment."""
-    told = dry(gpt2(), accumulating=True)
+    forecast = dry(gpt2(), accumulating=True)
 
-    assert told.forward.marked == told.backward.marked == told.gradients
+    assert forecast.forward.marked == forecast.backward.marked == forecast.gradients
 
 
 def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:
@@ -122,17 +122,17 @@ def test_a_gpu_keeps_dropout_as_bytes_and_no_scores() -> None:
 def test_the_cache_of_keys_and_values_is_forecast_to_the_byte(config: Any) -> None:
     """The peak of a prefill and its cache equal those of a real one."""
     model = from_config(config, torch.float32, for_training=False)
-    told = inference(model, batch_for(model, BATCH, LENGTH, with_labels=False), device="cpu")
+    forecast = inference(model, batch_for(model, BATCH, LENGTH, with_labels=False), device="cpu")
     real = built(config).eval()
-    given = batch(config)
+    inputs = batch(config)
     live = LiveBytes(device="cpu")
     live.leave_out([*real.parameters(), *real.buffers()])
     with torch.no_grad(), live:
-        ids, mask = given["input_ids"].clone(), given["attention_mask"].clone()
+        ids, mask = inputs["input_ids"].clone(), inputs["attention_mask"].clone()
         outputs = real(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1)
     cache = sum(layer.keys.nbytes + layer.values.nbytes for layer in outputs.past_key_values.layers)
 
-    assert (told.peak, told.kv_cache) == (live.peak, cache)
+    assert (forecast.peak, forecast.kv_cache) == (live.peak, cache)
 
 
 def test_autocast_of_the_meta_device_does_nothing() -> None:
@@ -148,7 +148,7 @@ def test_autocast_of_the_meta_device_does_nothing() -> None:
 
 
 def test_of_two_dry_runs_one_waits() -> None:
-    """Whichever ends last, PyTorch has its own functions again."""
+    """After both, PyTorch has its own functions again."""
     autocast, is_capturing = torch.autocast, torch.cuda.is_current_stream_capturing
     order: list[str] = []
 
@@ -180,17 +180,17 @@ class Dropping(torch.nn.Module):  # type: ignore[misc]  # torch is not checked h
 
 
 def test_inference_has_no_dropout() -> None:
-    """It is forecast as it runs, without the masks of a model in training."""
+    """A forward pass is forecast without the masks of training."""
     size = 4 << 20
-    told = inference(
+    forecast = inference(
         Dropping().train(), lambda: {"hidden": torch.empty(size, device="meta")}, device="cpu"
     )
 
-    assert told.peak == 4 * size
+    assert forecast.peak == 4 * size
 
 
 def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
-    """Optimizers make none without a gradient, as for LED's global attention without such tokens."""
+    """Optimizers make no states without a gradient: in LED, global attention needs special tokens."""
     config = led()
     forecast = predict(config, Setting(batch=1, length=32, device="cpu"))
     model = transformers.LEDForConditionalGeneration(config)
@@ -199,8 +199,8 @@ def test_weights_that_the_loss_does_not_reach_get_no_states() -> None:
     model(input_ids=ids, labels=ids).loss.backward()
     optimizer.step()
 
-    made = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
-    assert forecast.bytes("optimizer") == sum(one.nbytes for one in made)
+    states = [one for state in optimizer.state.values() for one in state.values() if one.dim()]
+    assert forecast.bytes("optimizer") == sum(one.nbytes for one in states)
     assert any(one.grad is None for one in model.parameters())
 
 
@@ -215,9 +215,9 @@ def test_without_a_loss_of_its_own_all_weights_get_states() -> None:
 def test_no_layer_is_left_out_by_chance() -> None:
     """The forecast is of a step with all layers, though the model skips some in most steps."""
     setting = Setting(batch=1, length=16, device="cpu")
-    told = [predict(led(encoder_layerdrop=share), setting).total for share in (0.0, 0.9)]
+    totals = [predict(led(encoder_layerdrop=share), setting).total for share in (0.0, 0.9)]
 
-    assert told[0] == told[1]
+    assert totals[0] == totals[1]
 
 
 @pytest.mark.parametrize("kind", ["phi3", "gpt2"])
@@ -227,13 +227,13 @@ def test_a_step_is_forecast_with_or_without_a_cache_whichever_is_larger(kind: st
     if kind == "phi3":
         size |= {"intermediate_size": 64, "num_key_value_heads": 2, "pad_token_id": 0}
     setting = Setting(batch=2, length=64, device="cpu")
-    told, without = (
+    with_cache, without_cache = (
         predict(transformers.CONFIG_MAPPING[kind](**size, use_cache=uses), setting)
         for uses in (True, False)
     )
 
-    assert told.total >= without.total
-    assert any("use_cache=False, as in a Trainer" in note for note in told.notes) == (
+    assert with_cache.total >= without_cache.total
+    assert any("use_cache=False, as in a Trainer" in note for note in with_cache.notes) == (
         kind == "phi3"
     )
 
@@ -242,13 +242,13 @@ def test_outputs_are_not_read_by_their_former_names(monkeypatch: pytest.MonkeyPa
     """Each causes a warning of transformers once in a process, which is for the user."""
     from transformers.utils import generic
 
-    asked: list[Any] = []
-    monkeypatch.setattr(generic.logger, "warning_once", asked.append)
+    warnings: list[Any] = []
+    monkeypatch.setattr(generic.logger, "warning_once", warnings.append)
     config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
     forecast = predict(config, Setting(batch=1, length=8, training=False, device="cpu"))
 
     assert forecast.bytes("kv_cache") == 2 * 8 * 32 * 4
-    assert asked == []
+    assert warnings == []
 
 
 def small(kind: Any, name: str, **more: Any) -> Any:
@@ -262,9 +262,9 @@ def led(**more: Any) -> Any:
     layers = {"encoder_layers": 2, "decoder_layers": 1, "attention_window": 8, "vocab_size": 64}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "d_model": 32}
     wide = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 0}
-    made = transformers.LEDConfig(**layers, **heads, **wide, **more)
-    made.architectures = ["LEDForConditionalGeneration"]
-    return made
+    config = transformers.LEDConfig(**layers, **heads, **wide, **more)
+    config.architectures = ["LEDForConditionalGeneration"]
+    return config
 
 
 Roots = list[tuple[torch.Tensor, torch.Tensor | None]]
@@ -274,13 +274,13 @@ Roots = list[tuple[torch.Tensor, torch.Tensor | None]]
 def test_gradients_are_the_engines_bit_for_bit(config: Any) -> None:
     """Real tensors show that every node is called once, after all nodes for which it waits."""
     torch.manual_seed(0)
-    model, given = built(config), batch(config)
+    model, inputs = built(config), batch(config)
     state = torch.get_rng_state()
-    model(**given).loss.backward()
+    model(**inputs).loss.backward()
     wanted = {name: one.grad for name, one in model.named_parameters()}
     model.zero_grad()
     torch.set_rng_state(state)
-    run_backward([(model(**given).loss, None)])
+    run_backward([(model(**inputs).loss, None)])
 
     assert wanted
     for name, parameter in model.named_parameters():
@@ -375,26 +375,26 @@ def test_memory_comes_and_goes_as_with_the_engine(
         with torch.autocast("cpu", HALF, enabled=dtype == HALF):
             return function(x).float().pow(2).mean()
 
-    seen = []
+    sizes = []
     for run in (run_engine, run_backward):
-        seen.append(allocations(loss, run))
+        sizes.append(allocations(loss, run))
         for leaf in leaves:
             leaf.grad = None
-    by_engine, ours = seen
+    by_engine, by_us = sizes
 
-    assert ours == by_engine
+    assert by_us == by_engine
 
 
 def test_a_second_pass_adds() -> None:
-    """Existing gradients are added to, and each leaf is reported."""
+    """It adds to existing gradients, and reports each leaf."""
     leaf = torch.ones(2, requires_grad=True)
-    told: list[torch.Tensor] = []
+    reported: list[torch.Tensor] = []
     for _ in range(2):
-        run_backward([((leaf * 5).sum(), None)], told.append)
+        run_backward([((leaf * 5).sum(), None)], reported.append)
 
     assert leaf.grad is not None
     assert leaf.grad.tolist() == [10.0, 10.0]
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_a_second_pass_adds() -> None:
     ids=["gather", "index", "max"],
 )
 def test_zeros_for_a_gradient_are_made_once(select: Any) -> None:
-    """On a device autograd writes into them in place; for meta tensors it would make others."""
+    """On a device autograd writes into them in place; for meta tensors it would make new ones."""
     leaf = torch.empty(64, 64, device="meta", requires_grad=True)
     places = torch.zeros(64, 1, dtype=torch.long, device="meta")
     live = LiveBytes()

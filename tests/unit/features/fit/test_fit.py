@@ -26,8 +26,8 @@ from tests.data.fit_models import bert, built, llama, one_layer
 from tests.data.forecasts import predict
 
 
-def with_rooms(monkeypatch: pytest.MonkeyPatch, *found: Room) -> None:
-    monkeypatch.setattr(module, "rooms", lambda: (found, ""))
+def with_rooms(monkeypatch: pytest.MonkeyPatch, *devices: Room) -> None:
+    monkeypatch.setattr(module, "rooms", lambda: (devices, ""))
 
 
 def gpu(free: float, **more: Any) -> Room:
@@ -48,7 +48,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_read_and_not_loaded(folder: Path) -> None:
-    """Configuration and headers: the stored type is that of the forecast, to the byte of the weights."""
+    """The configuration and the headers give the stored type and the bytes of the weights."""
     fitted = fit(folder, training=False, length=32)
     sizes = [size for path in folder.glob("*.safetensors") for *_, size in entries(path)]
 
@@ -67,12 +67,12 @@ def test_a_json_file_is_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "count"), [(None, 1), (["ClassOfMyOwn"], 1), (["LlamaForCausalLM"], 0)]
+    ("classes", "count"), [(None, 1), (["ClassOfMyOwn"], 1), (["LlamaForCausalLM"], 0)]
 )
-def test_an_assumed_class_is_noted(named: list[str] | None, count: int) -> None:
-    """With the way to name another; a configuration that names its class has no such note."""
+def test_an_assumed_class_is_noted(classes: list[str] | None, count: int) -> None:
+    """The note says how to name another; a configuration that names its class has no such note."""
     config = one_layer()
-    config.architectures = named
+    config.architectures = classes
     notes = [note for note in fit(config, length=16).forecast.notes if "Assumed" in note]
 
     assert len(notes) == count
@@ -97,7 +97,7 @@ def test_an_assumed_class_is_noted(named: list[str] | None, count: int) -> None:
     ],
 )
 def test_an_unknown_model_is_an_error(name: Any, message: str) -> None:
-    """Without network access: for a name outside of the cache it says how to get the configuration."""
+    """Nothing is downloaded; for a name outside of the cache, the error has the command that would do it."""
     with pytest.raises(OptionError, match=message):
         fit(name)
 
@@ -115,27 +115,27 @@ def test_an_unknown_model_is_an_error(name: Any, message: str) -> None:
     ],
 )  # fmt: skip
 def test_a_broken_configuration_is_an_error(tmp_path: Path, content: str, message: str) -> None:
-    """In one sentence, whatever is wrong and whatever reading it raises."""
+    """The error is one sentence, whatever is wrong and whatever reading it raises."""
     (tmp_path / ("config.json" if content else "weights")).write_text(content)
-    with pytest.raises(OptionError, match=message) as told:
+    with pytest.raises(OptionError, match=message) as raised:
         fit(tmp_path)
 
-    assert "\n" not in str(told.value)
-    assert len(str(told.value)) < 600
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
 
 
 def test_a_models_own_code_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And no question is asked: the error says what to pass instead."""
-    ran, asked = tmp_path / "ran", Mock(return_value="y")
+    """The user gets no prompt: the error says what to pass instead."""
+    ran, prompt = tmp_path / "ran", Mock(return_value="y")
     (tmp_path / "own.py").write_text(f"open({str(ran)!r}, 'w').close()")
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig"}})
     )
-    monkeypatch.setattr("builtins.input", asked)
+    monkeypatch.setattr("builtins.input", prompt)
     with pytest.raises(OptionError, match="needs Python code from its repository"):
         fit(tmp_path)
 
-    assert not asked.called
+    assert not prompt.called
     assert not ran.exists()
 
 
@@ -190,7 +190,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(room: int, rows: int) -> N
 def test_the_largest_batch_was_forecast_itself(
     backward: Callable[[int], int], room: int, rows: int | None
 ) -> None:
-    """Two dry runs with equal results do not tell what a row takes: it is unknown then."""
+    """If two dry runs have equal results, the cost of a row is unknown, and so is the largest batch."""
     assert largest_batch(lambda n: with_peaks(0, backward(n), 0), room, {}) == rows
 
 
@@ -271,25 +271,25 @@ def test_typed_values_mean_the_same_in_python(name: str, typed: Any, in_python: 
     assert Setting(**{name: typed}) == Setting(**{name: in_python})
 
 
-@pytest.mark.parametrize("given", ["q_proj", 3.5, (16,), [None, "q_proj"]])
-def test_lora_needs_a_rank(given: Any) -> None:
+@pytest.mark.parametrize("value", ["q_proj", 3.5, (16,), [None, "q_proj"]])
+def test_lora_needs_a_rank(value: Any) -> None:
     """The error has an example."""
     with pytest.raises(
         OptionError, match=r"lora must be a rank, .* such as 16 or 16,q_proj,v_proj"
     ):
-        Setting(lora=given)
+        Setting(lora=value)
 
 
 @pytest.mark.parametrize("name", ["batch", "length", "accumulation", "image"])
-@pytest.mark.parametrize("given", [0, -1, True, 1.5, "2"])
-def test_a_count_is_a_whole_number(name: str, given: object) -> None:
+@pytest.mark.parametrize("value", [0, -1, True, 1.5, "2"])
+def test_a_count_is_a_whole_number(name: str, value: object) -> None:
     """Zero is refused, and so is True."""
     with pytest.raises(OptionError, match=f"{name} must be a whole number, 1 or more, not"):
-        Setting(**{name: given})  # type: ignore[arg-type]
+        Setting(**{name: value})  # type: ignore[arg-type]
 
 
 def test_fit_and_memfit_have_every_option() -> None:
-    """With the same names and defaults, each with its flag and its sentence."""
+    """Names and defaults are the same, and each option has its flag and its sentence."""
     parameters = inspect.signature(fit).parameters
     parser: Any = vars(ReportMagics)["memfit"].parser
 
@@ -302,6 +302,6 @@ def test_fit_and_memfit_have_every_option() -> None:
 
 
 def test_an_unknown_option_is_refused_with_a_suggestion() -> None:
-    """Before anything is loaded."""
+    """The error comes before anything is loaded."""
     with pytest.raises(OptionError, match=r"fit\(\) has no option lenght; did you mean length\?"):
         fit("nobody/nothing", lenght=64)  # type: ignore[call-arg]

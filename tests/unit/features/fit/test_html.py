@@ -43,7 +43,7 @@ def text_of(forecast: Forecast, *verdicts: Verdict, headroom: float = 0.0) -> st
     return repr(Fit("config", forecast, verdicts, headroom))
 
 
-def made(**setting: Any) -> Forecast:
+def forecast_with(**setting: Any) -> Forecast:
     return replace(FORECAST, setting=replace(FORECAST.setting, **setting))
 
 
@@ -57,14 +57,14 @@ PLAIN = ["1.5 M parameters", "training", "batch 4 \u00d7 2,048", "fp32"]
 @pytest.mark.parametrize(
     ("forecast", "more"),
     [
-        (made(), set()),
-        (made(training=False), {"inference"}),
-        (made(accumulation=2), {"2 batches per step"}),
-        (made(checkpointing=True), {"gradient checkpointing"}),
-        (made(quantized="nf4", lora=(8, ())), {"nf4", "LoRA r=8"}),
-        (made(optimizer="adamw"), {"adamw"}),
+        (forecast_with(), set()),
+        (forecast_with(training=False), {"inference"}),
+        (forecast_with(accumulation=2), {"2 batches per step"}),
+        (forecast_with(checkpointing=True), {"gradient checkpointing"}),
+        (forecast_with(quantized="nf4", lora=(8, ())), {"nf4", "LoRA r=8"}),
+        (forecast_with(optimizer="adamw"), {"adamw"}),
         (replace(FORECAST, trainable=1_000), {"1 k trained"}),
-        (replace(made(training=False), trainable=1_000), {"inference"}),
+        (replace(forecast_with(training=False), trainable=1_000), {"inference"}),
     ],
 )
 def test_only_unusual_settings_are_shown(forecast: Forecast, more: set[str]) -> None:
@@ -82,14 +82,14 @@ def test_only_unusual_settings_are_shown(forecast: Forecast, more: set[str]) -> 
     ],
 )
 def test_parameters_are_counted_in_thousands(count: int, text: str) -> None:
-    """With three digits, from a thousand on; what rounds up to a larger unit has that unit."""
+    """From a thousand on they have three digits; what rounds up to a larger unit has that unit."""
     assert facts(replace(FORECAST, parameters=count, trainable=count))[0] == f"{text} parameters"
 
 
 def test_the_table_has_a_row_for_each_part() -> None:
     """Each part has its bytes at the peak and in full, and their certainty."""
-    found = (line.strip() for line in text_of(FORECAST).splitlines()[1:])
-    lines = [re.split(r"  +", line) for line in found if not line.startswith("\u2500")][:7]
+    stripped = (line.strip() for line in text_of(FORECAST).splitlines()[1:])
+    lines = [re.split(r"  +", line) for line in stripped if not line.startswith("\u2500")][:7]
     assert lines == [
         ["at the peak", "in full"],
         ["weights", "(exact: shapes)", "2.00 GiB", "2.00 GiB"],
@@ -103,10 +103,10 @@ def test_the_table_has_a_row_for_each_part() -> None:
 
 def verdict(free: float, **more: Any) -> str:
     """Return the text for a device with some GiB free."""
-    given = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
-    headroom = given.pop("headroom")
+    choices = {"held": 0, "fits": True, "largest_batch": 5, "headroom": 0.1} | more
+    headroom = choices.pop("headroom")
     room = Room("cuda:0", "H200", 80 * GIB, free * GIB)
-    return text_of(FORECAST, Verdict(room, **given), headroom=headroom).splitlines()[1]
+    return text_of(FORECAST, Verdict(room, **choices), headroom=headroom).splitlines()[1]
 
 
 BATCH = "Largest batch"
@@ -114,7 +114,7 @@ WHERE = "on cuda:0 H200:"
 
 
 @pytest.mark.parametrize(
-    ("free", "more", "told"),
+    ("free", "more", "expected"),
     [
         (10, {}, f"Fits {WHERE} needs 8.00 of 9.00 GiB available after 10 % headroom. {BATCH}"),
         (10, {"headroom": 0.0}, f"Fits {WHERE} needs 8.00 of 10.0 GiB available. "),
@@ -131,22 +131,22 @@ WHERE = "on cuda:0 H200:"
         (10, {"largest_batch": MOST_ROWS - 1}, f". {BATCH} 1,048,575 \u00d7 2,048."),
     ],
 )  # fmt: skip
-def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], told: str) -> None:
+def test_a_verdict_has_its_figures(free: float, more: dict[str, Any], expected: str) -> None:
     """The need, the free memory, the excess, and the number of rows that would fit."""
-    assert told in verdict(free, **more).replace("\u00a0", " ")
+    assert expected in verdict(free, **more).replace("\u00a0", " ")
 
 
 @pytest.mark.parametrize(
-    ("contexts", "told"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
+    ("contexts", "size"), [((0.0, 0.0), ""), ((0.5, 0.0), "512.0 MiB"), ((0.5, 0.75), "768.0 MiB")]
 )
-def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], told: str) -> None:
-    """The most that any device needs for it."""
+def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], size: str) -> None:
+    """The note has the most that any device needs for it."""
     rooms = [Room("cuda:0", "H200", 80 * GIB, 10 * GIB, context=one * GIB) for one in contexts]
     verdicts = (Verdict(room, 0, fits=True, largest_batch=1) for room in rooms)
     text = text_of(FORECAST, *verdicts)
 
-    assert ("not initialised" in text) is bool(told)
-    assert f"; {told}" in text or not told
+    assert ("not initialised" in text) is bool(size)
+    assert f"; {size}" in text or not size
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_cudas_context_is_noted_if_not_initialised(contexts: tuple[float, ...], 
     [("config", "config (Llama)"), ("Llama", "Llama"), ("", "Llama"), ("LlamaConfig", "Llama")],
 )
 def test_the_model_is_named_once(name: str, title: str) -> None:
-    """By the requested name, and by its class if that says more."""
+    """The heading has the requested name, and the class if that says more."""
     text = repr(Fit(name, FORECAST, (), 0.0, stored="on disk: 3 GiB"))
 
     assert text.partition(" · ")[0] == title
@@ -162,9 +162,9 @@ def test_the_model_is_named_once(name: str, title: str) -> None:
 
 
 def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Forecast:
-    made = tuple(ForecastPart("weights", size, size, "shapes", bound) for size, bound in parts)
+    listed = tuple(ForecastPart("weights", size, size, "shapes", bound) for size, bound in parts)
     total = sum(size for size, _ in parts)
-    return Forecast("Model", Setting(), made, total, "backward", left_out=left_out)
+    return Forecast("Model", Setting(), listed, total, "backward", left_out=left_out)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def forecast_of(*parts: tuple[int, Bound], left_out: tuple[str, ...] = ()) -> Fo
     ],
 )
 def test_forecasts_have_intervals(parts: list[tuple[int, Bound]], low: float, high: float) -> None:
-    """An upper bound may turn out to be zero; an estimate is off by no more than the measured ones."""
+    """An upper bound may turn out to be zero; an estimate has the errors that were measured."""
     assert forecast_of(*parts).interval == pytest.approx((low, high))
 
 
@@ -191,7 +191,7 @@ def test_without_upper_bounds_another_moment_has_the_peak() -> None:
 
 
 def test_an_interval_is_shown_if_its_ends_differ() -> None:
-    """In the units of the figures; without an upper end if something is left out."""
+    """It is in the units of the figures, and is not shown if something is left out."""
     about, exact = forecast_of((4 << 30, "estimate")), forecast_of((4 << 30, "exact"))
     lower = forecast_of((4 << 30, "estimate"), left_out=("activations",))
 
@@ -202,8 +202,8 @@ def test_an_interval_is_shown_if_its_ends_differ() -> None:
 
 
 def test_reserved_memory_is_shown_if_known() -> None:
-    """Below the sum, as the driver will show it."""
-    told = text_of(replace(FORECAST, reserved=int(9 * GIB)))
+    """It is below the sum of the parts, as the driver will show it."""
+    text = text_of(replace(FORECAST, reserved=int(9 * GIB)))
 
-    assert re.search(r"^allocated +8\.00 GiB\n(.*\n)?reserved +9\.00 GiB$", told, re.MULTILINE)
+    assert re.search(r"^allocated +8\.00 GiB\n(.*\n)?reserved +9\.00 GiB$", text, re.MULTILINE)
     assert "reserved" not in text_of(FORECAST)

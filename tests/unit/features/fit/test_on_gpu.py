@@ -27,14 +27,14 @@ SCORES = 2 * LENGTH**2
 
 
 def test_a_safe_softmax_has_masks_and_its_backward_pass_a_product() -> None:
-    """A byte for each score and each row; the gradient times the result, which a CPU does not make."""
+    """Masks have a byte for each score and row; the product of gradient and result is made on a GPU only."""
     scores = torch.empty(2, LENGTH, LENGTH, device="meta")
-    given = (scores, scores, -1, torch.float32)
+    arguments = (scores, scores, -1, torch.float32)
     backward = torch.ops.aten._softmax_backward_data.default
 
     assert within(torch.ops.aten._safe_softmax.default, (scores, -1)) == SCORES + 2 * LENGTH
-    assert within(backward, given) == 4 * SCORES
-    assert within(backward, given, on_gpu=False) == 0
+    assert within(backward, arguments) == 4 * SCORES
+    assert within(backward, arguments, on_gpu=False) == 0
 
 
 def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
@@ -51,7 +51,7 @@ def test_wide_heads_sum_the_gradients_of_keys_and_values_too() -> None:
 
 
 def test_flash_attention_sums_gradients_of_queries_and_of_shared_keys() -> None:
-    """Those of queries in float32, and those of shared keys for each head; a product needs nothing."""
+    """Sums of queries are in float32, and those of shared keys for each head; a matrix product needs none."""
     query, key = (
         torch.empty(2, heads, 128, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2)
     )
@@ -99,22 +99,22 @@ def test_a_convolution_has_its_channels_copied(
     dtype: torch.dtype, values: tuple[int, ...], weight: tuple[int, ...], stride: int, mib: float
 ) -> None:
     """Measured on an H100 (ResNet, WavLM, DPT); not if they are last already, and not on a CPU."""
-    given = torch.empty(values, dtype=dtype, device="meta")
+    inputs = torch.empty(values, dtype=dtype, device="meta")
     kernel = torch.empty(weight, dtype=dtype, device="meta")
     dimensions = len(values) - 2
     padding = [weight[-1] // 2 if dimensions == 2 else 0] * dimensions
     more = [stride] * dimensions, padding, [1] * dimensions, False, [0] * dimensions, 1
     func, back = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
-    made = func(given, kernel, None, *more)
+    output = func(inputs, kernel, None, *more)
 
-    assert within(func, (given, kernel, None, *more), made) / MIB == pytest.approx(mib, abs=0.01)
-    assert within(back, (made, given, kernel, None, *more, [True] * 3)) / MIB == pytest.approx(
+    assert within(func, (inputs, kernel, None, *more), output) / MIB == pytest.approx(mib, abs=0.01)
+    assert within(back, (output, inputs, kernel, None, *more, [True] * 3)) / MIB == pytest.approx(
         mib, abs=0.01
     )
-    assert within(func, (given, kernel, None, *more), made, on_gpu=False) == 0
+    assert within(func, (inputs, kernel, None, *more), output, on_gpu=False) == 0
     if dimensions == 2:
-        last = given.to(memory_format=torch.channels_last)
-        assert within(func, (last, kernel, None, *more), made) == 0
+        last = inputs.to(memory_format=torch.channels_last)
+        assert within(func, (last, kernel, None, *more), output) == 0
 
 
 IS_CUDNN = pytest.mark.skipif(not prefers_cudnn(), reason="attention is flash's in this PyTorch")
@@ -145,20 +145,20 @@ def test_the_library_of_attention(chosen: str, name: str, monkeypatch: pytest.Mo
     assert name in type(out.grad_fn).__name__
 
 
-def kept_by(work: Any, *given: torch.Tensor) -> tuple[int, Any]:
+def kept_by(work: Any, *inputs: torch.Tensor) -> tuple[int, Any]:
     """Return the bytes that remain after work under autocast on a GPU, and its result."""
     live = LiveBytes()
-    live.leave_out(given)
+    live.leave_out(inputs)
     with live, AsOnDevice("cuda", torch.bfloat16):
-        made = work(*given)
-        return live.now, made
+        result = work(*inputs)
+        return live.now, result
 
 
 LABELS = torch.zeros(128, dtype=torch.long, device="meta")
 
 
 @pytest.mark.parametrize(
-    ("work", "shape", "keeps"),
+    ("work", "shape", "expected"),
     [
         # As `upsample_bilinear2d` in PyTorch's list, by whichever name it is asked for: as in DPT.
         (lambda one: FUNCTIONAL.interpolate(one, scale_factor=2.0, mode="bilinear"), (1, 2, 4, 4), 512),
@@ -169,13 +169,13 @@ LABELS = torch.zeros(128, dtype=torch.long, device="meta")
     ],
     ids=["enlarged pictures", "norm", "cross entropy"],
 )  # fmt: skip
-def test_autocast_keeps_as_much_as_a_gpu(work: Any, shape: tuple[int, ...], keeps: int) -> None:
-    """The inputs are in half precision."""
-    given = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
-    kept, made = kept_by(work, given)
+def test_autocast_keeps_as_much_as_a_gpu(work: Any, shape: tuple[int, ...], expected: int) -> None:
+    """From inputs in half precision, these operations give results in float32."""
+    inputs = torch.empty(shape, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    kept, result = kept_by(work, inputs)
 
-    assert made.dtype == torch.float32
-    assert kept == keeps
+    assert result.dtype == torch.float32
+    assert kept == expected
 
 
 def test_operations_inside_pytorchs_functions_are_followed() -> None:
@@ -218,7 +218,7 @@ def attended(
 
 
 def test_attention_without_a_kernel_keeps_bytes_of_dropout_and_computes_in_float32() -> None:
-    """As where T5's learned mask lies across: a byte and the result for each score, beside the softmax."""
+    """T5's learned mask lies across: each score keeps a byte and the result, beside the softmax."""
     plain, dropped, half = (
         attended("cuda", learned=True, across=True, **more)
         for more in ({}, {"dropout": 0.1}, {"dropout": 0.1, "dtype": torch.bfloat16})
@@ -229,7 +229,7 @@ def test_attention_without_a_kernel_keeps_bytes_of_dropout_and_computes_in_float
 
 
 def test_a_mask_of_three_dimensions_goes_to_the_efficient_kernel() -> None:
-    """As on an H100, since cuDNN refuses such a mask."""
+    """On an H100, cuDNN refuses such a mask."""
     padded = attended("cuda", length=49, mask_of=(2,), dtype=torch.bfloat16)
 
     assert padded >= attended("cuda", length=49, dtype=torch.bfloat16) + 2 * 49 * 56 * 2
@@ -239,7 +239,7 @@ HALF = torch.bfloat16
 
 
 @pytest.mark.parametrize(
-    ("device", "how", "needs_scores"),
+    ("device", "more", "needs_scores"),
     [
         # The efficient kernel returns a mask's gradient, as in Swin; the host's kernel does not.
         ("cuda", {"learned": True}, False),
@@ -260,15 +260,15 @@ HALF = torch.bfloat16
         ("cpu", {"mask_of": (2,)}, True),
     ],
 )
-def test_kernels_keep_no_scores(device: str, how: dict[str, Any], *, needs_scores: bool) -> None:
-    """One element for each pair of tokens."""
-    size = how.get("dtype", torch.float32).itemsize
+def test_kernels_keep_no_scores(device: str, more: dict[str, Any], *, needs_scores: bool) -> None:
+    """Without a kernel, attention keeps at least one element for each pair of tokens."""
+    size = more.get("dtype", torch.float32).itemsize
 
-    assert (attended(device, **how) > SCORES * size) is needs_scores
+    assert (attended(device, **more) > SCORES * size) is needs_scores
 
 
 def test_rows_of_a_mask_are_padded_for_the_efficient_kernel() -> None:
-    """To a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
+    """They have a multiple of 8 elements: Swin's windows of 49 keep a mask of 56."""
     padded = attended("cuda", length=49) - 2 * 49 * 16 * 4
 
     assert padded >= 2 * 49 * 56 * 4
@@ -280,7 +280,7 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
 
 
 @pytest.mark.parametrize(
-    ("before", "asked", "got", "reserved"),
+    ("before", "need", "served", "reserved"),
     [
         # A first one: a multiple of 512 bytes, or its whole segment where no more than 1 MiB is left.
         ([], 1, 512, 2 * MIB),
@@ -309,18 +309,18 @@ MADE, GONE, BESIDES, MARKED, RESTARTED = Moment
         ([512 * KIB], 2 * MIB, 2 * MIB, 22 * MIB),
     ],
 )
-def test_freed_blocks_come_first(before: list[int], asked: int, got: int, reserved: int) -> None:
-    """Even if it is larger than the request."""
+def test_freed_blocks_come_first(before: list[int], need: int, served: int, reserved: int) -> None:
+    """A freed block is used even if it is larger than the request."""
     allocator = CachingAllocator()
     for block in [allocator.allocate(size) for size in before]:
         allocator.free(block)
 
-    assert allocator.allocate(asked).size == allocator.allocated == got
+    assert allocator.allocate(need).size == allocator.allocated == served
     assert allocator.reserved == reserved
 
 
 @pytest.mark.parametrize(
-    ("sizes", "freed", "asked", "address", "reserved"),
+    ("sizes", "freed", "need", "address", "reserved"),
     [
         # Of one size the lowest, in whatever order they were freed.
         ([12, 12, 12], (2, 1, 0), 12, 0, 36),
@@ -333,15 +333,15 @@ def test_freed_blocks_come_first(before: list[int], asked: int, got: int, reserv
     ],
 )
 def test_the_address_of_a_request_after_others_were_freed(
-    sizes: list[int], freed: tuple[int, ...], asked: int, address: int, reserved: int
+    sizes: list[int], freed: tuple[int, ...], need: int, address: int, reserved: int
 ) -> None:
-    """In a free block that is large enough, else in a segment of its own; all in MiB."""
+    """It is in a free block that is large enough, else in a new segment; all sizes are in MiB."""
     allocator = CachingAllocator()
     blocks = [allocator.allocate(size * MIB) for size in sizes]
     for at in freed:
         allocator.free(blocks[at])
 
-    assert allocator.allocate(asked * MIB).address == address * MIB
+    assert allocator.allocate(need * MIB).address == address * MIB
     assert allocator.reserved == reserved * MIB
 
 
@@ -364,7 +364,7 @@ def test_blocks_never_overlap(requests: list[tuple[int, int]]) -> None:
 
 
 def test_peaks_between_restarts() -> None:
-    """Each with its marked bytes; bytes that an operation takes count while it runs."""
+    """Each peak has its marked bytes; bytes that an operation needs count only while it runs."""
     events = (
         (MADE, 1, 100),
         (RESTARTED, 0, 0),

@@ -39,7 +39,7 @@ def test_no_device_is_asked_and_no_engine_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_random_numbers_go_on_where_they_were() -> None:
-    """Neither PyTorch's nor Python's are used up."""
+    """A forecast uses up neither PyTorch's nor Python's."""
     model = built(gpt2(0.1))
     before, python = torch.get_rng_state(), random.getstate()
     predict(model, length=32)
@@ -52,14 +52,14 @@ def test_random_numbers_go_on_where_they_were() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own, of torch.jit
 @pytest.mark.parametrize("wrap", [lambda model: model, torch.compile], ids=["plain", "compiled"])
 def test_a_model_has_the_forecast_of_its_configuration(wrap: Callable[[Any], Any]) -> None:
-    """Also where `torch.compile` keeps the forward pass in fields of its own."""
+    """A compiled model has it too, though its forward pass is in fields of its own."""
     config = llama()
 
     assert fit(wrap(built(config)), length=32).forecast == fit(config, length=32).forecast
 
 
 def test_a_live_model_is_left_alone() -> None:
-    """No gradient, no training mode, no hook that runs, no moved weight."""
+    """It gets no gradient, no training mode and no call of a hook, and its weights do not move."""
     model = built(bert()).eval()
     calls: list[str] = []
     model.register_forward_hook(lambda *_: calls.append("hook"))
@@ -83,16 +83,16 @@ def test_a_copy_holds_no_memory_of_its_own() -> None:
         "activations": torch.ones(3),
         "of": [torch.zeros(2, requires_grad=True) * 2],
     }
-    made = copy_of(model)
+    copied = copy_of(model)
 
-    assert all(one.is_meta for one in (*made.parameters(), *made.buffers()))
-    assert made.remembered["activations"].is_meta
-    assert made.remembered["of"][0].is_meta
-    assert made.lm_head.weight is made.transformer.wte.weight
+    assert all(one.is_meta for one in (*copied.parameters(), *copied.buffers()))
+    assert copied.remembered["activations"].is_meta
+    assert copied.remembered["of"][0].is_meta
+    assert copied.lm_head.weight is copied.transformer.wte.weight
 
 
 def test_an_impossible_configuration_is_an_error_with_its_reason() -> None:
-    """It has transformers' own words."""
+    """The error has transformers' own words."""
     config = llama()
     config.hidden_act = "nothing"
     with pytest.raises(OptionError, match=r"cannot build LlamaForCausalLM.*nothing"):
@@ -118,7 +118,7 @@ def test_an_impossible_configuration_is_an_error_with_its_reason() -> None:
     ],
 )
 def test_unknown_choices_are_errors(choice: dict[str, Any], message: str) -> None:
-    """Each says what is allowed."""
+    """Each error says what is allowed."""
     with pytest.raises(OptionError, match=message):
         predict(llama(), **{"length": 32, **choice})
 
@@ -154,7 +154,7 @@ def test_a_model_without_a_dry_run_has_a_partial_forecast() -> None:
 
 
 def test_a_live_model_has_the_forecast_of_its_configuration() -> None:
-    """With the shape of its steps."""
+    """The forecast is for the shape of the model's steps."""
     config = llama()
     model = built(config)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -197,11 +197,11 @@ def _set_first(ids: Any) -> Any:
 
 @pytest.mark.parametrize("ask", SAME.values(), ids=SAME.keys())
 def test_values_that_follow_from_the_batch_are_as_on_the_host(ask: Callable[[Any], Any]) -> None:
-    """And so are shapes that depend on them."""
+    """Shapes that depend on such values are the same too."""
     with LiveBytes(), AsOnDevice("cpu"):
-        told = ask(meta_copy(IDS))
+        values = ask(meta_copy(IDS))
 
-    assert told == ask(IDS)
+    assert values == ask(IDS)
 
 
 def test_tokens_are_spread_evenly_over_experts() -> None:
@@ -234,10 +234,10 @@ def test_values_of_large_tensors_are_not_kept() -> None:
 
 
 def test_stored_values_do_not_count() -> None:
-    """They belong to the dry run itself."""
+    """They belong to the dry run, not to the model."""
     live = LiveBytes()
     with live:
         ids = meta_copy(IDS)
-        found = ids.nonzero()
+        places = ids.nonzero()
 
-    assert live.peak == 8 * (ids.numel() + found.numel())
+    assert live.peak == 8 * (ids.numel() + places.numel())

@@ -42,14 +42,14 @@ CASES = [(name, options) for name in TORCH for options in OPTIONS.get(name, [{}]
 
 
 def parameters(dtype: torch.dtype = torch.float32, device: str = "cpu") -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.ones(shape, dtype=dtype, device=device)) for shape in SHAPES]
-    for one in made:
-        one.grad = torch.ones_like(one)
-    return made
+    leaves = [torch.nn.Parameter(torch.ones(shape, dtype=dtype, device=device)) for shape in SHAPES]
+    for leaf in leaves:
+        leaf.grad = torch.ones_like(leaf)
+    return leaves
 
 
-def trained(made: list[torch.nn.Parameter]) -> list[Trained]:
-    return [Trained(tuple(one.shape), one.element_size()) for one in made]
+def trained(weights: list[torch.nn.Parameter]) -> list[Trained]:
+    return [Trained(tuple(one.shape), one.element_size()) for one in weights]
 
 
 def bytes_of_states(optimizer: torch.optim.Optimizer) -> int:
@@ -74,34 +74,34 @@ def made_step(optimizer: torch.optim.Optimizer, held: list[torch.nn.Parameter]) 
     return bytes_of_states(optimizer), live.peak - before
 
 
-def suited(name: str, made: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
+def suited(name: str, weights: list[torch.nn.Parameter]) -> list[torch.nn.Parameter]:
     """Return parameters that an optimizer supports: Muon only takes matrices."""
-    return [one for one in made if one.dim() == 2] if name == "Muon" else made
+    return [one for one in weights if one.dim() == 2] if name == "Muon" else weights
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_rule_equals_the_states(name: str, options: dict[str, Any], dtype: torch.dtype) -> None:
-    """For every optimizer of PyTorch, with options that add states, in both types: to the byte."""
-    made = suited(name, parameters(dtype))
-    optimizer = getattr(torch.optim, name)(made, **options)
+    """It does to the byte for every optimizer of PyTorch, with options that add states, in both types."""
+    weights = suited(name, parameters(dtype))
+    optimizer = getattr(torch.optim, name)(weights, **options)
     rule = of_live(optimizer, "cuda")
     optimizer.step()
 
-    assert sum(needs(rule, trained(made)).sizes) == bytes_of_states(optimizer)
+    assert sum(needs(rule, trained(weights)).sizes) == bytes_of_states(optimizer)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=str)
 def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str, Any]) -> None:
-    """Temporaries of foreach, as on GPUs, and of tensors in turn; the rule is not far above."""
+    """The rule covers foreach, as on GPUs, and updates in turn; it is not far above the measured bytes."""
     for foreach in (True, False):
         way = {} if name == "Muon" else {"foreach": foreach}
-        made = suited(name, parameters())
-        optimizer = getattr(torch.optim, name)(made, **options, **way)
-        allowed = needs(of_live(optimizer, "cuda"), trained(made)).temporaries
+        weights = suited(name, parameters())
+        optimizer = getattr(torch.optim, name)(weights, **options, **way)
+        allowed = needs(of_live(optimizer, "cuda"), trained(weights)).temporaries
         if name == "Adafactor":
-            allowed = max(allowed, 3 * 4 * max(one.numel() for one in made))
-        _, took = made_step(optimizer, made)
+            allowed = max(allowed, 3 * 4 * max(one.numel() for one in weights))
+        _, took = made_step(optimizer, weights)
 
         assert took <= allowed + 64, way
         assert allowed <= 4 * took + 64 or name == "ASGD", way
@@ -110,15 +110,15 @@ def test_a_step_takes_no_more_than_the_rule_allows(name: str, options: dict[str,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("beta1", [None, 0.9])
 def test_adafactor_is_forecast_to_the_byte(dtype: torch.dtype, beta1: float | None) -> None:
-    """Rows and columns of matrices, whole vectors, in float32 for all weights; and its temporaries."""
-    made = parameters(dtype)
-    optimizer = Adafactor(made, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)
-    told = needs(of_live(optimizer, "cuda"), trained(made))
-    states, took = made_step(optimizer, made)
+    """States are rows and columns of matrices and whole vectors; a step takes no more than the rule."""
+    weights = parameters(dtype)
+    optimizer = Adafactor(weights, lr=1e-3, beta1=beta1, scale_parameter=False, relative_step=False)
+    needed = needs(of_live(optimizer, "cuda"), trained(weights))
+    states, took = made_step(optimizer, weights)
 
-    assert took <= told.temporaries
+    assert took <= needed.temporaries
     if beta1 is None or dtype == torch.float32:
-        assert sum(told.sizes) == states
+        assert sum(needed.sizes) == states
 
 
 def test_fused_steps_take_nothing() -> None:
@@ -167,7 +167,7 @@ def test_bytes_for_each_parameter_are_the_known_ones(name: str, size: int, expec
 
 
 def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
-    """By the rules of bitsandbytes and the Trainer: tensors below 4,096 elements, and embeddings."""
+    """Small are those below 4,096 elements, by bitsandbytes' rule; embeddings stay by the Trainer's."""
     rule = by_name("adamw_8bit")
 
     assert sum(rule.states(Trained((4095,), 4))) == 2 * 4 * 4095
@@ -177,14 +177,14 @@ def test_8_bit_keeps_small_tensors_and_embeddings_in_float32() -> None:
 
 
 def test_paged_states_are_outside_of_the_allocator() -> None:
-    """From 100,000 elements on; scales and small tensors stay."""
-    told = needs(by_name("paged_adamw_32bit"), [Trained((1000, 1000), 4), Trained((100,), 4)])
+    """Those of 100,000 elements and more are paged; scales and small tensors are not."""
+    needed = needs(by_name("paged_adamw_32bit"), [Trained((1000, 1000), 4), Trained((100,), 4)])
 
-    assert (told.paged, sum(told.sizes)) == (8_000_000, 800)
+    assert (needed.paged, sum(needed.sizes)) == (8_000_000, 800)
 
 
 def test_live_optimizers_of_bitsandbytes_go_by_class_and_bits() -> None:
-    """Names with and without bits, paged or not; an unknown one is an error."""
+    """Class names may have the bits in them, and may be paged; an unknown class is an error."""
     assert of_live(Kind("PagedAdamW8bit", {}, 8, paged=True), "cuda").paged
     assert not of_live(Kind("Lion", {}, 32), "cuda").paged
     with pytest.raises(OptionError, match="do not support the optimizer Something"):

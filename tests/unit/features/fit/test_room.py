@@ -50,7 +50,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_room_is_the_drivers_figure_minus_the_context_to_come(proc: Path) -> None:
-    """Before CUDA is initialised; the driver's reserve is not counted."""
+    """CUDA is not initialised yet; the driver's reserve is not counted as free."""
     card = FakeGpu(total=80 * GIB, used=3 * GIB, reserved=600 * MIB)
     (gpu, _), note = Machine(proc, [card]).rooms()
 
@@ -74,25 +74,25 @@ def test_memory_that_pytorch_has_cached_is_free_for_this_process(proc: Path) -> 
 def test_the_order_of_visible_devices_is_cudas(proc: Path) -> None:
     """GPU 0 is the first in CUDA_VISIBLE_DEVICES; invisible ones are left out."""
     for value, names in (("1,0", ["NVIDIA A100", "NVIDIA T4"]), ("1", ["NVIDIA A100"]), ("", [])):
-        found, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
+        rooms, _ = Machine(proc, two_cards(), {"CUDA_VISIBLE_DEVICES": value}).rooms()
 
-        assert [one.name for one in found[:-1]] == names
-        assert [one.device for one in found] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
+        assert [one.name for one in rooms[:-1]] == names
+        assert [one.device for one in rooms] == [*(f"cuda:{at}" for at in range(len(names))), "cpu"]
 
 
 def test_headroom_is_subtracted_once(proc: Path) -> None:
     """Keys are indices of GPUs and "cpu", values whole bytes."""
     machine = Machine(proc, two_cards())
-    found, _ = machine.rooms()
-    told = machine.max_memory(0.25)
+    devices, _ = machine.rooms()
+    sizes = machine.max_memory(0.25)
 
-    assert list(told) == [0, 1, "cpu"]
-    assert all(isinstance(size, int) for size in told.values())
-    assert told[0] == int(found[0].available * 0.75)
+    assert list(sizes) == [0, 1, "cpu"]
+    assert all(isinstance(size, int) for size in sizes.values())
+    assert sizes[0] == int(devices[0].available * 0.75)
 
 
 def test_the_quantisers_own_tenth_is_not_subtracted(proc: Path) -> None:
-    """After they take it, the headroom is the requested one, and the sum never exceeds the device."""
+    """After quantisers take it, the headroom is the requested one, and no sum exceeds the device."""
     machine = Machine(proc, two_cards())
     free = machine.rooms()[0][0].available
 
@@ -111,13 +111,13 @@ def test_transformers_takes_the_dictionary(proc: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     machine = Machine(proc, [FakeGpu()])
-    told = machine.max_memory(0.25)
+    sizes = machine.max_memory(0.25)
 
-    assert theirs.get_max_memory(dict(told)) == told
-    assert theirs.get_balanced_memory(built(llama()), dict(told)) == told
+    assert theirs.get_max_memory(dict(sizes)) == sizes
+    assert theirs.get_balanced_memory(built(llama()), dict(sizes)) == sizes
     quantized = machine.max_memory(0.25, quantized=True)
     after = Bnb4BitHfQuantizer.adjust_max_memory(object(), quantized)
-    assert after[0] == pytest.approx(told[0])
+    assert after[0] == pytest.approx(sizes[0])
 
 
 def test_without_a_gpu_there_is_the_host(proc: Path) -> None:
@@ -144,5 +144,5 @@ def test_an_invalid_headroom_is_an_error(headroom: Any) -> None:
 
 
 def test_this_machine_has_some_memory() -> None:
-    """With the real sources, and no more than the machine has."""
+    """The real sources find free memory, and no more than the machine has."""
     assert 0 < int(max_memory()["cpu"]) < HostSource().devices[0].total

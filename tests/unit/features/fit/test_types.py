@@ -29,7 +29,7 @@ ALWAYS = ("bert", "clip", "gpt2", "llava", "wav2vec2")
 @SINCE_5
 @pytest.mark.parametrize("name", some_of(FORECAST, ALWAYS))
 def test_a_type_is_forecast(name: str) -> None:
-    """With its activations; a part without input would be named."""
+    """The forecast has its activations, and no part is left out."""
     forecast = predict(
         shallow(name), length=length_of(name), precision="bf16", optimizer="adamw_torch_fused"
     )
@@ -41,7 +41,7 @@ def test_a_type_is_forecast(name: str) -> None:
 @SINCE_5
 @pytest.mark.parametrize("name", some_of(REFUSED, ["detr", "gemma3", "t5"]))
 def test_a_type_is_refused_with_its_reason(name: str) -> None:
-    """In the words of transformers or of the model."""
+    """The error has the words of transformers or of the model."""
     with pytest.raises(OptionError, match=REFUSED[name]):
         predict(shallow(name), length=length_of(name), precision="bf16")
 
@@ -121,7 +121,7 @@ def small_mixture(name: str, own: Mapping[str, Any]) -> Any:
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(str, choice.values())))
 @pytest.mark.parametrize("name", some_of(MIXTURES, USUAL_MIXTURES))
 def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[str, Any]) -> None:
-    """In training with autocast, and in a forward pass, completely."""
+    """Training with autocast and a forward pass both have complete forecasts."""
     forecast = predict(small_mixture(name, MIXTURES[name]), length=32, **choice)
 
     assert forecast.bytes("activations") > 0
@@ -130,33 +130,33 @@ def test_every_mixture_is_forecast_in_every_precision(name: str, choice: dict[st
 
 @SINCE_5
 @pytest.mark.parametrize(
-    "both",
+    "mixture",
     some_of(
         [(name, False) for name in MIXTURES if name not in SLOW]
         + [(name, True) for name in IN_HALF],
         [("mixtral", False), ("jamba", False), ("gpt_oss", True)],
     ),
 )
-def test_as_much_is_kept_as_in_a_real_run(both: tuple[str, bool]) -> None:
-    """To the byte, wherever the tokens go; within three percent in the backward pass of state spaces."""
-    name, half = both
+def test_as_much_is_kept_as_in_a_real_run(mixture: tuple[str, bool]) -> None:
+    """Kept bytes are exact, wherever tokens go; the backward pass of state spaces is within three percent."""
+    name, half = mixture
     config = small_mixture(name, MIXTURES[name])
     model = from_config(config, torch.float32, for_training=True)
     inputs = batch_for(model, BATCH, LENGTH, with_labels=True)
     autocast = torch.bfloat16 if half else None
-    told = training_step(model, inputs, device="cpu", autocast=autocast)
+    forecast = training_step(model, inputs, device="cpu", autocast=autocast)
     torch.manual_seed(0)
     real = Step(built(config), config, bf16=half)
 
-    assert told.kept == real.kept
-    assert told.forward.bytes == real.forward
-    assert told.backward.bytes == pytest.approx(real.backward, rel=0.03)
+    assert forecast.kept == real.kept
+    assert forecast.forward.bytes == real.forward
+    assert forecast.backward.bytes == pytest.approx(real.backward, rel=0.03)
 
 
 @SINCE_5
 @pytest.mark.parametrize("training", [True, False])
 def test_forecasts_with_experts_are_never_exact(*, training: bool) -> None:
-    """Not even on the CPU; a note says how tokens are counted."""
+    """They are estimates on the CPU too; a note says how tokens are counted."""
     forecast = predict(small_mixture("mixtral", {}), length=32, device="cpu", training=training)
 
     assert forecast.bound != "exact"
@@ -166,7 +166,7 @@ def test_forecasts_with_experts_are_never_exact(*, training: bool) -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", some_of(ONE_BY_ONE, ["jetmoe"]))
 def test_experts_in_a_loop_get_equal_numbers_of_tokens(name: str, *, training: bool) -> None:
-    """It runs, and a note has the assumption."""
+    """Such a model has a complete forecast, and a note has the assumption."""
     forecast = predict(
         small_mixture(name, ONE_BY_ONE[name]), length=32, device="cpu", training=training
     )

@@ -29,14 +29,14 @@ def change(text: str) -> Change:
 
 
 def cases() -> list[Case]:
-    found = []
+    parsed = []
     text = (ROOT / "tests/data/written_cells.txt").read_text("utf-8")
     for case in re.split(r"^== ", text, flags=re.MULTILINE)[1:]:
         title, changes, rest = case.split("\n", 2)
         before, after = rest.removesuffix("\n").split("\n>>\n")
-        asked = changes.removeprefix(":: ").split("; ")
-        found.append(Case(title, [*map(change, asked)], before.split("\n--\n"), after))
-    return found
+        texts = changes.removeprefix(":: ").split("; ")
+        parsed.append(Case(title, [*map(change, texts)], before.split("\n--\n"), after))
+    return parsed
 
 
 CASES = cases()
@@ -59,9 +59,9 @@ def broken_cells(draw: st.DrawFn) -> list[str]:
     for _ in range(draw(st.integers(1, 4))):
         which = draw(st.integers(0, len(cells) - 1))
         at = draw(st.integers(0, len(cells[which])))
-        taken = draw(st.sampled_from([0, 0, 1, 9]))
+        removed = draw(st.sampled_from([0, 0, 1, 9]))
         cells[which] = (
-            cells[which][:at] + draw(st.sampled_from(PIECES)) + cells[which][at + taken :]
+            cells[which][:at] + draw(st.sampled_from(PIECES)) + cells[which][at + removed :]
         )
     return cells
 
@@ -105,7 +105,7 @@ def test_writing_again_changes_nothing(cells: list[str], changes: list[Change]) 
     some_changes,
 )
 def test_any_text_gives_a_result(cells: list[str], changes: list[Change]) -> None:
-    """Of cells that are Python, the result is Python."""
+    """If all cells are Python, the result is Python."""
     answer = written(cells, changes)
     assert answer
     assert is_python(answer) or not all(map(is_python, cells))
@@ -118,7 +118,7 @@ def test_any_text_gives_a_result(cells: list[str], changes: list[Change]) -> Non
     ids=lambda cell: cell[:6],
 )  # fmt: skip
 def test_a_deep_or_huge_cell_is_skipped(cell: str) -> None:
-    """The call is found in another cell."""
+    """The change goes to the call in another cell."""
     assert written(["TrainingArguments()\n", cell], ARGUMENTS).startswith(
         "TrainingArguments(bf16=True)\n"
     )
@@ -159,7 +159,7 @@ def test_changes_for_ranks_stay_out_of_a_cell_that_is_one_process() -> None:
 
 
 def test_a_keyword_that_is_asked_for_by_two_names_is_changed_once() -> None:
-    """The last one counts."""
+    """Of two names for one keyword, the last change counts."""
     cell = "model = AutoModel.from_pretrained('gpt2', dtype='auto')\nTrainer(model).train()"
     both = [Change("model", "torch_dtype", "None"), Change("model", "dtype", "torch.float16")]
 
@@ -167,7 +167,7 @@ def test_a_keyword_that_is_asked_for_by_two_names_is_changed_once() -> None:
 
 
 def test_names_that_a_cell_assigns_first_may_be_freed() -> None:
-    """Not names that it reads first, or sets only in part."""
+    """Names that it reads first, or sets only in part, may not."""
     cell = "%%memwatch\nmodel = load()\nargs.bf16 = True\ndata = cut(data)\ntrainer = Trainer(model, args)"
 
     assert made_anew(f"{cell}\ntrainer.train()") == ["model", "trainer"]

@@ -28,41 +28,41 @@ PLAN = Release((), {})
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what malloc keeps of all tests before, which would be a note."""
+    """Leave out the note on what malloc keeps of earlier tests."""
     monkeypatch.setattr("hfmem_widget.features.free.api.kept_text", lambda _read: "")
 
 
 @pytest.fixture(autouse=True)
-def held(main: dict[str, Any]) -> None:
+def variables(main: dict[str, Any]) -> None:
     main.update(losses=[torch.zeros(2**18)], errors=[torch.zeros(2**18)])
 
 
 def test_a_variable_is_deleted_and_its_memory_freed(main: dict[str, Any]) -> None:
     """Its tensors are dead, and their bytes were predicted."""
-    seen = weakref.ref(main["losses"][0])
+    tensor = weakref.ref(main["losses"][0])
     released = hfmem_widget.free("losses")
     assert "losses" not in main
-    assert seen() is None
+    assert tensor() is None
     (item,) = released.items
     assert (item.name, item.what) == ("losses", ())
     assert item.bytes == {"cpu": pytest.approx(MIB, rel=1e-3)}
     assert released.done
 
 
-@pytest.mark.parametrize("given", [[[1]], ["errors", 3], [{}]])
-def test_an_invalid_name_is_an_error(main: dict[str, Any], given: list[Any]) -> None:
-    """It says what is allowed, and nothing is freed, not even as a variable."""
-    told = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.free(*given)
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.free(variables=given)
+@pytest.mark.parametrize("names", [[[1]], ["errors", 3], [{}]])
+def test_an_invalid_name_is_an_error(main: dict[str, Any], names: list[Any]) -> None:
+    """The error says what is allowed, and nothing is freed."""
+    message = r"names, such as 'errors', 'Out\[12\]' or a variable's name, not (list|int|dict)"
+    with pytest.raises(OptionError, match=message):
+        hfmem_widget.free(*names)
+    with pytest.raises(OptionError, match=message):
+        hfmem_widget.free(variables=names)
 
     assert set(main) == {"losses", "errors"}
 
 
 def test_nothing_is_freed_without_names_or_in_a_dry_run(main: dict[str, Any]) -> None:
-    """It only shows what could be freed: by a word, by the largest variables, or by the name."""
+    """The result has what could be freed: groups, the largest variables, or the named variable."""
     released, dry = hfmem_widget.free(), hfmem_widget.free("losses", dry_run=True)
     assert set(main) == {"losses", "errors"}
     assert not released.done
@@ -83,7 +83,7 @@ def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("loses", "no variable 'loses'; did you mean losses?"),
         ("error", "no variable 'error'; did you mean errors?"),
@@ -95,24 +95,24 @@ def test_a_word_does_not_free_the_variable_of_that_name(main: dict[str, Any]) ->
         ("js", "js is a module, not a variable, and cannot be freed"),
     ],
 )
-def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, said: str) -> None:
+def test_an_unknown_name_frees_nothing(main: dict[str, Any], name: str, message: str) -> None:
     """One wrong name among several is enough, and the error has a suggestion."""
     main["js"] = sys
     with pytest.raises(OptionError) as raised:
         hfmem_widget.free("losses", name)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert set(main) == {"losses", "errors", "js"}
 
 
 def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
-    """Wherever Python keeps it: the same as after an error at an interactive prompt."""
+    """It is deleted wherever Python keeps it, as after an error at an interactive prompt."""
 
     def train() -> None:
         activations, text = torch.zeros(2**20), b"1" * 2**24
-        seen.append(weakref.ref(activations))
+        tensors.append(weakref.ref(activations))
         raise ValueError(activations.shape, len(text))
 
-    seen: list[Any] = []
+    tensors: list[Any] = []
     try:
         train()
     except ValueError as error:
@@ -121,7 +121,7 @@ def test_the_last_error_goes_with_the_variables_it_went_through() -> None:
     (errors, *_) = hfmem_widget.free(dry_run=True).items
     assert errors.bytes == {"cpu": pytest.approx(20 * MIB, rel=1e-3)}
     hfmem_widget.free("errors")
-    assert seen[0]() is None
+    assert tensors[0]() is None
     assert not hasattr(sys, "last_value")
     assert not hasattr(sys, "last_traceback")
 
@@ -151,14 +151,14 @@ def test_a_cycle_is_collected_only_on_request(
     node: Any = Node()
     node.itself = main["node"] = node
     main["other"] = None
-    seen = weakref.ref(node)
+    reference = weakref.ref(node)
     del node
     hfmem_widget.free("node", collect=False)
     hfmem_widget.free("cache")
-    assert seen() is not None
+    assert reference() is not None
     assert "node" not in main
     hfmem_widget.free(*collects["what"], variables=collects.get("variables", ()))
-    assert seen() is None
+    assert reference() is None
 
 
 def test_the_cache_is_emptied_once_and_only_where_the_device_is_up() -> None:
@@ -197,7 +197,7 @@ class Angry:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_errors_keep_no_other_object(main: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python reports the error on stderr, as it does for ``del``."""
+    """An error in `__del__` is reported on stderr, and the other objects are freed."""
     ignored: list[str] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda one: ignored.append(str(one.exc_value)))
     main["angry"] = Angry()
@@ -260,7 +260,7 @@ def test_the_text_of_a_release() -> None:
 
 
 def test_each_device_has_a_column_of_its_own() -> None:
-    """GPUs first; a name that keeps nothing there, or nothing alone, says so."""
+    """GPUs come first; a name that frees nothing there has zero, or a sentence."""
     release = Release(
         (
             Freeable("errors", ("a", "b", "c", "d"), {"cpu": int(GIB)}),
@@ -287,7 +287,7 @@ def test_each_device_has_a_column_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "lines"),
     [
         ([("cuda:0", 5, 2)], ["cuda:0: freed 3.00 of 5.00 GiB."]),
         ([("cuda:0", 5, 6)], ["cuda:0: freed 0.00 of 5.00 GiB."]),
@@ -301,19 +301,19 @@ def test_each_device_has_a_column_of_its_own() -> None:
         ([("cuda:0", 0, 2)], ["cuda:0: freed 0.00 of 0.00 MiB."]),
     ],
 )
-def test_used_devices_are_listed(changes: list[tuple[str, float, float]], told: list[str]) -> None:
-    """Never below zero; for the host if its memory has changed, or if there is no other device."""
+def test_used_devices_are_listed(changes: list[tuple[str, float, float]], lines: list[str]) -> None:
+    """Freed bytes are never below zero; the host is listed if it has changed or is the only device."""
     measured = tuple(
         Change(device, "allocated", "allocated", before * GIB, after * GIB)
         for device, before, after in changes
     )
     text = release_bundle(Release((), {}, done=True, changes=measured))["text/plain"]
 
-    assert [line for line in text.splitlines() if "freed" in line] == told
+    assert [line for line in text.splitlines() if "freed" in line] == lines
 
 
 def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
-    """By Arrow's allocator, which keeps them; if malloc does, with the way to return them."""
+    """An allocator may keep more than a hundred MiB of what was predicted."""
     change = Change("cpu", "allocated", "private memory", 700 * MIB, 600 * MIB)
     texts = [
         release_bundle(Release((), {"cpu": int(mib * MIB)}, done=True, changes=(change,)))[
@@ -327,13 +327,13 @@ def test_predicted_bytes_that_were_not_freed_are_explained() -> None:
 
 
 def test_memory_that_malloc_keeps_is_noted() -> None:
-    """With the way to return it, if it is much; not if the C library has no such figure."""
-    told = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
+    """The note says how to return it; there is none for a few MiB or an unknown figure."""
+    texts = [kept_text({"cached": mib * MIB}.__getitem__) for mib in (534, 6, math.nan)]
 
-    assert told[0].startswith(
+    assert texts[0].startswith(
         "malloc keeps 534.0 MiB that nobody uses; %memholders --free garbage --trim"
     )
-    assert told[1:] == ["", ""]
+    assert texts[1:] == ["", ""]
 
 
 def test_a_trim_also_returns_memory_of_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_a_search_that_ended_early_says_so() -> None:
     ids=["variable", "output"],
 )
 def test_a_name_frees_every_place_of_its_object(name: str, places: set[str]) -> None:
-    """Of a variable only that one; of the last output all in which IPython keeps it."""
+    """A variable has one place, the last output all those in which IPython keeps it."""
     hook = SimpleNamespace(_=[1], __="", ___="")
     namespace = {"_oh": {3: hook._}, "_": hook._, "_3": hook._, "__": "", "___": "", "model": [2]}
     namespace["Out"] = namespace["_oh"]

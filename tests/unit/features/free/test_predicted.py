@@ -50,7 +50,7 @@ def shared() -> Any:
 
 
 def linked(count: int) -> Any:
-    """Return dicts, each in the one before."""
+    """Return dicts in a chain, each with the one before."""
     last: Any = None
     for number in range(count):
         last = {"before": last, "number": float(number)}
@@ -58,7 +58,7 @@ def linked(count: int) -> Any:
 
 
 def returning(held: object) -> Callable[[], object]:
-    """Return a function with a variable of this one."""
+    """Return a function whose closure holds an object."""
     return lambda: held
 
 
@@ -116,7 +116,7 @@ KINDS: dict[str, tuple[Callable[[], Any], float]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_memory_of_a_name_is_predicted(main: dict[str, Any], kind: str) -> None:
-    """As it was made, on whatever device, and not as an upper bound."""
+    """The figure is within three percent, and is not an upper bound."""
     make, size = KINDS[kind]
     main["thing"] = make()
     (item,) = hfmem_widget.free("thing", dry_run=True).items
@@ -127,7 +127,7 @@ def test_all_memory_of_a_name_is_predicted(main: dict[str, Any], kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_memory_that_another_name_has_too_is_not_predicted(main: dict[str, Any], kind: str) -> None:
-    """It stays."""
+    """Deleting one of two names frees nothing."""
     main["thing"] = [KINDS[kind][0]()]
     main["other"] = {"a": main["thing"][0]}
     (item,) = hfmem_widget.free("thing", dry_run=True).items
@@ -136,7 +136,7 @@ def test_memory_that_another_name_has_too_is_not_predicted(main: dict[str, Any],
 
 
 def test_memory_with_several_owners_is_predicted_once(main: dict[str, Any]) -> None:
-    """Such as bytes under an array, a tensor and a buffer of Arrow."""
+    """An array, a tensor and a buffer of Arrow may have the same bytes."""
     held = b"1" * SIZE
     of_numpy = np.frombuffer(held, np.uint8)
     main["thing"] = [held, of_numpy, torch.from_numpy(of_numpy.copy()), pa.array(of_numpy)]
@@ -156,13 +156,13 @@ def test_a_part_that_stays_keeps_all_of_it(main: dict[str, Any]) -> None:
 
 
 def test_memory_that_may_be_shared_is_an_upper_bound(main: dict[str, Any]) -> None:
-    """A frame of polars has its size, not which of its columns another frame has as well."""
+    """A frame of polars has a size, but does not say which columns another frame has too."""
     main["frame"] = pl.select(pl.int_range(0, COUNT, dtype=pl.Int64).alias("n") * 2)
-    found = hfmem_widget.free("frame", dry_run=True)
+    release = hfmem_widget.free("frame", dry_run=True)
 
-    assert found.together["cpu"] == pytest.approx(SIZE, rel=0.01)
-    assert found.is_at_most
-    assert "up to 16.0 MiB" in release_bundle(found)["text/plain"]
+    assert release.together["cpu"] == pytest.approx(SIZE, rel=0.01)
+    assert release.is_at_most
+    assert "up to 16.0 MiB" in release_bundle(release)["text/plain"]
 
 
 def test_memory_smaller_than_a_page_is_left_out(main: dict[str, Any]) -> None:

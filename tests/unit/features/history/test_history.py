@@ -51,8 +51,8 @@ def use_of(key: str, before: float, after: float, peak: float) -> DeviceRecord:
     return DeviceRecord(key=key, before=before, after=after, peak=Peak(peak, "exact"))
 
 
-def table(kept: History, **how: Any) -> CellHistory:
-    return CellHistory(tuple(kept.records), kept.forgotten, **how)
+def table(stored: History, **options: Any) -> CellHistory:
+    return CellHistory(tuple(stored.records), stored.forgotten, **options)
 
 
 def names(history: CellHistory) -> list[str]:
@@ -77,17 +77,17 @@ def test_any_session_is_a_row(name: str) -> None:
 
 
 def test_a_row_does_not_keep_its_session_alive() -> None:
-    """Sessions are large; what is kept of one stands for itself, and nothing is shown."""
+    """A row has its own figures, since sessions are large."""
     session = scripted_run("leak")
     watched = weakref.ref(session)
-    kept = History()
-    Historian(history=kept).conclude(session, session.spans[0])
+    stored = History()
+    Historian(history=stored).conclude(session, session.spans[0])
     label = session.label
     del session
     gc.collect()
 
     assert watched() is None
-    assert names(table(kept)) == [label]
+    assert names(table(stored)) == [label]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_row_does_not_keep_its_session_alive() -> None:
     ],
 )
 def test_watch_names(kind: Any, label: str, cell: Cell | None, name: str, identity: str) -> None:
-    """By its label, else its first line; runs of a label or of a cell with an id have one identity."""
+    """A label or the first line is the name; runs of a label or of a cell with an id have one identity."""
     session = scripted_run("short")
 
     row = record_of(session, replace(session.spans[0], kind=kind, label=label), cell=cell)
@@ -128,20 +128,20 @@ def test_what_others_found_in_the_session_is_not_this_cells() -> None:
     ("sort", "order"), [("cell", "abcd"), ("peak", "cabd"), ("left", "bacd"), ("time", "acbd")]
 )
 def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
-    """Highest first; what is not known comes last."""
-    kept = History()
-    kept.add(run("a", peak=5000, left=0.0))
-    kept.add(run("a", peak=200, left=1.0, duration=9.0))
-    kept.add(run("b", peak=100, left=2.0, duration=1.0))
-    kept.add(run("c", peak=300, left=0.0, duration=2.0))
-    kept.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
+    """The highest comes first, and an unknown figure last."""
+    stored = History()
+    stored.add(run("a", peak=5000, left=0.0))
+    stored.add(run("a", peak=200, left=1.0, duration=9.0))
+    stored.add(run("b", peak=100, left=2.0, duration=1.0))
+    stored.add(run("c", peak=300, left=0.0, duration=2.0))
+    stored.add(run("d", peak=math.nan, left=math.nan, duration=math.nan))
 
-    assert names(table(kept, sort=sort)) == list(order)
-    assert names(table(kept, sort=sort, last=2)) == [name for name in order if name in "cd"]
+    assert names(table(stored, sort=sort)) == list(order)
+    assert names(table(stored, sort=sort, last=2)) == [name for name in order if name in "cd"]
 
 
 @pytest.mark.parametrize(
-    ("runs", "found"),
+    ("runs", "expected"),
     [
         ([run(peak=100, left=90)], None),
         ([run(peak=100, left=90), run(peak=130, left=10)], (30, 10)),
@@ -150,11 +150,11 @@ def test_cells_are_sorted_by_their_newest_run(sort: str, order: str) -> None:
         ([replace(run(), devices=()), run()], None),
     ],
 )  # fmt: skip
-def test_the_drift_of_a_cell(runs: list[Record], found: tuple[float, ...] | None) -> None:
+def test_the_drift_of_a_cell(runs: list[Record], expected: tuple[float, ...] | None) -> None:
     """The drift is from run to run, without the first run and without interrupted ones."""
     moved = drift(runs, "cuda:0")
 
-    assert (moved and (moved.peak / MIB, moved.left_behind / MIB)) == found
+    assert (moved and (moved.peak / MIB, moved.left_behind / MIB)) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,45 +179,45 @@ def test_sampled_peaks_drift_only_if_they_rise_evenly(peaks: list[float], rise: 
 
 
 def test_no_drift_of_sampled_peaks_stands_in_the_table() -> None:
-    """The drift of what runs left is shown, since it is read at their edges."""
-    kept = History()
+    """The drift of what runs left behind is shown, since that is read at their ends."""
+    stored = History()
     for peak in (379.3, 356.0, 379.4):
-        kept.add(run("same", peak, 12, certainty="sampled"))
-    lines = history_bundle(table(kept))["text/plain"].splitlines()
+        stored.add(run("same", peak, 12, certainty="sampled"))
+    lines = history_bundle(table(stored))["text/plain"].splitlines()
 
     assert lines[3].split() == ["+12.0", "MiB", "a", "run"]
 
 
 def test_the_oldest_runs_go_and_it_says_so() -> None:
     """The history of a kernel that runs for weeks takes no more room."""
-    kept = History(most=3)
+    stored = History(most=3)
     for name in "abcde":
-        kept.add(run(name))
+        stored.add(run(name))
 
-    assert names(table(kept)) == ["c", "d", "e"]
-    assert "2 older runs not kept" in history_bundle(table(kept))["text/plain"]
+    assert names(table(stored)) == ["c", "d", "e"]
+    assert "2 older runs not kept" in history_bundle(table(stored))["text/plain"]
 
 
 def test_a_cell_with_a_watch_of_its_own_is_there_once() -> None:
-    """Under `%memwatch on` it is watched twice; as with the cards, its own watch counts."""
-    kept = History()
-    kept.add(run("own", number=4, started_at=10.1))
-    kept.add(run("[4] own", number=4, started_at=10.0))
-    kept.add(run("[5] next", number=5, started_at=11.0))
-    kept.add(run("a block in it", number=6, started_at=12.1, kind="block"))
-    kept.add(run("[6] another", number=6, started_at=12.0))
+    """`%memwatch on` watches it a second time; its own watch counts, as with the cards."""
+    stored = History()
+    stored.add(run("own", number=4, started_at=10.1))
+    stored.add(run("[4] own", number=4, started_at=10.0))
+    stored.add(run("[5] next", number=5, started_at=11.0))
+    stored.add(run("a block in it", number=6, started_at=12.1, kind="block"))
+    stored.add(run("[6] another", number=6, started_at=12.0))
 
-    assert names(table(kept)) == ["own", "[5] next", "a block in it", "[6] another"]
+    assert names(table(stored)) == ["own", "[5] next", "a block in it", "[6] another"]
 
 
 def test_the_table_says_what_moved() -> None:
-    """A row for a cell with its newest figures, below them the drift, and what was found."""
-    kept = History()
+    """A cell has a row with its newest figures, and below it the drift and the findings."""
+    stored = History()
     for at in range(4):
         findings = (("rerun", "It leaves more."),) * (at == 3)
-        kept.add(run("leaky", 100 + 12 * at, 12, findings=findings))
-    kept.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
-    shown = history_bundle(table(kept))
+        stored.add(run("leaky", 100 + 12 * at, 12, findings=findings))
+    stored.add(run("<b>bold</b>", outcome="raised ValueError", number=None))
+    shown = history_bundle(table(stored))
     lines = [" ".join(line.split()) for line in shown["text/plain"].splitlines()]
 
     assert lines[:5] == [
@@ -233,10 +233,10 @@ def test_the_table_says_what_moved() -> None:
 
 
 def test_a_long_label_does_not_widen_the_table() -> None:
-    """It is cut as first lines of code are."""
-    kept = History()
-    kept.add(run("x" * 300))
-    shown = history_bundle(table(kept))
+    """It is shortened like a first line of code."""
+    stored = History()
+    stored.add(run("x" * 300))
+    shown = history_bundle(table(stored))
 
     assert max(map(len, shown["text/plain"].splitlines())) < 80
     assert "x" * 39 + "\N{HORIZONTAL ELLIPSIS}" in shown["text/html"]
@@ -244,10 +244,10 @@ def test_a_long_label_does_not_widen_the_table() -> None:
 
 def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
     """The row has the run's number among the runs of its cell."""
-    kept = History()
+    stored = History()
     for peak in (100, 120):
-        kept.add(run("a", peak))
-    lines = history_bundle(table(kept, each_run=True))["text/plain"].splitlines()
+        stored.add(run("a", peak))
+    lines = history_bundle(table(stored, each_run=True))["text/plain"].splitlines()
 
     assert [line.split(" \u00b7 ")[1] for line in lines[3:7:2]] == ["run 1 of 2", "run 2 of 2"]
 
@@ -255,9 +255,9 @@ def test_each_run_has_a_row_of_its_own_where_that_is_asked_for() -> None:
 def test_devices_that_moved_have_a_row_each() -> None:
     """Other devices have no row."""
     session = scripted_run("two gpus")
-    kept = History()
-    kept.add(record_of(session, session.spans[0]))
-    lines = history_bundle(table(kept))["text/plain"].splitlines()
+    stored = History()
+    stored.add(record_of(session, session.spans[0]))
+    lines = history_bundle(table(stored))["text/plain"].splitlines()
 
     words = [word for line in lines for word in line.split()]
     assert [word for word in words if word.startswith("cuda:")] == ["cuda:0", "cuda:1"]
@@ -265,7 +265,7 @@ def test_devices_that_moved_have_a_row_each() -> None:
 
 @pytest.mark.parametrize(("sort", "missing"), [("peak", "c"), ("cell", "a")])
 def test_a_table_that_is_full_has_whole_cells(sort: str, missing: str) -> None:
-    """The highest, or the newest; a note says how many more there are."""
+    """It has the highest or the newest ones, and a note counts the others."""
 
     def on_many_gpus(name: str, peak: float) -> Record:
         devices = (f"cuda:{index}" for index in range(MOST_ROWS // 2))
@@ -290,10 +290,10 @@ def test_a_history_of_nothing_says_so() -> None:
 
 def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Path) -> None:
     """The file is CSV, and never written over another."""
-    kept = History()
+    stored = History()
     for name in ("a", "b, or c", "a"):
-        kept.add(run(name, left=3))
-    history = table(kept)
+        stored.add(run(name, left=3))
+    history = table(stored)
     frame = history.to_pandas()
 
     path = history.save(tmp_path / "h.csv")
@@ -308,7 +308,7 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("ask", "says"),
+    ("call", "message"),
     [
         (lambda: table(History(), sort="pek"), "sort must be cell, peak, left or time, not 'pek'"),
         (lambda: table(History(), last=0), "last must be a number of cells, 1 or more, not 0"),
@@ -317,10 +317,10 @@ def test_the_data_frame_and_the_file_have_every_run_on_every_device(tmp_path: Pa
         (lambda: hfmem_widget.history(sort="x"), "sort must be"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said(ask: Callable[[], object], says: str) -> None:
-    """In one sentence that names what can."""
-    with pytest.raises(OptionError, match=says):
-        ask()
+def test_what_cannot_be_asked_for_is_said(call: Callable[[], object], message: str) -> None:
+    """The error is one sentence that names what is possible."""
+    with pytest.raises(OptionError, match=message):
+        call()
 
 
 def test_a_cell_that_started_ranks_is_a_row_of_theirs(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ ON_HOST = replace(ran(), devices=(DeviceRecord(key="cpu", peak=Peak(GIB, "sample
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "says"),
+    ("before", "now", "text"),
     [
         (ran(), ran(6 * GIB), "Since the last run: peak \u22122.00 GiB (\u221225 %)."),
         (ran(), ran(9 * GIB, seconds=12.0), "Since the last run: peak +1.00 GiB (+12 %), 20 % slower."),
@@ -376,6 +376,6 @@ ON_HOST = replace(ran(), devices=(DeviceRecord(key="cpu", peak=Peak(GIB, "sample
         (ON_HOST, ran(), ""),
     ],
 )  # fmt: skip
-def test_a_second_run_is_compared_with_the_first(before: Record, now: Record, says: str) -> None:
-    """To the byte where both peaks are exact; what differs by chance is none. How one failed is told."""
-    assert since_text(before, now).replace("(+<", "(<") == says
+def test_a_second_run_is_compared_with_the_first(before: Record, now: Record, text: str) -> None:
+    """To the byte if both peaks are exact, without differences by chance; a failed run is named."""
+    assert since_text(before, now).replace("(+<", "(<") == text

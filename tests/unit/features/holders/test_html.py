@@ -51,7 +51,7 @@ def test_small_and_surplus_rows_are_summed_up() -> None:
 
 
 def test_a_device_with_nothing_on_it_has_no_table() -> None:
-    """On a machine of eight GPUs, the seven that are not used say nothing."""
+    """On a machine of eight GPUs, the unused ones are left out."""
     rest = (Remainder("cuda:0", 3 * MIB, is_host=False), Remainder("cuda:1", 0.0, is_host=False))
     html = holders_bundle(Holders((), rest))["text/html"]
     assert "cuda:0" in html
@@ -71,7 +71,7 @@ def test_a_device_with_nothing_on_it_has_no_table() -> None:
     ],
 )
 def test_a_row_has_the_kind_and_the_biggest_tensor(more: dict[str, Any], facts: str) -> None:
-    """Of one tensor its shape says enough; it is only the biggest if there are others."""
+    """A single tensor has its shape; of several, the biggest one's is shown."""
     row: dict[str, Any] = {"kind": "tensors", "tensors": 1, "shape": (2, 3), **more}
 
     assert text(Holder("x", device="cuda:0", bytes=M, dtype="float32", **row))[1].endswith(
@@ -105,7 +105,7 @@ def test_growth_has_the_number_of_new_tensors(tensors: int, kind: Kind, facts: s
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("wrong", "error"),
     [
         ({"namespace": "cuda:0"}, r"namespace must map .*, not be str; pass a device as device="),
         ({"namespace": torch.zeros(2)}, r"namespace must map names to objects, .*, not be Tensor$"),
@@ -115,10 +115,10 @@ def test_growth_has_the_number_of_new_tensors(tensors: int, kind: Kind, facts: s
         ),
     ],
 )
-def test_an_argument_that_is_not_a_mapping_is_an_error(given: dict[str, Any], told: str) -> None:
+def test_an_argument_that_is_not_a_mapping_is_an_error(wrong: dict[str, Any], error: str) -> None:
     """It says what to pass, before anything is searched."""
-    with pytest.raises(OptionError, match=told):
-        hfmem_widget.holders(**given)
+    with pytest.raises(OptionError, match=error):
+        hfmem_widget.holders(**wrong)
 
 
 def test_variables_may_be_any_mapping() -> None:

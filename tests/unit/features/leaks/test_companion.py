@@ -36,22 +36,22 @@ def leaking() -> Session:
 
 
 def row(path: str, mib: float, kind: Any = "tensors", **more: Any) -> Holder:
-    held = {"device": GPU, "tensors": 40, **more}
-    return Holder(path, kind, bytes=int(mib * MIB), shape=(1,), dtype="float32", **held)
+    options = {"device": GPU, "tensors": 40, **more}
+    return Holder(path, kind, bytes=int(mib * MIB), shape=(1,), dtype="float32", **options)
 
 
 NOTHING_BEFORE = Before(Holders(()))
 """It was noted that nothing was held when the watch began."""
 
 
-def told(*rows: Holder, bound: str = "", before: Before = NOTHING_BEFORE) -> Finding:
+def named(*rows: Holder, bound: str = "", before: Before = NOTHING_BEFORE) -> Finding:
     (finding,) = leaking().findings
     return with_holder(finding, Holders(rows, seconds=0.41, bound=bound), before)
 
 
 def test_the_name_that_holds_most_of_it_is_given() -> None:
-    """In the same sentence, with advice."""
-    finding = told(row("losses[0..39]", 400, graph_bytes=399 * 2**20, graphs=40), row("x", 150))
+    """The sentence on the growth ends with the name, and the advice is about it."""
+    finding = named(row("losses[0..39]", 400, graph_bytes=399 * 2**20, graphs=40), row("x", 150))
 
     assert finding.title.startswith("Allocated memory grows by 12.0 MiB a step since step 6")
     assert finding.title.endswith(
@@ -63,17 +63,17 @@ def test_the_name_that_holds_most_of_it_is_given() -> None:
 
 
 LOSSES, DATA = row("losses[0..39]", 400), row("dataset[0..99]", 4000)
-THEN = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern="cache[*]"))))
+OLDER = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern="cache[*]"))))
 
 
 @pytest.mark.parametrize(
-    ("rows", "before", "ends"),
+    ("rows", "before", "ending"),
     [
         ((DATA, LOSSES), NOTHING_BEFORE, "; losses[0..39] holds 400.0 MiB."),
         ((DATA,), NOTHING_BEFORE, "; what grows may be dataset[0..99] (3.91 GiB)."),
         (
             (row("older[0..39]", 400), row("cache[0..49]", 500, pattern="cache[*]")),
-            THEN,
+            OLDER,
             "; cache[0..49] holds 500.0 MiB, 400.0 MiB more than before.",
         ),
         (
@@ -93,20 +93,20 @@ THEN = Before(Holders((row("older[0..39]", 400), row("cache[0..9]", 100, pattern
     ids=["beside what was there", "most was there", "more than before", "one name", "two names",
          "nothing was noted", "a dict"],
 )  # fmt: skip
-def test_a_leak_names_its_holder(rows: tuple[Holder, ...], before: Before, ends: str) -> None:
-    """Surely by name, by how much more than before; where that is unknown, as a possible one."""
-    finding = told(*rows, before=before)
+def test_a_leak_names_its_holder(rows: tuple[Holder, ...], before: Before, ending: str) -> None:
+    """With what it has more than before; where that is unknown, it is called possible."""
+    finding = named(*rows, before=before)
 
-    assert finding.title.endswith(ends)
-    assert ("holder" in finding.evidence) is ("may be" not in ends)
-    if "may be" in ends:
+    assert finding.title.endswith(ending)
+    assert ("holder" in finding.evidence) is ("may be" not in ending)
+    if "may be" in ending:
         assert "%memholders --since" in finding.advice[0]
     else:
-        assert finding.advice[0].partition(" ")[0] in ends
+        assert finding.advice[0].partition(" ")[0] in ending
 
 
 @pytest.mark.parametrize(
-    "held",
+    "holder",
     [
         row("model", 4000, "weights"),
         row("optimizer", 4000, "optimizer states"),
@@ -116,9 +116,9 @@ def test_a_leak_names_its_holder(rows: tuple[Holder, ...], before: Before, ends:
     ],
     ids=lambda one: one.path,
 )
-def test_memory_that_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) -> None:
-    """Weights, one tensor, another device, or less than a quarter of the growth."""
-    finding = told(held)
+def test_memory_that_cannot_have_grown_step_by_step_is_not_blamed(holder: Holder) -> None:
+    """Weights, one tensor, another device, or less than a quarter of the growth cannot be it."""
+    finding = named(holder)
 
     assert "hold" not in finding.title
     assert finding.advice[0] == "%memholders lists what holds it."
@@ -126,20 +126,20 @@ def test_memory_that_cannot_have_grown_step_by_step_is_not_blamed(held: Holder) 
 
 def test_a_search_that_ended_early_says_so() -> None:
     """The advice admits that the search for the holder was cut short."""
-    assert "ended early" in told(bound="the search ended early, for time").advice[-1]
+    assert "ended early" in named(bound="the search ended early, for time").advice[-1]
 
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Have searches counted, and find one name."""
-    made: list[dict[str, Any]] = []
+    """Return the options of each search, all of which find one name."""
+    calls: list[dict[str, Any]] = []
 
     def scan(_namespace: Any, **options: Any) -> Holders:
-        made.append(options)
+        calls.append(options)
         return Holders((row("losses[0..39]", 400),))
 
     monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", scan)
-    return made
+    return calls
 
 
 def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]) -> None:
@@ -154,20 +154,20 @@ def test_names_are_looked_for_once_and_within_bounds(scans: list[dict[str, Any]]
 
 
 def test_holders_are_noted_when_the_watch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a twentieth of a second; nothing is kept alive by that."""
+    """Names that hold more at the end are named, and the notes keep no object alive."""
     monkeypatch.setattr(search, "user_modules", dict)
     module = SimpleNamespace(older=[torch.ones(2**20) for _ in range(10)])
     monkeypatch.setitem(sys.modules, "__main__", module)
     references = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
     session, leaks = leaking(), Leaks()
     leaks.begin(NO_MONITOR, Stage("train", gpus=0).recorder, session.spans[0])
-    kept = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
+    references_after = [sys.getrefcount(module.older), sys.getrefcount(module.older[0])]
     module.cache = [torch.ones(2**20) for _ in range(10)]
     on_the_host = {**session.findings[0].evidence, "device": "cpu", "grown": 36 * MIB}
     session.findings[0] = replace(session.findings[0], evidence=on_the_host)
     leaks.report(session, session.spans[0])
 
-    assert kept == references
+    assert references_after == references
     assert session.findings[0].evidence["holder"] == "cache[0..9]"
 
 
@@ -192,7 +192,7 @@ def test_a_holder_that_nobody_needs_is_not_searched_for(
 
 
 class Live:
-    """A training that is watched, and when its data were looked at."""
+    """A watched training, and the times at which its data were looked at."""
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.looks: list[float] = []
@@ -220,7 +220,7 @@ class Live:
 
 
 def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
-    """While steps end the data are looked at about once a second, and while none do hardly ever."""
+    """There is about one look a second while steps end, and almost none while no step does."""
     busy, idle = Live(), Live()
     busy.run(50, with_steps=True)
     idle.run(50, with_steps=False)
@@ -231,7 +231,7 @@ def test_data_are_looked_at_once_a_second_at_most_and_only_for_news() -> None:
 
 
 def test_a_look_that_takes_long_is_taken_seldom() -> None:
-    """A hundredth of the time at most, however long a session is."""
+    """Looks take at most a hundredth of the time, however long a session is."""
     live = Live(takes=0.02)
     live.run(500, with_steps=True)
 
@@ -239,7 +239,7 @@ def test_a_look_that_takes_long_is_taken_seldom() -> None:
 
 
 def test_growth_is_drawn_while_the_code_runs() -> None:
-    """Its line is there before the cell has ended, once, and moves as it goes on."""
+    """There is one line before the cell has ended, and it moves with each step."""
     stage = Stage("train", gpus=1)
     leaks = Leaks(clock=lambda: 20 * stage.clock.now)
     lines = []

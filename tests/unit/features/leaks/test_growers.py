@@ -1,4 +1,4 @@
-"""Who is named for memory that grew: by what each name held when the watch began, whatever it holds."""
+"""Names that memory has grown behind, by what each of them held when the watch began."""
 
 from collections import deque
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class Watched:
         self._names, self._lengths = NotedNames(variables), lengths_of(variables)
         self._held = scan(variables, **bounds)
 
-    def told(self, growth: float, let_go: float = 0) -> tuple[list[str], list[str]]:
+    def named(self, growth: float, freed: float = 0) -> tuple[list[str], list[str]]:
         """Return the names given for some MiB, and the possible ones."""
         new = self._names.new(self.variables)
         added = {
@@ -51,9 +51,9 @@ class Watched:
             for name, length in lengths_of(self.variables).items()
             if name in self._lengths and name not in new
         }
-        before = Before(self._held, new, added, let_go * MIB)
-        sure, may = growers(scan(self.variables).of("cpu"), before, growth * MIB)
-        return [row.path for row, _ in sure], [row.path for row, _ in may]
+        before = Before(self._held, new, added, freed * MIB)
+        sure, possible = growers(scan(self.variables).of("cpu"), before, growth * MIB)
+        return [row.path for row, _ in sure], [row.path for row, _ in possible]
 
 
 def trained() -> SimpleNamespace:
@@ -83,14 +83,14 @@ MAKE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
-    """Not one of the same size and kind that did not change."""
+    """A list of the same size and kind that did not change is not named."""
     make = MAKE[kind]
     watched = Watched({"older": [make() for _ in range(10)], "kept": []})
     before = scan(watched.variables).explained()["cpu"]
     watched.variables["kept"] += [make() for _ in range(10)]
     grown = scan(watched.variables).explained()["cpu"] - before
 
-    (name,), others = watched.told(grown / MIB)
+    (name,), others = watched.named(grown / MIB)
 
     assert name.startswith("kept")
     assert others == []
@@ -98,9 +98,9 @@ def test_a_list_of_anything_that_grew_is_named(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_older_one_that_was_not_touched_is_never_named(kind: str) -> None:
-    """Not even where nothing else is known, and its size is that of the growth."""
+    """It is not named even if it is the only name, and as large as the growth."""
     make = MAKE[kind]
-    assert Watched({"older": [make() for _ in range(10)]}).told(10) == ([], [])
+    assert Watched({"older": [make() for _ in range(10)]}).named(10) == ([], [])
 
 
 CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] = {
@@ -124,13 +124,13 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], Callable[[Any, int, Any], Any]]] 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_growth_in_any_container_is_named(kind: str) -> None:
-    """Several of its rows together, and by its own name."""
+    """The name is that of the container, with several of its rows together."""
     make, add = CONTAINERS[kind]
     watched = Watched({"older": tensors(16), "kept": make()})
     for number, tensor in enumerate(tensors(16)):
         add(watched.variables["kept"], number, tensor)
 
-    (name,), _ = watched.told(14)
+    (name,), _ = watched.named(14)
 
     assert name.startswith("kept")
 
@@ -141,10 +141,10 @@ def test_a_list_with_replaced_items_has_not_grown() -> None:
     for name in ("ring", "kept"):
         watched.variables[name].extend(tensors(20))
 
-    assert watched.told(18) == (["kept[0..19]"], [])
+    assert watched.named(18) == (["kept[0..19]"], [])
 
 
-MADE: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list[str]]] = {
+CHANGES: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list[str]]] = {
     "an older list": (
         {"data": 90, "kept": 0}, lambda now: now["data"].extend(tensors(20)), ["data[0..109]"], [],
     ),
@@ -156,34 +156,34 @@ MADE: dict[str, tuple[dict[str, int], Callable[[Names], object], list[str], list
     ),
     "one that was bound anew": ({"a": 20}, lambda now: now.update(a=tensors(20)), ["a[0..19]"], []),
 }  # fmt: skip
-"""How many tensors there were in each list, what the cell did, and who is named, or may be."""
+"""Numbers of tensors in each list before, the cell's change, and the certain and the possible names."""
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", CHANGES)
 def test_lists_are_named_for_their_growth(name: str) -> None:
-    """Whatever they held before; with two candidates that may be loaded data, neither is certain."""
-    before, change, sure, may = MADE[name]
-    watched = Watched({each: tensors(count) for each, count in before.items()})
+    """What they held before does not count; of two that may be loaded data, neither is certain."""
+    before, change, sure, possible = CHANGES[name]
+    watched = Watched({label: tensors(count) for label, count in before.items()})
     change(watched.variables)
 
-    assert watched.told(18) == (sure, may)
+    assert watched.named(18) == (sure, possible)
 
 
 def test_a_list_that_was_emptied_and_filled_again_may_have_grown() -> None:
-    """It may have got again as much as was freed meanwhile, and as no name explains."""
+    """It is a possible name only if as much memory was freed meanwhile."""
     watched = Watched({"cache": tensors(20)})
     watched.variables["cache"][:] = tensors(20)
 
-    assert watched.told(18, let_go=20) == ([], ["cache[0..19]"])
-    assert watched.told(18, let_go=2) == ([], [])
+    assert watched.named(18, freed=20) == ([], ["cache[0..19]"])
+    assert watched.named(18, freed=2) == ([], [])
 
 
 def test_a_model_and_its_states_of_the_same_cell_have_not_grown_step_by_step() -> None:
-    """They were made at once, whatever their size."""
+    """They were made at once, so their size does not matter."""
     watched = Watched({})
     watched.variables["trainer"] = trained()
 
-    assert watched.told(1) == ([], [])
+    assert watched.named(1) == ([], [])
 
 
 def test_a_model_that_gets_more_and_more_parts_is_named() -> None:
@@ -193,7 +193,7 @@ def test_a_model_that_gets_more_and_more_parts_is_named() -> None:
     for number in range(10):
         model.add_module(f"adapter{number}", torch.nn.Linear(256, 1024, bias=False))
 
-    assert watched.told(9) == (["model"], [])
+    assert watched.named(9) == (["model"], [])
 
 
 def test_lists_that_there_was_no_time_to_read_are_judged_by_their_length() -> None:
@@ -201,46 +201,46 @@ def test_lists_that_there_was_no_time_to_read_are_judged_by_their_length() -> No
     watched = Watched({"older": tensors(20), "kept": tensors(1)}, most_objects=1)
     watched.variables["kept"] += tensors(20)
 
-    assert watched.told(18) == (["kept[0..20]"], [])
+    assert watched.named(18) == (["kept[0..20]"], [])
 
 
 def test_a_list_within_an_object_that_there_was_no_time_to_read_may_have_grown() -> None:
     """It was not seen when the watch began."""
     store = SimpleNamespace(history=tensors(20))
 
-    assert Watched({"store": store}, most_objects=1).told(18) == ([], ["store.history[0..19]"])
+    assert Watched({"store": store}, most_objects=1).named(18) == ([], ["store.history[0..19]"])
 
 
 @pytest.mark.parametrize(
     ("path", "dtype"), [("ids", "list"), ("texts", "dict"), ("images[0..299]", "bytes")]
 )
 def test_an_unknown_kind_of_holder_is_named_too(path: str, dtype: str) -> None:
-    """By its path and its growth, and not by a list of kinds."""
+    """Its path and its growth count, not a list of kinds."""
     kind: Any = "a kind of later"
     row, old = (
         Holder(name, kind, "cpu", 80 * 2**20, 300, (), dtype) for name in (path, "older[0..299]")
     )
 
-    sure, may = growers(Holders((row, old)), Before(Holders((old,))), 70 * MIB)
+    sure, possible = growers(Holders((row, old)), Before(Holders((old,))), 70 * MIB)
 
-    assert ([row.path for row, _ in sure], may) == ([path], ())
+    assert ([row.path for row, _ in sure], possible) == ([path], ())
 
 
 @pytest.mark.parametrize(
-    ("path", "dtype", "found"),
+    ("path", "dtype", "expected"),
     [
         ("first[0..19]", "float32", []),  # its tensors are as they were
         ("first['loss'][0..19]", "float32", ["first['loss'][0..19]"]),
         ("first", "list", ["first"]),  # numbers may have been added to a list in it
     ],
 )
-def test_a_list_of_equal_length_may_be_a_guess(path: str, dtype: str, found: list[str]) -> None:
+def test_a_list_of_equal_length_may_be_a_guess(path: str, dtype: str, expected: list[str]) -> None:
     """The memory of its items may have grown."""
     row = Holder(path, "tensors", "cpu", 80 * 2**20, 20, (), dtype)
     before = Before(Holders(()), new={"first"}, idle={"first"})
-    sure, may = growers(Holders((row,)), before, 70 * MIB)
+    sure, possible = growers(Holders((row,)), before, 70 * MIB)
 
-    assert ([row.path for row, _ in sure], [row.path for row, _ in may]) == ([], found)
+    assert ([row.path for row, _ in sure], [row.path for row, _ in possible]) == ([], expected)
 
 
 def test_sampling_errors_are_not_growth() -> None:

@@ -63,7 +63,7 @@ def leaking(step: int) -> float:
 
 
 def test_a_leak_is_one_sentence_with_its_figures() -> None:
-    """How much, since when, how much so far, and when it will be full."""
+    """It says how much grows a step, since when, and how much has grown so far."""
     finding = leak_of(trained(leaking))
 
     assert finding.title.startswith(
@@ -87,7 +87,7 @@ def test_a_leak_is_one_sentence_with_its_figures() -> None:
 def test_the_sentence_names_the_device_and_when_it_is_full(
     after: Callable[[int], float], options: dict[str, Any], begins: str, ends: str
 ) -> None:
-    """The panel shows its title without a place beside it; growth that soon fills it is critical."""
+    """Growth that soon fills the device is critical."""
     stage = Stage("train", gpus=options.pop("gpus", 1))
     finding = leak_of(trained(after, stage=stage, **options))
 
@@ -110,7 +110,7 @@ def test_all_growth_of_very_many_blocks_is_counted() -> None:
 
 
 def test_the_bounds_are_given_if_they_differ() -> None:
-    """The slope is less certain with noise."""
+    """With noise, the slope has bounds at 95 %."""
     rng = np.random.default_rng(3)
     finding = leak_of(trained(lambda step: 500 + 12.5 * step + float(rng.normal(0, 10)), 80))
 
@@ -120,7 +120,7 @@ def test_the_bounds_are_given_if_they_differ() -> None:
 
 
 def test_a_device_is_full_when_the_peak_of_a_step_no_longer_fits() -> None:
-    """The end of the step may fit long after that."""
+    """What is allocated after the step would fit much longer."""
     stage, needed = Stage("train", gpus=1), 40 * GIB
     with stage.span("cell", "train"), stage.span("train", "train"):
         for step in range(1, 41):
@@ -143,7 +143,7 @@ def test_a_leak_is_among_the_findings_of_the_outermost_span_alone() -> None:
 
 
 def test_the_trend_is_a_line_over_the_chart() -> None:
-    """From where the growth began to the newest step, with the band of its bounds; after the others."""
+    """It goes from the start of the growth to the newest step, with a band between its bounds."""
     session = trained(leaking)
     (line,) = session.guides
 
@@ -165,7 +165,7 @@ def tokens(step: int) -> float:
 
 
 def with_tokens(step: int) -> float:
-    """Return what goes with a batch's tokens."""
+    """Return memory that grows with the batch's tokens."""
     return 500 + tokens(step) / 50
 
 
@@ -186,7 +186,7 @@ def with_tokens(step: int) -> float:
 def test_growth_that_lasts_and_that_nothing_explains_has_a_trend(
     after: Callable[[int], float], options: dict[str, Any], slopes: list[float]
 ) -> None:
-    """By twelve steps; not a plateau, less than the heap needs, or growth that goes with tokens."""
+    """It takes twelve steps; plateaus, little growth, and growth that goes with tokens have none."""
     session = trained(after, **options)
     trends = trends_of(session, session.spans[0])
     assert [trend.slope / MIB for trend in trends] == pytest.approx(slopes)
@@ -215,30 +215,30 @@ def evaluations(stage: Stage) -> None:
 
 
 def blocks(stage: Stage) -> None:
-    """Keep 64 MiB of each block that a person names and does again."""
+    """Keep 64 MiB of each block of one label."""
     for request in range(12):
         with stage.span("block", "answer"):
             stage.hold({GPU: (500 + 64 * request) * MIB}, 0.1)
 
 
 @pytest.mark.parametrize(
-    ("play", "said"),
+    ("play", "words"),
     [
         (evaluations, "grows by 40.0 MiB an evaluation since the 2nd"),
         (blocks, "grows by 64.0 MiB per “answer” since the 3rd: 576.0 MiB so far"),
     ],
 )
-def test_growth_is_given_per_span_that_causes_it(play: Callable[[Stage], None], said: str) -> None:
-    """Per evaluation, or per block of one label."""
+def test_growth_is_given_per_span_that_causes_it(play: Callable[[Stage], None], words: str) -> None:
+    """The unit is an evaluation, or a block of one label."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"):
         play(stage)
 
-    assert said in leak_of(stage.finish()).title
+    assert words in leak_of(stage.finish()).title
 
 
 def test_a_loop_without_spans_is_judged_by_its_optimizers_steps() -> None:
-    """By the unexplained memory after each; memory that comes with gradients does not count."""
+    """The unexplained memory after each step counts; memory that comes with gradients does not."""
     stage = Stage("loop", gpus=1)
     with stage.span("cell", "loop"):
         for step in range(40):
@@ -264,7 +264,7 @@ def test_a_cell_without_a_loop_is_not_judged() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_a_scripted_run_without_a_leak_has_no_trend(name: str) -> None:
-    """Those with a leak have it in their name."""
+    """Runs with a leak have it in their name."""
     session = shared_run(name)
     trends = [trend for root in outermost(session.spans) for trend in trends_of(session, root)]
     assert "leak" in name or not trends
@@ -297,7 +297,7 @@ def test_readings_that_are_missing_are_left_out() -> None:
 
 
 def test_a_session_without_devices_has_no_trend() -> None:
-    """Nothing was read."""
+    """It has no readings, so there is nothing to judge."""
     session, _ = cell_of((), (), keys=())
     assert judge(session).guides == []
     assert findings_of(session, session.spans[0]) == ()
@@ -308,7 +308,7 @@ ROWS = 120
 
 @pytest.mark.parametrize("shape", STILL)
 def test_random_rows_that_stay_are_seldom_suspected(shape: str) -> None:
-    """Less than one in a hundred; of a random walk, which no rule can tell, one in ten."""
+    """Less than one in a hundred is; of random walks, which no rule can tell apart, one in ten."""
     rng = np.random.default_rng(11)
     suspected = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
 
@@ -317,11 +317,11 @@ def test_random_rows_that_stay_are_seldom_suspected(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", GROWING)
 def test_random_rows_that_grow_are_found(shape: str) -> None:
-    """Nearly all of them; where something else is freed meanwhile, most."""
+    """Nearly all are; if something else is freed meanwhile, most are."""
     rng = np.random.default_rng(11)
-    found = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
+    growing = sum(trend_in(readings(rng, shape)) is not None for _ in range(ROWS))
 
-    assert found / ROWS >= (0.7 if "freed" in shape else 0.97)
+    assert growing / ROWS >= (0.7 if "freed" in shape else 0.97)
 
 
 def trend(slope: float, what: str = "a step") -> Trend:
@@ -332,7 +332,7 @@ def trend(slope: float, what: str = "a step") -> Trend:
 
 
 def test_readings_of_one_instant_cause_no_warning() -> None:
-    """They would divide by nothing, and numpy would say so in the user's cell."""
+    """A division by zero would make NumPy warn in the user's cell."""
     time = np.array([0.0] * 12 + [*np.arange(1.0, 19.0)])
     nothing = np.full(30, np.nan)
     allocated = np.maximum(np.arange(30.0) - 11, 0) * 64 * MIB
@@ -342,7 +342,7 @@ def test_readings_of_one_instant_cause_no_warning() -> None:
 
 
 def test_small_growth_is_given_in_small_units() -> None:
-    """Not as 0.00 MiB."""
+    """Growth of a KiB is not rounded to 0.00 MiB."""
     stage = Stage("run", gpus=0)
     with stage.span("cell", "run") as span:
         title = finding_of(stage.session, span, trend(1.25 * KIB)).title
@@ -365,7 +365,7 @@ def cries(case: Case) -> set[str]:
 
 
 def test_there_are_enough_of_both() -> None:
-    """As many as it takes to mean something."""
+    """The cases are many enough to compare rules."""
     assert len(LEAKING) >= 13
     assert len(NOT_LEAKING) >= 13
     assert BY_NAME.keys() >= frozenset().union(*CRIES.values())
@@ -378,18 +378,18 @@ def test_a_loop_that_leaks_is_found_and_no_other(name: str) -> None:
     The other rules say of it what the table has.
     """
     case = BY_NAME[name]
-    told = played(case)
+    result = played(case)
 
-    assert [trend is not None for trend in (told.on_gpu, told.on_host)] == [case.leaks] * 2
-    if told.on_gpu is not None:
-        assert told.on_gpu.what == case.what
-        assert told.on_gpu.low <= told.on_gpu.slope <= told.on_gpu.high
-    assert told.cries == cries(case)
+    assert [trend is not None for trend in (result.on_gpu, result.on_host)] == [case.leaks] * 2
+    if result.on_gpu is not None:
+        assert result.on_gpu.what == case.what
+        assert result.on_gpu.low <= result.on_gpu.slope <= result.on_gpu.high
+    assert result.cries == cries(case)
 
 
 @pytest.mark.parametrize("rule", CRIES)
 def test_more_than_a_megabyte_an_iteration_misses_leaks_and_cries_wolf(rule: str) -> None:
-    """Whether it looks at the mean or at each iteration."""
+    """The rule fails with the mean as well as with each iteration."""
     missed = [one for one in LEAKING if one not in CRIES[rule]]
     false = [one for one in NOT_LEAKING if one in CRIES[rule]]
 
@@ -404,10 +404,10 @@ KEPT = FILE.read_text(encoding="utf-8").splitlines()
 @pytest.mark.parametrize("name", SHAPES)
 def test_trends_are_those_that_are_kept(name: str) -> None:
     """After an intended change, ``python -m tests.data.leak_rows`` keeps those found now."""
-    found, kept = of_shape(name), [one for one in KEPT if one.startswith(f"{name}, ")]
+    rows, stored = of_shape(name), [one for one in KEPT if one.startswith(f"{name}, ")]
 
-    assert [NUMBER.sub("#", one) for one in found] == [NUMBER.sub("#", one) for one in kept]
-    for one, other in zip(found, kept, strict=True):
+    assert [NUMBER.sub("#", one) for one in rows] == [NUMBER.sub("#", one) for one in stored]
+    for one, other in zip(rows, stored, strict=True):
         assert [*map(float, NUMBER.findall(one))] == pytest.approx(
             [*map(float, NUMBER.findall(other))], rel=1e-4, abs=1e-3
         ), other

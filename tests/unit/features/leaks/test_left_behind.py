@@ -36,18 +36,18 @@ def left(size: float = GIB, before: float = 0.0, **attributed: float) -> LeftBeh
 
 
 def named_for(
-    what: LeftBehind, *rows: Holder, known: Before = NOTHING_BEFORE, bound: str = "", **more: bool
+    rest: LeftBehind, *rows: Holder, known: Before = NOTHING_BEFORE, bound: str = "", **more: bool
 ) -> Finding:
-    finding = named(what, Holders(rows, seconds=0.12, objects=1500, bound=bound), known, 1, **more)
+    finding = named(rest, Holders(rows, seconds=0.12, objects=1500, bound=bound), known, 1, **more)
     assert finding is not None
     return finding
 
 
 def title(
-    what: LeftBehind, *rows: Holder, seen: tuple[Holder, ...] = (), new: tuple[str, ...] = ()
+    rest: LeftBehind, *rows: Holder, earlier: tuple[Holder, ...] = (), new: tuple[str, ...] = ()
 ) -> str:
-    known = Before(Holders(seen) if seen else NOT_NOTED, new)
-    finding = named(what, Holders(rows, seconds=0.12, objects=1500), known, 1)
+    known = Before(Holders(earlier) if earlier else NOT_NOTED, new)
+    finding = named(rest, Holders(rows, seconds=0.12, objects=1500), known, 1)
     return "" if finding is None else finding.title
 
 
@@ -80,14 +80,14 @@ TITLES: dict[str, tuple[str, str]] = {
         title(
             left(1.5 * GIB, before=1.5 * GIB),
             row("losses[0..199]", 2 * GIB), row("cache['a']", GIB),
-            seen=(row("losses[0..149]", 1.5 * GIB),),
+            earlier=(row("losses[0..149]", 1.5 * GIB),),
         ),
         " is held by cache['a'] (1.00 GiB) and losses[0..199] (512.0 MiB)",
     ),
     "names that differ by a digit": (
         title(
             left(3 * GIB, before=5 * GIB), *CACHES,
-            seen=(CACHES[0], row("cache2[0..9]", GIB)),
+            earlier=(CACHES[0], row("cache2[0..9]", GIB)),
         ),
         " is held by cache2[0..39]",
     ),
@@ -108,10 +108,10 @@ TITLES: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", TITLES)
 def test_a_finding_names_who_holds_what_was_left(name: str) -> None:
-    """Most first, with sizes where there are several; who held it before is not blamed."""
-    told, ends = TITLES[name]
+    """The largest comes first, with sizes if there are several; memory from before has no name."""
+    text, ending = TITLES[name]
 
-    assert told.partition(" left behind")[2] == ends
+    assert text.partition(" left behind")[2] == ending
 
 
 def test_new_memory_is_not_called_left_behind_where_as_much_was_freed() -> None:
@@ -153,7 +153,7 @@ def test_a_possible_holder_has_most_of_all_that_is_allocated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("holder", "expected"),
     [
         (row("the error of cell [7] \u2192 train() \u2192 x", GIB), "%memholders --free errors"),
         (row("Out[12]", GIB), "%memholders --free outputs"),
@@ -161,9 +161,9 @@ def test_a_possible_holder_has_most_of_all_that_is_allocated() -> None:
         (row("losses", GIB, graphs=100, graph=GIB), ".detach()"),
     ],
 )
-def test_the_advice_frees_an_error_or_an_output_by_name(held: Holder, said: str) -> None:
-    """Where graphs are held, it is to detach."""
-    assert said in named_for(left(), held).advice[0]
+def test_the_advice_frees_an_error_or_an_output_by_name(holder: Holder, expected: str) -> None:
+    """If graphs are held, the advice is to detach."""
+    assert expected in named_for(left(), holder).advice[0]
 
 
 def test_the_evidence_is_in_bytes() -> None:
@@ -195,8 +195,8 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Return the bounds of each search, all of which find one holder of 3 GiB."""
     bounds: list[dict[str, Any]] = []
 
-    def scan(*_: Any, **given: Any) -> Holders:
-        bounds.append(given)
+    def scan(*_: Any, **options: Any) -> Holders:
+        bounds.append(options)
         return Holders((row("losses", 3 * GIB),))
 
     monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", scan)
@@ -232,13 +232,13 @@ def test_the_advice_says_what_a_name_has_if_it_surely_holds_it(before: float) ->
     """Where nobody looked before, and it may hold what was there, the only advice is to look."""
     *stored, look = named_for(left(before=before), row("losses[0..2]", 3 * GIB)).advice
     assert look == "%memholders lists everything that is held."
-    has = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
-    advised = f"{has}store less in it, or delete it when it is no longer needed."
+    start = "losses[0..2] has 3 tensors without graphs, the largest 1 float32: "
+    advised = f"{start}store less in it, or delete it when it is no longer needed."
     assert stored == ([] if before else [advised])
 
 
 def test_a_quick_cell_is_not_searched(searches: list[dict[str, Any]]) -> None:
-    """One of a session that goes on; nor one of which a new model's weights are all that is left."""
+    """A quick cell of a running session is not, nor one that left only a new model's weights."""
     watched(0.5, ends=False)
     assert watched(parts=2.9 * GIB).findings == []
     assert searches == []
@@ -248,7 +248,7 @@ def test_a_quick_cell_is_not_searched(searches: list[dict[str, Any]]) -> None:
 
 
 def test_a_holder_is_named_once(searches: list[dict[str, Any]]) -> None:
-    """Of 3 GiB that were there before, somebody else has added to them."""
+    """A second run that began with its 3 GiB gets no finding."""
     assert len(watched().findings) == 1
     assert watched(start=3 * GIB).findings == []
     assert len(searches) == 3  # the last one for memory that no name leads to
@@ -257,7 +257,7 @@ def test_a_holder_is_named_once(searches: list[dict[str, Any]]) -> None:
 def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real search of real variables leaves texts and figures alone."""
     monkeypatch.setattr(search, "user_modules", dict)
-    seen = process_state(who_added.LastSearch)
+    last = process_state(who_added.LastSearch)
     monkeypatch.setattr("hfmem_widget.analysis.left_behind.LEAST_SHARE", 0.0)
     module = SimpleNamespace(losses=[])
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -273,11 +273,11 @@ def test_nothing_of_the_users_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     (finding,) = stage.session.findings
     assert finding.title.endswith(", of which 80.0 MiB is held by losses[0]")
     assert references_after == references
-    assert [(each.path, each.bytes) for each in seen.held.rows] == [("losses[0]", 80 * 2**20)]
+    assert [(each.path, each.bytes) for each in last.held.rows] == [("losses[0]", 80 * 2**20)]
 
 
 def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They exist while the cell is measured: a hundred thousand numbers by name are not the cell's."""
+    """Notes on a hundred thousand numbers take less than 32 KiB; they would count as the cell's memory."""
     module = SimpleNamespace(**{f"v{number}": number for number in range(100_000)})
     vars(module).update({f"kept{number}": {} for number in range(1000)})
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -288,22 +288,22 @@ def test_notes_from_before_a_cell_are_small(monkeypatch: pytest.MonkeyPatch) -> 
         tracemalloc.start()
         try:
             companion.begin(NO_MONITOR, stage.recorder, span)
-            kept, _ = tracemalloc.get_traced_memory()
+            size, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
 
-    assert kept < 32 * 1024
+    assert size < 32 * 1024
 
 
 def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it named before: a number, another object, or nothing."""
+    """Its former object does not matter: a number, another object, or none."""
     names: list[set[str]] = []
     monkeypatch.setattr(
         of_a_watch, "named", lambda _left, _found, known, _span, **_: names.append(set(known.new))
     )
     monkeypatch.setattr("hfmem_widget.analysis.left_behind.LEAST_SHARE", 0.0)
-    found = Holders((), seconds=0.1, objects=1)
-    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", lambda *_, **__: found)
+    holders = Holders((), seconds=0.1, objects=1)
+    monkeypatch.setattr("hfmem_widget.sources.heap.scan.scan", lambda *_, **__: holders)
     before = [1], [2]
     module = SimpleNamespace(number=1, other=before[0], same=before[1], Out={1: before[1]})
     monkeypatch.setitem(sys.modules, "__main__", module)
@@ -320,32 +320,32 @@ def test_a_name_that_was_bound_anew_is_new(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_memory_that_no_name_leads_to_is_named_as_far_as_it_is_new() -> None:
-    """Such as garbage that nobody collects; nothing is said of less than a tenth."""
-    found = Holders((row("objects that no name leads to", 1.5 * GIB),))
-    finding = unnamed(left(before=GIB), found, 1)
+    """Such as garbage that nobody collects; less than a tenth is not mentioned."""
+    holders = Holders((row("objects that no name leads to", 1.5 * GIB),))
+    finding = unnamed(left(before=GIB), holders, 1)
 
     assert finding is not None
     held = "objects that no name of yours leads to hold at least 512.0 MiB of it"
     assert finding.title == f"1.00 GiB left behind; {held}"
     assert "%memholders --free garbage" in finding.advice[0]
-    assert unnamed(left(before=1.45 * GIB), found, 1) is None
+    assert unnamed(left(before=1.45 * GIB), holders, 1) is None
 
 
-def test_memory_that_no_name_leads_to_is_told_beside_the_name_that_holds_the_rest() -> None:
+def test_memory_that_no_name_leads_to_is_named_beside_the_name_that_holds_the_rest() -> None:
     """Garbage does not get lost behind a variable that holds memory of the same kind."""
-    beside = named_for(left(), row("kept", 0.25 * GIB))
-    found = Holders((row("objects that no name leads to", 2 * GIB),))
-    finding = unnamed(left(), found, 1, beside)
+    known = named_for(left(), row("kept", 0.25 * GIB))
+    holders = Holders((row("objects that no name leads to", 2 * GIB),))
+    finding = unnamed(left(), holders, 1, known)
 
     assert finding is not None
-    assert finding.title.startswith(f"{beside.title}; objects that no name of yours leads to hold")
+    assert finding.title.startswith(f"{known.title}; objects that no name of yours leads to hold")
     assert "at least 768.0 MiB of it" in finding.title
-    assert finding.advice[: len(beside.advice)] == beside.advice
+    assert finding.advice[: len(known.advice)] == known.advice
     assert "%memholders --free garbage" in finding.advice[-1]
 
 
 def test_a_search_that_ended_early_without_a_holder_says_so() -> None:
-    """A heap of a million objects may be too large for a glance; after an error, that is tried first."""
+    """The advice is a longer search; after an error, to free that first."""
     bound = "the search ended early, for time"
     finding, after_an_error = (
         named_for(left(), bound=bound, raised=raised) for raised in (False, True)

@@ -53,7 +53,7 @@ OF_ALL: dict[str, tuple[int, str, Pieces, str, float]] = {
     # A thread adds 3 MiB a second while spans of any length run: the longer ones see more of it.
     "by the clock": (1, "", [("request", 3 * time, time) for time in UNEVEN], "a second", 3),
 }
-"""Likewise, and by what growth is given, and how many MiB."""
+"""Likewise, with the words that growth is given by, and the MiB."""
 
 
 def points_of(session: Session) -> list[ComparablePoints]:
@@ -62,7 +62,7 @@ def points_of(session: Session) -> list[ComparablePoints]:
 
 
 def ran(times: int, outer: str, pieces: Pieces) -> Session:
-    """Return a session in which memory grows; what no model explains is known at every moment."""
+    """Return a session in which memory grows, with the unexplained bytes at every moment."""
     stage, held = Stage("serve", gpus=1), 500.0
     kinds: dict[str, SpanKind] = {"train": "train", "epoch": "epoch"}
 
@@ -89,7 +89,7 @@ def ran(times: int, outer: str, pieces: Pieces) -> Session:
 
 @pytest.mark.parametrize("name", OF_REQUESTS)
 def test_growth_is_given_per_span_that_explains_it(name: str) -> None:
-    """Whatever else there is, and however the seconds go."""
+    """Other spans and the times between them do not matter."""
     session = ran(*OF_REQUESTS[name])
     (trend,) = trends_of(session, session.spans[0])
 
@@ -99,7 +99,7 @@ def test_growth_is_given_per_span_that_explains_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_ALL)
 def test_growth_is_given_by_what_explains_all_of_it(name: str) -> None:
-    """By epochs, by two kinds of spans together, or by the second where it goes on beside them."""
+    """The unit is an epoch, two kinds of spans together, or a second if memory also grows beside them."""
     times, outer, pieces, what, slope = OF_ALL[name]
     session = ran(times, outer, pieces)
     (trend,) = trends_of(session, session.spans[0])
@@ -110,7 +110,7 @@ def test_growth_is_given_by_what_explains_all_of_it(name: str) -> None:
 
 @pytest.mark.parametrize("with_steps", [True, False])
 def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: bool) -> None:
-    """Its steps have all that the optimizer's would tell."""
+    """Its steps have all that the optimizer's steps would show."""
     stage = Stage("loop", gpus=1)
     with stage.span("cell", "loop"):
         for number in range(20):
@@ -126,7 +126,7 @@ def test_a_loop_with_steps_is_not_looked_at_by_its_optimizer_too(*, with_steps: 
 
 
 def test_memory_within_an_evaluation_is_what_was_there_after_it_and_not_before() -> None:
-    """Of each of them."""
+    """The series has the growth within each evaluation."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"):
         for number in range(20):
@@ -150,21 +150,21 @@ def test_memory_within_an_evaluation_is_what_was_there_after_it_and_not_before()
     ids=["once", "again", "from an earlier step", "resumed where it was"],
 )
 def test_a_training_that_begins_anew_has_its_own_row(numbers: list[int], rows: list[int]) -> None:
-    """Where the numbers of its steps do not follow those before it."""
+    """It begins anew if the numbers of its steps do not follow those before."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "run"), stage.span("train", "train"):
         for number in numbers:
             with stage.span("step", f"step {number}") as span:
                 stage.recorder.count(span.id, {"step": float(number)})
                 stage.hold({GPU: (500 + number) * MIB}, 0.1)
-    found = [one for one in points_of(stage.finish()) if one.what == "a step"]
+    series = [one for one in points_of(stage.finish()) if one.what == "a step"]
 
-    assert [len(one) for one in found if one.device == GPU] == rows
+    assert [len(one) for one in series if one.device == GPU] == rows
     assert all(trend.what == "a step" for trend in trends_of(stage.session, stage.session.spans[0]))
 
 
 def test_a_loop_is_looked_for_in_each_cell() -> None:
-    """From its beginning to its end, and not in the blocks within it."""
+    """Each cell is judged from its start to its end, and the blocks within it are not."""
     stage = Stage("run", gpus=1)
     with stage.span("cell", "first"):
         stage.hold({GPU: GIB}, 0.5, {"unattributed": GIB / 2})
@@ -173,9 +173,9 @@ def test_a_loop_is_looked_for_in_each_cell() -> None:
     session = stage.finish()
     first, second, _ = session.spans
     for cell in (first, second):
-        found = [one for one in comparable_points(session, cell) if one.what == A_SECOND]
-        assert found
-        for one in found:
+        series = [one for one in comparable_points(session, cell) if one.what == A_SECOND]
+        assert series
+        for one in series:
             assert cell.start <= one.time.min() <= one.time.max() <= (cell.stop or 0.0)
 
 
@@ -188,7 +188,7 @@ def noise(seed: int = 1) -> Floats:
 
 
 def test_a_line_is_found_to_the_last_digit() -> None:
-    """Where readings lie on it, the bounds are the slope."""
+    """If all readings are on the line, the bounds are the slope."""
     line = theil_sen(x(), 7.0 + 3.0 * x())
 
     assert (line.slope, line.low, line.high) == (3.0, 3.0, 3.0)
@@ -277,7 +277,7 @@ BUCKETS = 100.0 * (1 + x() // 10)
 
 @pytest.mark.parametrize("tokens", [TOKENS, np.sort(TOKENS), BUCKETS])
 def test_memory_that_follows_the_batch_size_is_subtracted(tokens: Floats) -> None:
-    """Whatever the order of the batches, with a leak or without."""
+    """The order of the batches does not matter, and a leak remains."""
     for per_step in (0.0, 2.0):
         corrected = without_size(50 + 0.3 * tokens + per_step * x(), tokens)
         assert corrected is not None

@@ -37,8 +37,8 @@ def loaded(
     with stage.span("cell", "train") as cell:
         for second in range(SECONDS):
             count = workers(second)
-            now = (held(second), count + others, count, shared)
-            stage._set("cpu", dict(zip(OF_CHILDREN, now, strict=True)))
+            values = (held(second), count + others, count, shared)
+            stage._set("cpu", dict(zip(OF_CHILDREN, values, strict=True)))
             stage.hold({}, 1.0)
     session = stage.finish()
     return session, session.span(cell.id)
@@ -50,7 +50,7 @@ def copying(second: int) -> float:
 
 
 def test_workers_that_copy_the_data_set_are_found() -> None:
-    """With how much they held at the beginning and the end, and what to do."""
+    """The finding has their memory at the start and at the end, and advice."""
     session, span = loaded(copying)
     (finding,) = (each for each in session.findings if each.kind == "workers")
 
@@ -95,7 +95,7 @@ def test_healthy_workers_are_not_found(
 
 
 @pytest.mark.parametrize(
-    ("workers", "others", "shared", "who"),
+    ("workers", "others", "shared", "text"),
     [
         (1, 0, 0.0, "1 DataLoader worker held up to 2.00 GiB (PSS)."),
         (4, 1, 0.0, "4 DataLoader workers and 1 other process held up to 2.00 GiB (PSS)."),
@@ -108,20 +108,20 @@ def test_healthy_workers_are_not_found(
         ),
     ],
 )
-def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, who: str) -> None:
-    """Their number and kind, the way of counting, and the share of shared memory."""
+def test_the_card_has_childrens_memory(workers: int, others: int, shared: float, text: str) -> None:
+    """It has their number and kind, the way of counting, and the shared memory."""
     session, span = loaded(
         lambda _: 2 * GIB, workers=lambda _: workers, others=others, shared=shared
     )
     card = card_bundle(session, span, with_chart=True)
 
-    assert children_text(session, span) == who
-    assert who in card["text/plain"].splitlines()
-    assert who in card["text/html"]
+    assert children_text(session, span) == text
+    assert text in card["text/plain"].splitlines()
+    assert text in card["text/html"]
 
 
 def test_a_session_without_children_has_no_figures_of_them() -> None:
-    """Nor series; a shell command with little memory is not a worker."""
+    """A shell command with little memory has none either."""
     assert not children_text(*loaded(lambda _: 8 * MIB, workers=lambda _: 0, others=1))
     stage = Stage("quiet", gpus=0)
     with stage.span("cell", "quiet") as cell:

@@ -23,7 +23,7 @@ OPTIONS = WatchOptions(memory_map=True)
 def map_of(
     *sizes: int, used: float = 1.0, seconds: float = 0.001, device: str = "cuda:0"
 ) -> MemoryMap:
-    """Return segments of such sizes in MiB, each in use to some part."""
+    """Return segments of such sizes in MiB, of each of which a share is in use."""
     segments = []
     for size in sizes:
         inside = int(used * size * M)
@@ -31,13 +31,13 @@ def map_of(
             Block(0, inside, inside, "allocated"),
             Block(inside, size * M - inside, 0, "free"),
         )
-        made = tuple(one for one in blocks if one.size)
-        segments.append(Segment(device, 0, size * M, "large", made))
+        parts = tuple(block for block in blocks if block.size)
+        segments.append(Segment(device, 0, size * M, "large", parts))
     return MemoryMap((device,), tuple(segments), seconds)
 
 
 class FakeScreen:
-    """Keeps what was shown."""
+    """A screen that keeps what was shown."""
 
     def __init__(self, *, live: bool = True) -> None:
         self.live = live
@@ -117,7 +117,7 @@ def growing(rig: Rig) -> Callable[[int], None]:
 def test_it_is_refreshed_where_it_has_changed_at_most_once_a_second(
     rig: Rig, seconds: float, cost: float, *, changes: bool, updates: tuple[int, int]
 ) -> None:
-    """Reading and drawing take two hundredths of the time at most: of 60 ms every three seconds."""
+    """Reading and drawing take at most two hundredths of the time: one of 60 ms every three seconds."""
     rig.meanwhile = lambda: rig.cpu.advance(cost)
     rig.run(seconds, growing(rig) if changes else lambda _: None)
     least, most = updates
@@ -126,7 +126,7 @@ def test_it_is_refreshed_where_it_has_changed_at_most_once_a_second(
 
 
 def test_without_a_thread_the_map_is_shown_at_the_end() -> None:
-    """Where the system starts none, nothing is read before."""
+    """If the system starts no thread, nothing is read before the end."""
     rig = Rig()
     rig.ticker.start = Mock(side_effect=RuntimeError("can't start new thread"))  # type: ignore[method-assign]
     rig.companion.begin(NO_MONITOR, rig.recorder, rig.span)
@@ -135,7 +135,7 @@ def test_without_a_thread_the_map_is_shown_at_the_end() -> None:
 
 
 def test_a_map_that_takes_long_to_read_is_shown_at_the_end_only(rig: Rig) -> None:
-    """It holds the GIL meanwhile. One sentence says so."""
+    """Reading holds the GIL; a note says that it is not shown live."""
     rig.found = map_of(100, seconds=1.5 * MOST_SECONDS)
     rig.run(5.0)
     assert rig.reads == 1
@@ -182,7 +182,7 @@ def is_emptied(rig: Rig, tick: int) -> None:
 def test_it_ends_with_the_end_and_the_highest(
     rig: Rig, seconds: float, change: Callable[[Rig, int], None], end: str, highest: str
 ) -> None:
-    """The last map shows the end, and the fullest moment at which most was reserved."""
+    """The last map has the end, and the moment at which most was reserved."""
     rig.run(seconds, partial(change, rig))
     assert rig.end() is None
     at_end, fullest = rig.screen.replaced[-1]["text/plain"].split("when most was reserved")

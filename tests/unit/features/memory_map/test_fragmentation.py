@@ -38,16 +38,16 @@ def segment_of(
     pool: tuple[int, int] = NO_POOL,
     expandable: bool = False,
     small: bool = False,
-    asked: float = 1.0,
+    share: float = 1.0,
 ) -> Segment:
-    """Return a segment of blocks of such sizes; `asked` of what is allocated was asked for."""
-    made, address = [], 20 * M
+    """Return a segment of blocks of such sizes; `share` of the allocated bytes was requested."""
+    listed, address = [], 20 * M
     for size, state in blocks:
-        made.append(Block(address, size, int(asked * size) if state == "allocated" else 0, state))
+        listed.append(Block(address, size, int(share * size) if state == "allocated" else 0, state))
         address += size
     kind: SegmentKind = "small" if small else "large"
     size = address - 20 * M
-    return Segment("cuda:0", 20 * M, size, kind, tuple(made), stream, pool, expandable)
+    return Segment("cuda:0", 20 * M, size, kind, tuple(listed), stream, pool, expandable)
 
 
 def map_of(*segments: Segment) -> MemoryMap:
@@ -63,13 +63,13 @@ def segments(draw: st.DrawFn) -> Segment:
         pool=draw(st.sampled_from([NO_POOL, NO_POOL, (0, 3)])),
         expandable=draw(st.booleans()),
         small=draw(st.booleans()),
-        asked=draw(st.floats(0.1, 1.0)),
+        share=draw(st.floats(0.1, 1.0)),
     )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
-    """Reserved, allocated, active and requested bytes: not one off."""
+    """Reserved, allocated, active and requested bytes are exact."""
     counted, _ = recorded(name)
     found = recorded_map(name).fragmentation("cuda:0")
     assert found.reserved == counted["reserved_bytes"]
@@ -81,7 +81,7 @@ def test_sums_of_a_real_snapshot_are_the_allocators_own(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["native", "mixed", "fragmented"])
 def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: str) -> None:
-    """Over all streams and pools it equals inactive_split."""
+    """Over all streams and pools the sum equals inactive_split."""
     counted, _ = recorded(name)
     split = sum(
         block.size
@@ -94,7 +94,7 @@ def test_what_lies_in_partly_used_segments_is_what_the_allocator_counts(name: st
 
 
 def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothing() -> None:
-    """Holes on partly used pages; whole pages can be given back."""
+    """Partly used pages have holes; whole pages can be given back."""
     counted, _ = recorded("expandable")
     found = recorded_map("expandable").fragmentation("cuda:0")
     assert counted["inactive_split_bytes"] == 0
@@ -106,39 +106,39 @@ def test_expandable_segments_are_counted_though_the_allocators_counter_is_nothin
 
 @given(st.lists(segments(), max_size=8))
 def test_every_byte_is_one_part(drawn: list[Segment]) -> None:
-    """Whatever lies there, the parts add up, and none is negative."""
+    """For any segments, the parts add up, and none is negative."""
     found = map_of(*drawn).fragmentation("cuda:0")
     assert found.reserved == sum(one.size for one in drawn) == sum(one.bytes for one in found.parts)
     assert all(size >= 0 for place in found.places for size in place.sums.values())
     for one in drawn:
-        made = list(pieces(one))
-        assert sum(size for _, size in made) == one.size
-        assert all(size > 0 and name in LABELS for name, size in made)
+        parts = list(pieces(one))
+        assert sum(size for _, size in parts) == one.size
+        assert all(size > 0 and name in LABELS for name, size in parts)
 
 
 @given(st.lists(segments(), max_size=8))
 def test_what_is_said_to_fit_does(drawn: list[Segment]) -> None:
-    """There is a free block at least as large, on the default stream, in nobody's pool."""
+    """A free block of the default stream outside of private pools is at least as large."""
     fits = map_of(*drawn).fragmentation("cuda:0").fits
-    there = [
+    sizes = [
         block.size
         for one in drawn
         if one.stream == 0 and one.pool == NO_POOL
         for block in one.blocks
         if block.state == "free" and (one.kind == "large" or fits <= M)
     ]
-    assert fits <= max(there, default=0)
+    assert fits <= max(sizes, default=0)
 
 
 def test_who_can_use_what_is_free() -> None:
-    """Between tensors, in whole segments, on another stream, in a private pool; and what rounding adds."""
+    """Free memory is between tensors, in whole segments, on another stream, or in a private pool."""
     found = map_of(
         segment_of((30 * M, "allocated"), (10 * M, "free")),
         segment_of((20 * M, "free")),
         segment_of((21 * M, "free"), stream=9),
         segment_of((5 * M, "allocated"), (22 * M, "free"), pool=(0, 1)),
         segment_of((23 * M, "pending")),
-        segment_of((24 * M, "allocated"), asked=0.5),
+        segment_of((24 * M, "allocated"), share=0.5),
     ).fragmentation("cuda:0")
     assert {one.name: one.bytes / M for one in found.parts} == {
         "used": 47, "rounding": 12, "pending": 23, "hole": 10, "whole": 20, "stream": 21, "pool": 22,
@@ -148,7 +148,7 @@ def test_who_can_use_what_is_free() -> None:
 
 
 def test_small_requests_have_segments_of_their_own() -> None:
-    """Where only those have room, no more than 1 MiB fits."""
+    """If only those have room, no more than 1 MiB fits."""
     small = segment_of((M // 2, "allocated"), (3 * M // 2, "free"), small=True)
     assert map_of(small).fragmentation("cuda:0").fits == M
     assert map_of(small, segment_of((3 * M, "free"))).fragmentation("cuda:0").fits == 3 * M
@@ -169,32 +169,32 @@ def test_only_whole_pages_of_an_expandable_segment_can_be_given_back() -> None:
 
 
 def test_sentences_have_their_figures() -> None:
-    """What cannot be given back, and the largest request that it could serve."""
-    told = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
-    assert told[0].endswith("the driver: 29.0 MiB.")
-    assert told[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
-    assert "no request above 29.0 MiB" in told[1]
-    assert len(told) == 2
+    """They have what cannot be given back, and the largest request that still fits."""
+    texts = sentences(recorded_map("fragmented").fragmentation("cuda:0"))
+    assert texts[0].endswith("the driver: 29.0 MiB.")
+    assert texts[1].startswith("1.42 GiB (73 % of reserved memory) lies between tensors")
+    assert "no request above 29.0 MiB" in texts[1]
+    assert len(texts) == 2
 
 
 def test_full_segments_need_one_sentence() -> None:
     """A healthy device is not commented on, nor is one that has nothing."""
     found = MemoryMap(("cuda:0",)).fragmentation("cuda:0")
     assert (found.reserved, found.parts, sentences(found)) == (0, (), ())
-    told = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
-    assert told == (
+    texts = sentences(map_of(segment_of((64 * M, "allocated"))).fragmentation("cuda:0"))
+    assert texts == (
         "No cached memory is free for ordinary code: the next request goes to the driver.",
     )
 
 
 def test_a_map_without_a_device_is_of_the_fullest() -> None:
-    """Unless told otherwise, the figures are those of the device on which most is reserved."""
+    """By default the figures are those of the device with most reserved memory."""
     empty = MemoryMap(("cuda:1", "cuda:0"), (segment_of((M, "free")),))
     assert empty.fragmentation().device == "cuda:0"
 
 
 def test_places_come_by_size() -> None:
-    """The common one, other streams, private pools."""
+    """The common place is first, then other streams, then private pools."""
     places = recorded_map("mixed").fragmentation("cuda:0").places
     assert [(one.is_common, one.is_private) for one in places] == [
         (True, False), (False, False), (False, False), (False, True), (False, True),
@@ -208,7 +208,7 @@ STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8
 
 
 @pytest.mark.parametrize(
-    ("others", "said"),
+    ("others", "sentence"),
     [
         (POOLS[:1], "300.0 MiB is reserved in a private pool (CUDA graph or torch.cuda.MemPool)."),
         (POOLS, "600.0 MiB is reserved in 2 private pools (CUDA graph or torch.cuda.MemPool)."),
@@ -217,22 +217,22 @@ STREAMS = [segment(("used", 40), ("free", 60), at=at, stream=at) for at in (7, 8
         (STREAMS, "120.0 MiB is free for 2 streams, for each alone"),
     ],
 )
-def test_what_only_others_can_use_is_counted(others: list[Segment], said: str) -> None:
-    """In private pools, with what is free there from a MiB on; for other streams, of which one is named."""
-    found = map_of(segment(("used", 100)), *others)
-    told = sentences(found.fragmentation("cuda:0"))
+def test_what_only_others_can_use_is_counted(others: list[Segment], sentence: str) -> None:
+    """Free memory of private pools counts from a MiB on; a single other stream has its name."""
+    memory = map_of(segment(("used", 100)), *others)
+    texts = sentences(memory.fragmentation("cuda:0"))
 
-    assert [one for one in told if said in one] != [], told
+    assert [one for one in texts if sentence in one] != [], texts
 
 
 METRICS = ("allocated", "reserved", "inactive_split", "alloc_retries", "ooms")
 Row = tuple[float, ...]
 
 
-def found_in(
+def findings_in(
     *rows: Row, before: Row = (0.0, 0.0, 0.0, 0.0, 0.0), allocated: float | None = None
 ) -> list[Finding]:
-    """Return what is found in a span of such samples: allocated, reserved and holes in GiB, and counts.
+    """Return the findings on a span of samples: allocated, reserved and holes in GiB, and counts.
 
     `allocated` is the exact peak in GiB, where no sample saw it.
     """
@@ -251,7 +251,7 @@ def found_in(
 
 def test_holes_at_the_fullest_moment_are_a_finding() -> None:
     """Its title has the figure, its advice says what that would save."""
-    (finding,) = found_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
+    (finding,) = findings_in((5.0, 8.0, 2.5, 0, 0), (2.0, 8.0, 5.0, 0, 0))
     assert finding.title == (
         "2.50 GiB (31 %) of reserved memory on cuda:0 lay in holes between tensors when most was reserved."
     )
@@ -274,21 +274,21 @@ HEALTHY: dict[str, tuple[list[Row], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_span_has_no_finding(name: str) -> None:
-    """Small holes, filled ones, free segments, those of earlier cells, and errors that tell themselves."""
+    """Small, filled or earlier holes, free segments, and errors with a finding of their own have none."""
     rows, options = HEALTHY[name]
-    assert found_in(*rows, **options) == []
+    assert findings_in(*rows, **options) == []
 
 
 def test_retries_are_a_finding_without_holes() -> None:
-    """The allocator ran out, emptied its cache and went on: that waits for the GPU."""
-    (finding,) = found_in((7.0, 8.0, 0.0, 2, 0))
+    """The allocator ran out, emptied its cache and went on, which waits for the GPU."""
+    (finding,) = findings_in((7.0, 8.0, 0.0, 2, 0))
     assert finding.title.startswith("On cuda:0 the allocator ran out of memory 2 times")
     assert "smaller batch" in finding.advice[0]
 
 
 def test_holes_and_retries_are_one_finding() -> None:
-    """Where holes made the allocator run out, one sentence tells both."""
-    (finding,) = found_in((5.0, 8.0, 2.5, 1, 0))
+    """If holes made the allocator run out, one sentence has both."""
+    (finding,) = findings_in((5.0, 8.0, 2.5, 1, 0))
     assert "reserved, and the allocator ran out of memory once" in finding.title
     assert finding.evidence["retries"] == 1
 
@@ -305,8 +305,8 @@ NAN = math.nan
     ],
 )
 def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], holes: float) -> None:
-    """A moment of which either figure is missing is passed over."""
-    (finding,) = found_in(*rows)
+    """A moment without one of the figures is passed over."""
+    (finding,) = findings_in(*rows)
 
     assert finding.evidence["holes"] == pytest.approx(holes * GIB)
 
@@ -315,25 +315,25 @@ def test_holes_are_those_of_the_fullest_moment(rows: list[tuple[float, ...]], ho
     ("before", "after", "retries"), [(1.0, 3.0, 2), (3.0, 3.0, 0), (3.0, 1.0, 0), (NAN, 3.0, 0)]
 )
 def test_retries_are_those_of_the_span(before: float, after: float, retries: int) -> None:
-    """What the allocator had to do before it does not count."""
-    found = found_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
+    """Earlier retries do not count."""
+    findings = findings_in((5.0, 8.0, 0.0, after, 0), before=(0.0, 0.0, 0.0, before, 0.0))
 
-    assert [one.evidence["retries"] for one in found] == ([retries] if retries else [])
+    assert [finding.evidence["retries"] for finding in findings] == ([retries] if retries else [])
 
 
 def test_holes_after_the_span_are_not_its_own() -> None:
-    """Though it was fuller then."""
+    """Later readings with more reserved memory do not count."""
     recorder = recorder_of((0.0,) * 3, metrics=("allocated", "reserved", "inactive_split"))
     span = recorder.open_span("cell", "cell", recorder.session.last_sample)
     within = read(recorder, 1.0, (5 * GIB, 8 * GIB, 2 * GIB))
     peaks = {KEY: Peak(5 * GIB, "exact"), "cuda:0/reserved": Peak(8 * GIB, "exact")}
     closed = recorder.close_span(span.id, within, peaks)
     read(recorder, 2.0, (7 * GIB, 8 * GIB, 0.0))
-    (found,) = holes(recorder.session, closed)
+    (finding,) = holes(recorder.session, closed)
 
-    assert found.evidence["holes"] == 2 * GIB
+    assert finding.evidence["holes"] == 2 * GIB
 
 
 def test_holes_that_were_never_read_are_none() -> None:
-    """Though what was reserved rose."""
-    assert found_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []
+    """There is no finding without a reading of them, though reserved memory rose."""
+    assert findings_in((NAN, 8.0, NAN, 0, 0), (NAN, 8.0, 3.0, 0, 0), (5.0, 8.0, NAN, 0, 0)) == []

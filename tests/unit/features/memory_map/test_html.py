@@ -32,46 +32,46 @@ PATH = re.compile(r'stroke="([^"]+)" stroke-width="13" d="([^"]+)"')
 
 def scattered(segments: int, blocks: int, *, seed: int = 1) -> MemoryMap:
     """Return segments full of blocks of all sizes, some of them free."""
-    chance, made = random.Random(seed), []
+    chance, listed = random.Random(seed), []
     for at in range(segments):
         inside, address = [], at << 32
         for _ in range(blocks):
             size, free = 512 * chance.randint(1, 4000), chance.random() < 0.4
-            asked = 0 if free else size - chance.randint(0, 500)
-            inside.append(Block(address, size, asked, "free" if free else "allocated"))
+            requested = 0 if free else size - chance.randint(0, 500)
+            inside.append(Block(address, size, requested, "free" if free else "allocated"))
             address += size
-        made.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
-    return map_of(*made)
+        listed.append(Segment("cuda:0", at << 32, address - (at << 32), "large", tuple(inside)))
+    return map_of(*listed)
 
 
 def map_of(*segments: Segment) -> MemoryMap:
     return MemoryMap(("cuda:0",), segments, 0.01)
 
 
-def text_of(found: MemoryMap) -> list[str]:
-    return memory_map_bundle(found)["text/plain"].splitlines()
+def text_of(memory: MemoryMap) -> list[str]:
+    return memory_map_bundle(memory)["text/plain"].splitlines()
 
 
-def html_of(found: MemoryMap) -> str:
-    return memory_map_bundle(found)["text/html"]
+def html_of(memory: MemoryMap) -> str:
+    return memory_map_bundle(memory)["text/html"]
 
 
-def sums(found: Sequence[Piece]) -> Counter[str]:
-    return sum((Counter({name: size}) for name, size in found), Counter())
+def sums(pieces: Sequence[Piece]) -> Counter[str]:
+    return sum((Counter({name: size}) for name, size in pieces), Counter())
 
 
 @pytest.mark.parametrize("most", [50, 700, 2400])
-@pytest.mark.parametrize("found", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
-def test_bars_stand_for_every_byte(found: MemoryMap, most: int) -> None:
-    """In few pieces, or as many as bars need: the sums of what is drawn are those of the device."""
-    how = found.fragmentation("cuda:0")
-    laid = layout(how.places, most)
+@pytest.mark.parametrize("memory", [scattered(20, 500), scattered(600, 16), scattered(1, 9)])
+def test_bars_stand_for_every_byte(memory: MemoryMap, most: int) -> None:
+    """With few pieces or many, the sums of what is drawn are those of the device."""
+    whole = memory.fragmentation("cuda:0")
+    laid = layout(whole.places, most)
     drawn = Counter(dict.fromkeys(LABELS, 0))
     for _, bars in laid.places:
         for bar in bars:
             drawn.update(dict(sums(list(bar.pieces))))
     assert {name: size for name, size in drawn.items() if size} == {
-        one.name: int(one.bytes) for one in how.parts
+        one.name: int(one.bytes) for one in whole.parts
     }
     assert sum(len(bar.pieces) for _, bars in laid.places for bar in bars) <= max(
         most, 4 * sum(len(bars) for _, bars in laid.places)
@@ -96,28 +96,28 @@ def test_bars_of_a_row_do_not_overlap_and_stay_within_it(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_of_colour_are_bytes(name: str) -> None:
     """What is drawn in a colour is as long as its part has bytes, to a thousandth."""
-    how = recorded_map(name).fragmentation("cuda:0")
+    whole = recorded_map(name).fragmentation("cuda:0")
     html = html_of(recorded_map(name))
     lengths = dict.fromkeys(palette.BLOCKS.values(), 0.0)
     for colour, path in PATH.findall(html):
         lengths[colour] += sum(float(one) for one in re.findall(r"h([\d.]+)", path))
-    unit = layout(how.places, 2000).full / WIDTH
-    assert how.parts
-    for part in how.parts:
+    unit = layout(whole.places, 2000).full / WIDTH
+    assert whole.parts
+    for part in whole.parts:
         assert lengths[palette.BLOCKS[part.name]] * unit == pytest.approx(
-            part.bytes, rel=1e-3, abs=how.reserved * 1e-3
+            part.bytes, rel=1e-3, abs=whole.reserved * 1e-3
         )
 
 
-def on_eight_devices(found: MemoryMap) -> MemoryMap:
+def on_eight_devices(memory: MemoryMap) -> MemoryMap:
     keys = tuple(f"cuda:{at}" for at in range(8))
     return MemoryMap(
-        keys, tuple(replace(one, device=key) for key in keys for one in found.segments)
+        keys, tuple(replace(one, device=key) for key in keys for one in memory.segments)
     )
 
 
 @pytest.mark.parametrize(
-    ("found", "kilobytes", "live"),
+    ("memory", "kilobytes", "live"),
     [
         (scattered(1, 5), 6, 20),
         (scattered(50, 200), 60, 20),
@@ -126,20 +126,20 @@ def on_eight_devices(found: MemoryMap) -> MemoryMap:
         (on_eight_devices(scattered(20, 250)), 90, 26),
     ],
 )
-def test_a_map_stays_small(found: MemoryMap, kilobytes: int, live: int) -> None:
+def test_a_map_stays_small(memory: MemoryMap, kilobytes: int, live: int) -> None:
     """Ten thousand blocks, or those of eight devices, take little more room than a few."""
-    assert len(html_of(found)) < kilobytes * KILOBYTE
-    assert sum(len(text.encode()) for text in live_bundle(found).values()) < live * KILOBYTE
+    assert len(html_of(memory)) < kilobytes * KILOBYTE
+    assert sum(len(text.encode()) for text in live_bundle(memory).values()) < live * KILOBYTE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_needs_no_script_and_no_style_sheet(name: str) -> None:
-    """Only tags that shown notebooks keep, balanced."""
+    """It has only tags that saved notebooks keep, and each is closed."""
     Strict(html_of(recorded_map(name)))
 
 
 def test_plain_text_has_a_picture_too() -> None:
-    """One character for so many bytes, marked as in the legend."""
+    """Each character stands for equally many bytes, marked as in the legend."""
     lines = text_of(recorded_map("fragmented"))
     assert lines[0] == "cuda:0 1.96 GiB reserved in 51 segments"
     assert len(lines[1]) == STRIP
@@ -155,7 +155,7 @@ def test_an_unused_gpu_beside_a_used_one_is_left_out() -> None:
 
 
 def test_places_have_headings_where_there_are_several() -> None:
-    """Whose requests the bars below serve."""
+    """A heading says whose requests the bars below it serve."""
     html = html_of(recorded_map("mixed"))
     assert "the default stream: 636.0 MiB reserved, 301.0 MiB free" in html
     assert "private pool 0.1: 20.0 MiB reserved, 13.0 MiB free" in html
@@ -186,12 +186,12 @@ USED, HOLE, WHOLE, POOL, STREAM, ROUNDING, PENDING = "█░·ps▓▒"
 def test_each_character_is_what_most_of_its_bytes_are(
     segments: list[list[tuple[str, int]]], strip: str
 ) -> None:
-    """End to end, the largest segment first; what only others can use is behind the rest."""
-    made = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
-    if len(made) == 3:
-        made[1:] = replace(made[1], stream=7), replace(made[2], pool=(0, 1))
+    """Segments follow each other, the largest first; memory for others alone is last."""
+    listed = [segment(*blocks, at=at) for at, blocks in enumerate(segments)]
+    if len(listed) == 3:
+        listed[1:] = replace(listed[1], stream=7), replace(listed[2], pool=(0, 1))
 
-    assert text_of(map_of(*made))[1] == strip
+    assert text_of(map_of(*listed))[1] == strip
     assert len(strip) == STRIP
 
 
@@ -200,7 +200,7 @@ def full(segments: int) -> MemoryMap:
 
 
 @pytest.mark.parametrize(
-    ("found", "lines"),
+    ("memory", "lines"),
     [
         (full(1), ["cuda:0 10.0 MiB reserved in 1 segment"]),
         (full(1200), ["cuda:0 11.7 GiB reserved in 1,200 segments"]),
@@ -210,32 +210,32 @@ def full(segments: int) -> MemoryMap:
         (MemoryMap(("cpu",), notes={"cpu": "it cannot be read"}), ["cpu", "it cannot be read"]),
     ],
 )
-def test_the_heading_has_size_and_number_of_segments(found: MemoryMap, lines: list[str]) -> None:
+def test_the_heading_has_size_and_number_of_segments(memory: MemoryMap, lines: list[str]) -> None:
     """One segment is singular, and a heap has no segments."""
-    assert text_of(found)[: len(lines)] == lines
+    assert text_of(memory)[: len(lines)] == lines
 
 
 def test_a_heap_has_parts_and_no_segments() -> None:
-    """Its bars are called so, and there is no table."""
+    """Its bars are called parts, and there is no table."""
     assert "one bar per part," in html_of(heap())
     assert "largest segments" not in html_of(heap())
 
 
 def rows(html: str) -> list[list[str]]:
     table = html.rpartition("<table")[2]
-    found = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
+    lines = re.findall(r"<tr[^>]*>(.*?)</tr>", table)
     return [
-        re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", one.replace("\u00a0", " "))
-        for one in found
+        re.findall(r"<t[hd][^>]*>(?:<code[^>]*>)?([^<]*)<", line.replace("\u00a0", " "))
+        for line in lines
     ]
 
 
 def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
-    """Eight of them at most, by size; of one without a hole there is a dash."""
-    made = [segment(("used", 10 * at), at=at) for at in range(1, 11)]
-    made.append(segment(("used", 500), ("free", 3), ("used", 10), ("free", 4), at=11))
+    """It has at most eight, by size; one without a hole has a dash."""
+    listed = [segment(("used", 10 * at), at=at) for at in range(1, 11)]
+    listed.append(segment(("used", 500), ("free", 3), ("used", 10), ("free", 4), at=11))
     head, first, second, *more = rows(
-        memory_map_bundle(MemoryMap(("cuda:0",), tuple(made), 0.01))["text/html"]
+        memory_map_bundle(MemoryMap(("cuda:0",), tuple(listed), 0.01))["text/html"]
     )
 
     assert head == ["largest segments", "size", "free", "largest hole", "blocks"]
@@ -245,7 +245,7 @@ def test_the_table_has_the_largest_segments_and_what_is_free_in_them() -> None:
 
 
 def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
-    """Blocks and seconds of all moments, together."""
+    """It has the sum of their blocks and of their seconds."""
     one = MemoryMap(("cuda:0",), (segment(("used", 1), ("free", 1)),), 0.25)
     text = moments_bundle((("before", one), ("after", one)))["text/plain"]
 
@@ -254,9 +254,9 @@ def test_a_map_of_several_moments_says_what_all_of_them_cost() -> None:
 
 
 def test_a_map_of_some_devices_has_theirs_alone() -> None:
-    """Their segments and notes; how long it took to read was that of all."""
-    told = {"cuda:0": "a", "cuda:1": "b"}
-    found = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, told)
+    """It has their segments and notes, and the reading time of all."""
+    notes = {"cuda:0": "a", "cuda:1": "b"}
+    memory = MemoryMap(("cuda:0", "cuda:1"), (segment(("used", 1)),), 0.5, notes)
 
-    assert found.only({"cuda:0"}) == MemoryMap(("cuda:0",), found.segments, 0.5, {"cuda:0": "a"})
-    assert found.only({"cuda:1"}) == MemoryMap(("cuda:1",), (), 0.5, {"cuda:1": "b"})
+    assert memory.only({"cuda:0"}) == MemoryMap(("cuda:0",), memory.segments, 0.5, {"cuda:0": "a"})
+    assert memory.only({"cuda:1"}) == MemoryMap(("cuda:1",), (), 0.5, {"cuda:1": "b"})

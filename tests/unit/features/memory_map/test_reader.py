@@ -37,7 +37,7 @@ def with_snapshot(snapshot: Callable[..., Any], devices: int = 1) -> FakeTorch:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_byte_of_a_real_snapshot_is_in_a_block(name: str) -> None:
-    """Blocks fill their segments, end to end."""
+    """Blocks fill their segments without a gap."""
     segments = segments_of(recorded(name)[1])
     assert segments
     for segment in segments:
@@ -67,7 +67,7 @@ def test_both_words_for_a_block_that_waits_are_known() -> None:
 
 
 def test_a_snapshot_of_an_older_torch_has_fewer_keys() -> None:
-    """Without pools, streams, expandable segments and requested sizes, all that is in use was asked for."""
+    """Without pools, streams, expandable segments and requested sizes; a used block counts as requested."""
     listed = [
         {"device": 0, "address": 4096, "total_size": 1024, "segment_type": "small",
          "blocks": [{"address": 4096, "size": 1024, "state": "active_allocated"}]}
@@ -84,17 +84,17 @@ def test_before_cuda_is_initialised_nothing_of_torch_is_called() -> None:
 
 
 def test_traces_are_left_out_where_torch_can_leave_them_out() -> None:
-    """With 100,000 of them a snapshot takes 700 ms, without 0.2; an older torch has no word for it."""
-    asked: list[dict[str, Any]] = []
+    """With 100,000 of them a snapshot takes 700 ms, without 0.2; older versions of torch cannot."""
+    calls: list[dict[str, Any]] = []
 
     def snapshot(mempool_id: Any = None, include_traces: bool = True) -> list[dict[str, Any]]:
-        asked.append({"mempool_id": mempool_id, "include_traces": include_traces})
+        calls.append({"mempool_id": mempool_id, "include_traces": include_traces})
         return recorded("native")[1]
 
-    found = read_of(with_snapshot(snapshot))
-    assert asked == [{"mempool_id": None, "include_traces": False}]
-    assert len(found.segments) == 22
-    assert read_of(with_snapshot(lambda: recorded("native")[1])).segments == found.segments
+    memory = read_of(with_snapshot(snapshot))
+    assert calls == [{"mempool_id": None, "include_traces": False}]
+    assert len(memory.segments) == 22
+    assert read_of(with_snapshot(lambda: recorded("native")[1])).segments == memory.segments
 
 
 def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
@@ -115,7 +115,7 @@ def test_all_devices_are_read_at_once_and_one_by_its_name() -> None:
 
 @pytest.mark.parametrize("raises", [True, False])
 def test_a_note_says_that_an_allocator_has_no_list_of_blocks(*, raises: bool) -> None:
-    """CUDA's own: by version its snapshot raises, or is empty; either way one sentence has the sums."""
+    """By its version, the snapshot of CUDA's own allocator raises or is empty; the note has the sums."""
 
     def snapshot(include_traces: bool) -> list[dict[str, Any]]:
         if raises:
@@ -138,7 +138,7 @@ SIZES = st.integers(0, 2**40)
 
 @given(SIZES, SIZES, SIZES, SIZES)
 def test_a_heap_adds_up(used: int, free: int, top: int, mapped: int) -> None:
-    """What malloc has from the system is the sum of the segments, whatever it says."""
+    """What malloc has from the system is the sum of the segments, for any figures."""
     info = Mallinfo(uordblks=used, fordblks=free, keepcost=top, hblkhd=mapped)
     segments = heap_segments(info)
     assert sum(one.size for one in segments) == used + free + mapped
@@ -152,7 +152,7 @@ def test_a_note_says_why_a_heap_cannot_be_read() -> None:
 
 
 def test_without_a_gpu_the_map_is_that_of_the_heap() -> None:
-    """As if the heap had been named."""
+    """It equals the map of the CPU by name."""
 
     def find_heap() -> Callable[[], Mallinfo]:
         return lambda: Mallinfo(uordblks=5, fordblks=3, keepcost=1)

@@ -22,7 +22,7 @@ from tests.scenes.stage import Stage
 TorchsOwn = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
 
 TEXT = (
-    "CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of 80.00 GiB of "
+    "CUDA out of memory. Tried to allocate {gib:.2f} GiB. GPU 0 has a total capacity of 80.00 GiB of "
     "which 1.00 GiB is free. Of the allocated memory 77.00 GiB is allocated by PyTorch, and 0 bytes is "
     "reserved by PyTorch but unallocated."
 )
@@ -59,9 +59,9 @@ class Run:
         self.shown = self.companion.conclude(self.session, cell) or {}
 
     def run_out(self, *gib: int) -> None:
-        """Request some GiB one after the other, each of which the allocator has not."""
-        for asked in gib:
-            self.cuda.run_out(asked << 30)
+        """Request some GiB one after the other, for each of which there is no room."""
+        for size in gib:
+            self.cuda.run_out(size << 30)
 
     def hold(self, gib: float = 77) -> None:
         """Let the GPU hold some GiB for a second."""
@@ -77,13 +77,13 @@ class Run:
 
     @property
     def marks(self) -> list[tuple[str, float, float]]:
-        """The marks on the chart: label, time, and allocated bytes."""
+        """Return the marks on the chart: label, time, and allocated bytes."""
         assert {guide.kind for guide in self.session.guides} <= {"oom"}
         return [(guide.label, guide.start, guide.last) for guide in self.session.guides]
 
 
-def out_of_memory(asked: float = 2.0) -> BaseException:
-    error: BaseException = TorchsOwn(TEXT.format(asked=asked))
+def out_of_memory(gib: float = 2.0) -> BaseException:
+    error: BaseException = TorchsOwn(TEXT.format(gib=gib))
     return error
 
 
@@ -179,7 +179,7 @@ def test_a_batch_size_may_be_searched_for_on_the_cpu() -> None:
 
 @pytest.mark.parametrize("error", [None, RuntimeError("the planner is out of memory slots")])
 def test_without_an_error_about_memory_there_is_nothing(error: BaseException | None) -> None:
-    """No card, no finding, no mark, even if a user's own error mentions memory."""
+    """There is no card, no finding and no mark, even if a user's own error mentions memory."""
     run = Run()
     with run.cell(error):
         pass
@@ -232,12 +232,12 @@ def test_caught_errors_before_the_last_are_counted(caught: tuple[int, ...], word
 
 
 def test_each_event_is_marked_on_the_chart_when_it_happens() -> None:
-    """Caught or not, with the allocated bytes of that instant by the allocator's own counter."""
+    """A mark has the allocated bytes of that instant by the allocator's own counter."""
     run = Run()
     with run.cell(out_of_memory(4.0)):
-        for asked in (8, 4):
+        for size in (8, 4):
             run.hold(70)
-            run.run_out(asked)
+            run.run_out(size)
         marks = run.marks
     assert [(label, size) for label, _, size in marks] == [
         ("out of memory: 8.00 GiB requested", 77 * GIB),
@@ -269,7 +269,7 @@ def test_two_watches_of_one_session_mark_an_event_once() -> None:
 
 
 def test_an_unobserved_error_is_explained_by_its_text_and_its_spans() -> None:
-    """With the spans that it ended, and a mark at the nearest reading."""
+    """It has the spans that it ended, and a mark at the nearest reading."""
     run = Run(can_observe=False)
     with run.cell(out_of_memory()):
         with run.stage.span("evaluate", "evaluate at step 40", "raised OutOfMemoryError"):
@@ -323,23 +323,23 @@ def test_neither_the_error_nor_its_frames_are_kept() -> None:
 
     def train() -> None:
         activations = Big()
-        kept.append(weakref.ref(activations))
+        references.append(weakref.ref(activations))
         run.cuda.run_out()
         raise out_of_memory()
 
-    kept: list[weakref.ref[Any]] = []
+    references: list[weakref.ref[Any]] = []
     with run.stage.span("cell", "x", "raised OutOfMemoryError") as cell:
         run.companion.begin(run.monitor, run.recorder, cell)
         try:
             train()
         except RuntimeError as error:
-            kept.append(weakref.ref(error))
+            references.append(weakref.ref(error))
             run.companion.end(run.recorder, cell, error)
     cell = run.session.span(cell.id)
     run.companion.report(run.session, cell)
     assert run.companion.conclude(run.session, cell)
     # The interpreter's own references go with the block; a ring would not.
-    assert [one() for one in kept] == [None, None]
+    assert [reference() for reference in references] == [None, None]
 
 
 @pytest.mark.parametrize("quiet", [False, True])
@@ -363,7 +363,7 @@ rows = []
 try:
     with hfmem_widget.watch("limited", chart=False) as session:
         resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + ({left} << 20), -1))
-        {takes}
+        {code}
 except MemoryError:
     rows.clear()
     (finding,) = session.findings
@@ -374,17 +374,17 @@ except MemoryError:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ulimit -v holds on Linux only")
 @pytest.mark.parametrize(
-    ("left", "takes", "asked"),
+    ("left", "code", "figure"),
     [
         (1024, "numpy.zeros(2 << 30, dtype=numpy.uint8)", "2.00 GiB requested, "),
         (100, "while True: rows.append({len(rows): str(len(rows))})", ""),
     ],
     ids=["one request", "small objects, until no byte is left"],
 )
-def test_a_limit_of_the_shells_is_the_cause(left: int, takes: str, asked: str) -> None:
+def test_a_limit_of_the_shells_is_the_cause(left: int, code: str, figure: str) -> None:
     """Under ``ulimit -v`` the finding names the limit, not the machine's free memory; torch stays out."""
-    text = run_alone(UNDER_A_LIMIT.format(left=left, takes=takes)).stdout
+    text = run_alone(UNDER_A_LIMIT.format(left=left, code=code)).stdout
     assert "\nlimit " in text
-    assert f": {asked}this process may use" in text
+    assert f": {figure}this process may use" in text
     assert ("Limit reached: ulimit -v" in text) is (left == 1024)
     assert text.endswith("False False\n")

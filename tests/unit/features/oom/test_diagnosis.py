@@ -43,14 +43,14 @@ def test_the_cause_is_found(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_advice_has_a_reason_here(case: Case) -> None:
     """The advice that applies is given in order, and no other; never more than five."""
-    told = advise(case.incident, diagnose(case.incident))
-    assert len(told) <= MOST
-    for advice, words in zip(told, case.advice, strict=False):
-        assert words in advice.sentence()
-    assert len(told) >= len(case.advice)
-    everything = " ".join(one.sentence() for one in told)
-    for words in case.never:
-        assert words not in everything
+    suggestions = advise(case.incident, diagnose(case.incident))
+    assert len(suggestions) <= MOST
+    for suggestion, expected in zip(suggestions, case.advice, strict=False):
+        assert expected in suggestion.sentence()
+    assert len(suggestions) >= len(case.advice)
+    everything = " ".join(suggestion.sentence() for suggestion in suggestions)
+    for expected in case.never:
+        assert expected not in everything
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -82,9 +82,9 @@ def test_checkpointing_has_its_name_in_the_installed_transformers(
     if arguments:
         module.__dict__["TrainingArguments"] = make_dataclass("TrainingArguments", arguments)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    told = advise(CASES[0].incident, diagnose(CASES[0].incident))
+    suggestions = advise(CASES[0].incident, diagnose(CASES[0].incident))
 
-    assert f"({option}=True)" in told[0].action
+    assert f"({option}=True)" in suggestions[0].action
 
 
 FIGURES: dict[str, Any] = json.loads((DATA / "oom_figures.json").read_text(encoding="utf-8"))
@@ -106,12 +106,12 @@ def figures_in(incident: Incident) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_figure_is_the_incidents(case: Case) -> None:
-    """For each scripted error: used memory, free memory, and the saving of each change, in this order."""
+    """The figures are used memory, free memory, and the saving of each change, in this order."""
     assert figures_in(case.incident) == FIGURES[case.name]
 
 
 @pytest.mark.parametrize(
-    ("size", "words"),
+    ("size", "text"),
     [
         (2.0 * GIB, "2.00 GiB"),
         (3 * 1024 * GIB, "3.00 TiB"),
@@ -119,9 +119,9 @@ def test_every_figure_is_the_incidents(case: Case) -> None:
         (2**60, "1,024 PiB"),
     ],
 )
-def test_sizes_beyond_any_machine_have_greater_units(size: float, words: str) -> None:
+def test_sizes_beyond_any_machine_have_greater_units(size: float, text: str) -> None:
     """From 1000 GiB on a size is in TiB, from 1000 TiB on in PiB."""
-    assert format_bytes(size) == words
+    assert format_bytes(size) == text
 
 
 SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
@@ -133,7 +133,7 @@ SIZES = st.one_of(st.just(float("nan")), st.floats(0, 1e15))
     case=st.sampled_from(CASES),
 )
 def test_no_figures_make_it_raise(origin: Origin, sizes: list[float], case: Case) -> None:
-    """Whatever is known, there is a diagnosis in a sentence, and advice with reasons."""
+    """With any figures there is a diagnosis in a sentence, and advice with reasons."""
     names = ("asked", "total", "free", "allowed", "allocated", "reserved", "others", "grown")
     figures: dict[str, Any] = dict(zip(names, sizes, strict=True))
     known = replace(case.incident, device=GPU, origin=origin, **figures)
@@ -157,7 +157,7 @@ def test_the_caller_of_a_backward_pass_made_no_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "share"),
     [
         (
             {"device": HOST, "origin": "cpu", "total": 64},
@@ -166,36 +166,36 @@ def test_the_caller_of_a_backward_pass_made_no_request() -> None:
         ({"origin": "cublas"}, "take 40.0 GiB of 80.0 GiB, of which 75 %"),
     ],
 )
-def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], told: str) -> None:
-    """The allocated bytes, not the free memory of the machine nor a library's request."""
+def test_the_share_of_the_largest_part_names_its_whole(more: dict[str, Any], share: str) -> None:
+    """The whole is the allocated bytes, not the machine's free memory nor a library's request."""
     parts = {"weights": 30, "activations": 10} | ({} if "device" in more else {"cache": 39})
     full = incident(asked=8, free=1, parts=parts, **more)
 
-    assert f"{told} is weights" in diagnose(full).sentence
+    assert f"{share} is weights" in diagnose(full).sentence
 
 
 def test_unknown_growth_has_no_figure() -> None:
     """The advice on concatenated predictions is given even if their size is unknown."""
     case = next(one for one in CASES if one.name.startswith("predictions that are put together"))
     for grown in (0.0, float("nan"), -GIB):
-        told = advise(replace(case.incident, grown=grown), diagnose(case.incident))
-        (one,) = [one for one in told if "eval_accumulation_steps" in one.action]
-        assert not re.search(r"\d", one.sentence())
+        suggestions = advise(replace(case.incident, grown=grown), diagnose(case.incident))
+        (advice,) = [one for one in suggestions if "eval_accumulation_steps" in one.action]
+        assert not re.search(r"\d", advice.sentence())
 
 
 @pytest.mark.parametrize(
-    ("tokens", "mib", "are"),
+    ("tokens", "mib", "expected"),
     [(1024, 0.9, False), (1024, 1, True), (1024, 2.9, True), (1024, 4, True), (1024, 4.1, False),
      (0, 1, False), (NAN, 1, False)],
 )  # fmt: skip
-def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool) -> None:
-    """Tokens times vocabulary, of two or four bytes, with the allocator's rounding of 1 or 2 MiB."""
+def test_logits_are_known_by_their_size(tokens: float, mib: float, *, expected: bool) -> None:
+    """They take tokens times vocabulary, of two or four bytes, and the allocator rounds to 1 or 2 MiB."""
     path, model = spans("train", "step", tokens=tokens), ModelFacts(vocabulary=512)
-    assert is_logits(incident(asked=mib / 1024, free=0.01, path=path, model=model)) is are
+    assert is_logits(incident(asked=mib / 1024, free=0.01, path=path, model=model)) is expected
 
 
 @pytest.mark.parametrize(
-    ("asked", "parts", "how"),
+    ("size", "parts", "words"),
     [
         (41.0, {"weights": 40.0}, "more than the 40.0 GiB of cuda:0"),
         (41.0, {"activations": 40.0}, "51 % of cuda:0"),
@@ -203,24 +203,24 @@ def test_logits_are_known_by_their_size(tokens: float, mib: float, *, are: bool)
         (81.0, {"weights": 40.0}, "more than cuda:0 has in total"),
     ],
 )
-def test_a_huge_request_has_a_comparison(asked: float, parts: dict[str, float], how: str) -> None:
-    """Or with all memory, if the model itself holds nothing."""
-    found = huge(incident(asked=asked, free=1.0, parts=parts))
+def test_a_huge_request_has_a_comparison(size: float, parts: dict[str, float], words: str) -> None:
+    """The request is compared with the part or the memory that it exceeds, or is a share of the device."""
+    diagnosis = huge(incident(asked=size, free=1.0, parts=parts))
 
-    assert found is not None
-    assert how in found.sentence
+    assert diagnosis is not None
+    assert words in diagnosis.sentence
 
 
-@pytest.mark.parametrize(("asked", "promised"), [(30.0, True), (1 / GIB, True), (0.0, False)])
-def test_other_processes_are_no_cause_without_a_request(asked: float, *, promised: bool) -> None:
-    """The sentence that it would have fit is only for a known request."""
-    sentence = diagnose(incident(asked=asked, free=1.0, others=40.0, allocated=1.0)).sentence
+@pytest.mark.parametrize(("size", "would_fit"), [(30.0, True), (1 / GIB, True), (0.0, False)])
+def test_other_processes_are_no_cause_without_a_request(size: float, *, would_fit: bool) -> None:
+    """Only a known request has the sentence that it would have fit."""
+    sentence = diagnose(incident(asked=size, free=1.0, others=40.0, allocated=1.0)).sentence
 
-    assert ("would have fit" in sentence) is promised
+    assert ("would have fit" in sentence) is would_fit
 
 
 @pytest.mark.parametrize(
-    ("asked", "free", "words"),
+    ("size", "free", "figures"),
     [
         (1.0, 0.5, ": 1.00 GiB requested, 512.0 MiB free"),
         (0.0, 0.5, ": 512.0 MiB free"),
@@ -229,9 +229,9 @@ def test_other_processes_are_no_cause_without_a_request(asked: float, *, promise
         (NAN, NAN, ""),
     ],
 )
-def test_a_heading_has_the_figures_that_are_known(asked: float, free: float, words: str) -> None:
+def test_a_heading_has_the_figures_that_are_known(size: float, free: float, figures: str) -> None:
     """Zero free bytes are a figure, a request of zero bytes is not."""
-    assert headline(incident(asked=asked, free=free)) == f"Out of memory on cuda:0{words}"
+    assert headline(incident(asked=size, free=free)) == f"Out of memory on cuda:0{figures}"
 
 
 FULL: dict[str, Any] = {"asked": 10.0, "free": 1.0}
@@ -247,8 +247,8 @@ def in_step(*, counts: Any = None, **more: Any) -> Incident:
 
 def advice_of(words: str, known: Incident, cause: Cause = "unknown") -> Advice | None:
     """Return the advice whose action has these words, if a cause or a part of memory calls for it."""
-    found = [*remedies(known, cause), *savings(known)]
-    return next((one for one in found if words in one.action), None)
+    listed = [*remedies(known, cause), *savings(known)]
+    return next((one for one in listed if words in one.action), None)
 
 
 def floats(weights: float) -> Incident:
@@ -318,13 +318,13 @@ def test_advice_has_a_reason_and_a_saving(
     words: str, known: Incident, cause: Cause, gib: float | None
 ) -> None:
     """It is given only if it would help, with the bytes that it would save."""
-    told = advice_of(words, known, cause)
+    advice = advice_of(words, known, cause)
 
-    assert (None if told is None else told.bytes) == (None if gib is None else gib * GIB)
+    assert (None if advice is None else advice.bytes) == (None if gib is None else gib * GIB)
 
 
 @pytest.mark.parametrize(
-    ("asked", "total", "words"),
+    ("size", "total", "ratio"),
     [
         (85.0, 80.0, "1.1\u00d7"),
         (792.0, 80.0, "9.9\u00d7"),
@@ -334,35 +334,35 @@ def test_advice_has_a_reason_and_a_saving(
         (40.0, NAN, ""),
     ],
 )
-def test_a_request_beyond_the_device_is_a_multiple(asked: float, total: float, words: str) -> None:
-    """With a decimal up to ten times; a request that might fit should be made in pieces."""
-    told = advice_of("in chunks", incident(asked=asked, free=1.0, total=total), "huge")
+def test_a_request_beyond_the_device_is_a_multiple(size: float, total: float, ratio: str) -> None:
+    """It has a decimal up to ten times; a request that might fit should be made in pieces."""
+    advice = advice_of("in chunks", incident(asked=size, free=1.0, total=total), "huge")
 
-    assert told is not None
-    if words:
-        assert f" {words} " in told.reason
+    assert advice is not None
+    if ratio:
+        assert f" {ratio} " in advice.reason
     else:
-        assert told.action == "Process it in chunks"
+        assert advice.action == "Process it in chunks"
 
 
-@pytest.mark.parametrize(("left", "said"), [(0, False), (5 * 2**30, True)])
-def test_memory_that_only_an_error_holds_is_named(left: int, *, said: bool) -> None:
+@pytest.mark.parametrize(("freed", "expected"), [(0, False), (5 * 2**30, True)])
+def test_memory_that_only_an_error_holds_is_named(freed: int, *, expected: bool) -> None:
     """`%memholders --free errors` would free it."""
-    told = advise(incident(**FULL, seen=Seen(freed=left)), OomDiagnosis("unknown", "It is."))
+    advice = advise(incident(**FULL, seen=Seen(freed=freed)), OomDiagnosis("unknown", "It is."))
 
-    assert any("%memholders --free errors" in one.action for one in told) is said
+    assert any("%memholders --free errors" in one.action for one in advice) is expected
 
 
 @pytest.mark.parametrize(
-    ("reserved", "asked", "share"), [(30.0, 10.0, "0.5"), (30.0, 11.0, "0.55"), (70.0, 11.0, "1")]
+    ("reserved", "size", "share"), [(30.0, 10.0, "0.5"), (30.0, 11.0, "0.55"), (70.0, 11.0, "1")]
 )
-def test_a_limit_should_be_raised_to_the_need(reserved: float, asked: float, share: str) -> None:
-    """In twentieths of the device, up to all of it."""
-    limited = incident(asked=asked, free=40.0, reserved=reserved, allowed=32.0)
-    told = advice_of("Raise", limited, "limit")
+def test_a_limit_should_be_raised_to_the_need(reserved: float, size: float, share: str) -> None:
+    """The limit is given in twentieths of the device, up to all of it."""
+    limited = incident(asked=size, free=40.0, reserved=reserved, allowed=32.0)
+    advice = advice_of("Raise", limited, "limit")
 
-    assert told is not None
-    assert f"set_per_process_memory_fraction({share})" in told.action
+    assert advice is not None
+    assert f"set_per_process_memory_fraction({share})" in advice.action
 
 
 @pytest.mark.parametrize(
@@ -378,13 +378,13 @@ def test_a_limit_should_be_raised_to_the_need(reserved: float, asked: float, sha
     ],
 )
 def test_other_processes_are_named(processes: dict[int, int], named: str, saving: str) -> None:
-    """At most three; if none is known, the tool that lists them."""
+    """At most three are named; if none is known, the tool that lists them is."""
     listed = tuple((number, size * GIB) for number, size in processes.items())
-    told = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")
+    advice = advice_of("Stop", incident(**FULL, others=30.0, processes=listed), "others")
 
-    assert told is not None
-    assert told.action == f"Stop other processes on the GPU{named}"
-    assert (told.saving, told.bytes) == (saving, 30 * GIB)
+    assert advice is not None
+    assert advice.action == f"Stop other processes on the GPU{named}"
+    assert (advice.saving, advice.bytes) == (saving, 30 * GIB)
 
 
 def test_advice_has_a_size_once() -> None:

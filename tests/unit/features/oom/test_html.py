@@ -43,29 +43,29 @@ def bundle(incident: Incident, earlier: int = 0) -> dict[str, str]:
     return out_of_memory_bundle(incident, diagnosis, advise(incident, diagnosis), earlier=earlier)
 
 
-def case(words: str) -> Incident:
-    return next(one.incident for one in CASES if words in one.name)
+def incident_named(name: str) -> Incident:
+    return next(case.incident for case in CASES if name in case.name)
 
 
-@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_every_card_is_well_formed(one: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_card_is_well_formed(case: Case) -> None:
     """Each element is closed, there is no script, and no unknown figure."""
-    told = bundle(one.incident)
-    assert Strict(told["text/html"]).seen
-    for text in told.values():
+    card = bundle(case.incident)
+    assert Strict(card["text/html"]).seen
+    for text in card.values():
         assert not re.search(r"\bn/a\b|\bnan\b|\binf\b", text)
 
 
-@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_both_forms_say_the_same(one: Case) -> None:
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_both_forms_say_the_same(case: Case) -> None:
     """The HTML and the plain text both have the diagnosis and each advice."""
-    told = bundle(one.incident)
-    diagnosis = diagnose(one.incident)
-    plain = told["text/plain"]
+    card = bundle(case.incident)
+    diagnosis = diagnose(case.incident)
+    plain = card["text/plain"]
     assert diagnosis.sentence in plain
-    for at, advice in enumerate(advise(one.incident, diagnosis), start=1):
-        assert f"\n{at}. {advice.sentence()}" in plain
-        assert escape(advice.action) in told["text/html"]
+    for number, advice in enumerate(advise(case.incident, diagnosis), start=1):
+        assert f"\n{number}. {advice.sentence()}" in plain
+        assert escape(advice.action) in card["text/html"]
 
 
 def test_the_card_with_a_table_of_changes_is_small() -> None:
@@ -88,15 +88,15 @@ def test_the_card_with_a_table_of_changes_is_small() -> None:
              int(20 * GIB), 19.0 * GIB, 21.0 * GIB, 80.0 * GIB, largest_batch=12, longest=2048)
         for name, (target, changes, cost) in tried.items()
     ]  # fmt: skip
-    of = case("float32 on a card that has")
-    diagnosis = diagnose(of)
-    told = out_of_memory_bundle(of, diagnosis, advise(of, diagnosis), moves=moves)
+    known = incident_named("float32 on a card that has")
+    diagnosis = diagnose(known)
+    card = out_of_memory_bundle(known, diagnosis, advise(known, diagnosis), moves=moves)
 
-    assert len(told["text/html"].encode()) <= 15_000
+    assert len(card["text/html"].encode()) <= 15_000
 
 
 @pytest.mark.parametrize(
-    ("words", "is_drawn", "scale"),
+    ("name", "has_request", "scale"),
     [
         # A request that does not fit is drawn past the device's capacity.
         ("another process has most", True, "dashed: the request; line: the capacity"),
@@ -106,15 +106,15 @@ def test_the_card_with_a_table_of_changes_is_small() -> None:
         ("a limit on this process", True, "limit of this process: 8.00 GiB"),
     ],
 )
-def test_the_bar_has_request_and_end_of_memory(words: str, *, is_drawn: bool, scale: str) -> None:
-    """The request is dashed, after the parts."""
-    drawn = bar_html(case(words))
-    assert ("stroke-dasharray" in drawn) is is_drawn
-    assert scale in drawn
+def test_the_bar_has_request_and_end_of_memory(name: str, *, has_request: bool, scale: str) -> None:
+    """The request is dashed, and comes after the parts."""
+    bar = bar_html(incident_named(name))
+    assert ("stroke-dasharray" in bar) is has_request
+    assert scale in bar
 
 
 def test_without_parts_there_is_no_bar() -> None:
-    """Not even an empty one."""
+    """An empty one is not drawn either."""
     assert bar_html(incident(asked=9.0, free=1.0)) == ""
 
 
@@ -133,33 +133,33 @@ def test_without_parts_there_is_no_bar() -> None:
     ids=["sizes alone", "with a recording"],
 )
 def test_the_biggest_blocks_have_their_lines(where: str, lines: set[str]) -> None:
-    """A block from before the recording says so instead; without a recording there are only sizes."""
-    incident = case("float32 on a card that has")
+    """A block from before the recording has none; without a recording there are only sizes."""
+    incident = incident_named("float32 on a card that has")
     assert incident.blocks is not None
     biggest = (LiveBlocks(GIB, 3, where), LiveBlocks(GIB / 2, 1))
     known = replace(incident, blocks=replace(incident.blocks, biggest=biggest))
-    told = {" ".join(line.split()) for line in bundle(known)["text/plain"].splitlines()}
-    assert lines <= told
+    shown = {" ".join(line.split()) for line in bundle(known)["text/plain"].splitlines()}
+    assert lines <= shown
 
 
 def test_a_limit_on_the_machines_memory_is_the_end_of_the_bar() -> None:
     """With `ulimit`, the bar shows the mapped memory of this process, not the machine."""
-    met = case("CPU: a limit of the shell's")
-    assert met.met_a_limit
-    drawn = bar_html(met)
-    assert f"limit of this process: {format_bytes(met.host.limit)}" in drawn
-    told = bundle(met)
-    assert f"allowed {format_bytes(met.host.limit)}" in told["text/plain"]
-    assert "rest of the machine" not in told["text/html"]
+    limited = incident_named("CPU: a limit of the shell's")
+    assert limited.met_a_limit
+    bar = bar_html(limited)
+    assert f"limit of this process: {format_bytes(limited.host.limit)}" in bar
+    card = bundle(limited)
+    assert f"allowed {format_bytes(limited.host.limit)}" in card["text/plain"]
+    assert "rest of the machine" not in card["text/html"]
     widths = [
-        float(one) for one in re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%" height', drawn)
+        float(width) for width in re.findall(r'<rect x="[\d.]+%" width="([\d.]+)%" height', bar)
     ]
     assert sum(widths) <= 100.5
 
 
 def test_the_capacity_is_the_same_as_everywhere() -> None:
-    """NVML's figure, as on the card; CUDA's is lower by the driver's reserve."""
-    own = case("full of 16-bit weights")
+    """It is NVML's figure, since CUDA's is lower by the driver's reserve."""
+    own = incident_named("full of 16-bit weights")
     device = replace(own.device, total=own.total + 0.6 * GIB)
     text = bundle(replace(own, device=device))["text/plain"]
     assert format_bytes(device.total) in text
@@ -167,30 +167,30 @@ def test_the_capacity_is_the_same_as_everywhere() -> None:
 
 
 def test_the_biggest_five_of_other_processes_are_named() -> None:
-    """The largest first, each with its id and size."""
+    """The largest comes first; each has its id and size."""
     processes = tuple((number, number * GIB) for number in (3, 1, 7, 2, 6, 5))
-    told = bundle(replace(case("another process has most"), processes=processes))
+    card = bundle(replace(incident_named("another process has most"), processes=processes))
     named = " \u00b7 ".join(f"process {number}: {number}.00 GiB" for number in (7, 6, 5, 3, 2))
 
-    assert set(told) == {"text/html", "text/plain"}
-    for text in told.values():
+    assert set(card) == {"text/html", "text/plain"}
+    for text in card.values():
         assert named in text.replace("\u00a0", " ")
         assert "process 1:" not in text
 
 
-@pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
-def test_the_parts_are_the_used_memory(one: Case) -> None:
-    """Each with its name and size; free memory is not a part."""
-    anatomy = one.incident.anatomy
-    line = [text for text in bundle(one.incident)["text/plain"].splitlines() if "parts: " in text]
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_parts_are_the_used_memory(case: Case) -> None:
+    """Each part has its name and size; free memory is not a part."""
+    anatomy = case.incident.anatomy
+    lines = [text for text in bundle(case.incident)["text/plain"].splitlines() if "parts: " in text]
     parts = () if anatomy is None else [part for part in anatomy.parts if part.name != "free"]
 
-    assert bool(line) is bool(parts)
+    assert bool(lines) is bool(parts)
     for part in parts:
         # What malloc keeps is in what is mapped, not private memory, where the whole is a limit of that.
-        if part.name != "cache" or "mapped, not private memory" not in line[0]:
-            assert f"{part.label} {format_bytes(part.bytes)}" in line[0]
-    assert not any("free" in text.rpartition("parts: ")[2].split() for text in line)
+        if part.name != "cache" or "mapped, not private memory" not in lines[0]:
+            assert f"{part.label} {format_bytes(part.bytes)}" in lines[0]
+    assert not any("free" in text.rpartition("parts: ")[2].split() for text in lines)
 
 
 PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "others": 4.0}
@@ -204,22 +204,22 @@ PARTS = {"weights": 20.0, "activations": 10.0, "cache": 5.0, "context": 1.0, "ot
     ],
 )
 def test_a_limit_counts_what_this_process_reserved(allowed: float, names: list[str]) -> None:
-    """With the cache, without the context and other processes; free memory is never drawn."""
-    one = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
+    """The cache counts; the context, other processes and free memory do not."""
+    known = incident(asked=9.0, free=40.0, parts=PARTS, others=4.0, allowed=allowed)
 
-    assert [part.name for part in drawn_parts(one)] == names
+    assert [part.name for part in drawn_parts(known)] == names
 
 
-@pytest.mark.parametrize(("cache", "named"), [(0.0, False), (4.0, True)])
-def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, named: bool) -> None:
-    """If it is large enough to mention."""
+@pytest.mark.parametrize(("cache", "expected"), [(0.0, False), (4.0, True)])
+def test_the_cache_is_a_figure_with_its_largest_block(cache: float, *, expected: bool) -> None:
+    """A cache too small to mention has no figure."""
     parts = PARTS | {"cache": cache}
-    told = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
-    names = [name for name, _, _ in told]
+    figures = figures_of(incident(asked=9.0, free=1.0, parts=parts, blocks=blocks(3.0, 2.0)))
+    names = [name for name, _, _ in figures]
 
-    assert ("cache" in names) is ("largest free block" in names) is named
-    assert named is (("cache", "4.00 GiB", "free, but reserved") in told)
-    assert named is (("largest free block", "2.00 GiB", "in the cache") in told)
+    assert ("cache" in names) is ("largest free block" in names) is expected
+    assert expected is (("cache", "4.00 GiB", "free, but reserved") in figures)
+    assert expected is (("largest free block", "2.00 GiB", "in the cache") in figures)
 
 
 METRICS = ("allocated", "reserved", "others")
@@ -234,7 +234,7 @@ def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
 
 
 @pytest.mark.parametrize(
-    ("used", "said", "key"),
+    ("used", "device", "key"),
     [
         ((1.0, 2.0), "", "cuda:1"),
         ((NAN, 0.5), "", "cuda:1"),
@@ -243,21 +243,21 @@ def session_of(*readings: tuple[float, float, float]) -> tuple[Session, Sample]:
         ((1.0, 2.0), "xpu:3", "xpu:3"),
     ],
 )
-def test_an_error_is_about_the_fullest_gpu(used: tuple[float, ...], said: str, key: str) -> None:
-    """Unless its text names the GPU."""
+def test_an_error_is_about_the_fullest_gpu(used: tuple[float, ...], device: str, key: str) -> None:
+    """The text of an error may name another GPU."""
     session, _ = session_of(*((size, size + 1, 0.0) for size in used))
 
-    assert device_of(session, OutOfMemoryText("cuda", said), None).key == key
+    assert device_of(session, OutOfMemoryText("cuda", device), None).key == key
 
 
 def test_the_limit_of_apples_allocator_is_its_capacity() -> None:
-    """It recommends a limit, and has no other figure."""
+    """Apple's allocator recommends a limit, and has no other figure."""
     session, sample = session_of((1.0, 2.0, 0.0))
     text = OutOfMemoryText("mps", "mps:0", allowed=20 * GIB, total=5.0)
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert found.total == 20 * GIB
-    assert math.isnan(found.allowed)
+    assert incident.total == 20 * GIB
+    assert math.isnan(incident.allowed)
 
 
 @pytest.mark.parametrize(
@@ -286,24 +286,24 @@ def test_use_by_others_comes_from_the_best_source(
     text = OutOfMemoryText(
         "cuda", "cuda:0", total=80 * GIB, free=10 * GIB, in_use=in_use * GIB, processes=listed
     )
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert [number for number, _ in found.processes] == foreign
-    assert found.others == others * GIB
+    assert [number for number, _ in incident.processes] == foreign
+    assert incident.others == others * GIB
 
 
 @pytest.mark.parametrize(("used", "others"), [(10.9, NAN), (11.1, 2.1)])
 def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: float) -> None:
-    """Then its owner is unknown."""
+    """Its owner is then unknown."""
     session, sample = session_of((8.0, 9.0, NAN))
     text = OutOfMemoryText("cuda", "cuda:0", total=80 * GIB, free=(80 - used) * GIB)
-    found = incident_of(session, Failure(text, sample))
+    incident = incident_of(session, Failure(text, sample))
 
-    assert found.others == pytest.approx(others * GIB, nan_ok=True)
+    assert incident.others == pytest.approx(others * GIB, nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "origin", "same"),
+    ("size", "device", "origin", "same"),
     [
         (1.0, "cuda:0", "cuda", True),
         (1.0 + SAME_WITHIN, "cuda:0", "cuda", True),
@@ -314,11 +314,11 @@ def test_a_little_beyond_what_is_reserved_may_be_a_context(used: float, others: 
         (NAN, "", "cublas", False),
     ],
 )
-def test_errors_match_events_by_size(asked: float, device: str, origin: Any, *, same: bool) -> None:
-    """And of the same device; a text has two decimals, and may have no size."""
+def test_errors_match_events_by_size(size: float, device: str, origin: Any, *, same: bool) -> None:
+    """The device must match too; a text has two decimals, and may have no size."""
     event = OomEvent("cuda:0", GIB, 80 * GIB, 0.0)
 
-    assert belongs_to(OutOfMemoryText(origin, device, asked * GIB), event) is same
+    assert belongs_to(OutOfMemoryText(origin, device, size * GIB), event) is same
 
 
 class OddConfig:
@@ -369,7 +369,7 @@ def test_settings_of_models_are_read_from_their_fields() -> None:
     ],
 )
 def test_a_batch_is_described_as_far_as_known(counts: dict[str, float], words: str) -> None:
-    """Samples by tokens if the product is right; otherwise the figure that is known."""
+    """It is samples by tokens if the product is right, otherwise the known figure."""
     assert batch(incident(asked=1.0, free=0.5, path=spans("step", **counts))) == words
 
 
@@ -392,7 +392,7 @@ AGAIN = ("torch.nn.functional.linear", "torch.utils.checkpoint.unpack_hook", BAC
 def test_the_place_of_an_error_is_named_once(
     calls: tuple[str, ...], open_spans: Any, words: tuple[str, ...]
 ) -> None:
-    """From the outside in, without the cell; the backward pass also without a span."""
-    one = incident(asked=1.0, free=0.5, calls=calls, path=spans(*open_spans, step=3))
+    """Its spans go from the outside in, without the cell; a backward pass needs no span."""
+    known = incident(asked=1.0, free=0.5, calls=calls, path=spans(*open_spans, step=3))
 
-    assert where(one) == words
+    assert where(known) == words

@@ -60,33 +60,33 @@ SEGMENTS = [
 def listening(**more: Any) -> tuple[FakeCuda, list[OomEvent]]:
     """Return a torch with blocks, and the list of its events to come."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
-    OomObserver(CudaAllocator(cuda.modules), **more).listen(told.append)
-    return cuda, told
+    events: list[OomEvent] = []
+    OomObserver(CudaAllocator(cuda.modules), **more).listen(events.append)
+    return cuda, events
 
 
 def observed(cuda: FakeCuda, **more: int) -> list[OomEvent]:
-    told: list[OomEvent] = []
-    OomObserver(CudaAllocator(cuda.modules)).listen(told.append)
+    events: list[OomEvent] = []
+    OomObserver(CudaAllocator(cuda.modules)).listen(events.append)
     cuda.run_out(**more)
-    return told
+    return events
 
 
 def test_an_event_has_the_allocators_figures() -> None:
-    """The request, the free memory, the ceiling, the counters, the card and the running functions."""
+    """It has the request, free memory, ceiling, counters, the card and the running functions."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["allocated_bytes"]["all"]["current"] = 6 * GIB
-    (told,) = observed(cuda, asked=4 * GIB, free=GIB, ceiling=16 * GIB)
-    assert (told.device, told.asked, told.free, told.ceiling) == ("cuda:0", 4 * GIB, GIB, 16 * GIB)
-    assert told.readings["allocated"] == 6 * GIB
-    assert (told.total, told.capability, told.autocast) == (80 * GIB, (9, 0), False)
-    assert told.calls[0] == "tests.fakes.torch_oom.run_out"
-    assert f"{__name__}.observed" in told.calls
+    (event,) = observed(cuda, asked=4 * GIB, free=GIB, ceiling=16 * GIB)
+    assert (event.device, event.asked, event.free) == ("cuda:0", 4 * GIB, GIB)
+    assert (event.ceiling, event.readings["allocated"]) == (16 * GIB, 6 * GIB)
+    assert (event.total, event.capability, event.autocast) == (80 * GIB, (9, 0), False)
+    assert event.calls[0] == "tests.fakes.torch_oom.run_out"
+    assert f"{__name__}.observed" in event.calls
 
 
 def test_a_backward_pass_is_named_by_its_waiting_thread(capsys: pytest.CaptureFixture[str]) -> None:
     """Autograd's thread has no Python: all figures are there, with the caller of the backward pass."""
-    cuda, told = listening()
+    cuda, events = listening()
 
     def training_step() -> None:
         cuda.run_out_in_backward(4 * GIB)
@@ -94,37 +94,37 @@ def test_a_backward_pass_is_named_by_its_waiting_thread(capsys: pytest.CaptureFi
     training_step()
 
     assert capsys.readouterr().err == ""
-    (one,) = told
-    assert (one.asked, one.total, one.blocks is not None) == (4 * GIB, 80 * GIB, True)
-    assert BACKWARD in one.calls
-    assert f"{__name__}.training_step" in one.calls
-    assert one.autocast is None
+    (event,) = events
+    assert (event.asked, event.total, event.blocks is not None) == (4 * GIB, 80 * GIB, True)
+    assert BACKWARD in event.calls
+    assert f"{__name__}.training_step" in event.calls
+    assert event.autocast is None
 
 
 def test_python_within_a_backward_pass_comes_first() -> None:
     """Functions on autograd's thread, such as a user's Function, come before those of the waiting thread."""
-    cuda, told = listening()
+    cuda, events = listening()
 
     def backward() -> None:
         cuda.run_out()
 
     wait_as_torch_does(partial(run_on_a_thread_of_c, backward))
 
-    calls = told[0].calls
+    calls = events[0].calls
     assert calls.index(f"{__name__}.backward") < calls.index(BACKWARD)
-    assert told[0].autocast is None
+    assert events[0].autocast is None
 
 
 def test_another_thread_of_c_has_no_caller() -> None:
     """A thread that is not autograd's is not attributed to one that waits for autograd."""
-    cuda, told = listening()
+    cuda, events = listening()
     cuda.run_out_in_backward(name=b"loader")
-    assert [one.calls for one in told] == [()]
+    assert [event.calls for event in events] == [()]
 
 
 def test_of_two_backward_passes_none_is_named() -> None:
     """If two threads wait, either may be the caller, so neither is named."""
-    cuda, told = listening()
+    cuda, events = listening()
     waits, ends = threading.Event(), threading.Event()
 
     def other() -> None:
@@ -137,13 +137,13 @@ def test_of_two_backward_passes_none_is_named() -> None:
     cuda.run_out_in_backward()
     ends.set()
     thread.join()
-    assert [one.calls for one in told] == [()]
+    assert [event.calls for event in events] == [()]
 
 
 @pytest.mark.usefixtures("uncollected")
 def test_no_frame_of_the_waiting_thread_is_kept() -> None:
     """A kept frame would keep the variables of its function until a collection."""
-    cuda, told = listening()
+    cuda, events = listening()
 
     class Activations:
         pass
@@ -154,23 +154,23 @@ def test_no_frame_of_the_waiting_thread_is_kept() -> None:
         return weakref.ref(activations)
 
     assert training_step()() is None
-    assert len(told) == 1
+    assert len(events) == 1
 
 
 @pytest.mark.parametrize(
-    ("asked", "largest", "free"), [(4 * GIB, 2 * GIB, 3 * GIB + 512), (2 << 20, 2 << 20, 2 << 20)]
+    ("size", "largest", "free"), [(4 * GIB, 2 * GIB, 3 * GIB + 512), (2 << 20, 2 << 20, 2 << 20)]
 )
-def test_blocks_are_summed_up(asked: int, largest: int, free: int) -> None:
+def test_blocks_are_summed_up(size: int, largest: int, free: int) -> None:
     """Large and small requests have separate pools; private pools and other devices are left out."""
-    told = summed_up(SEGMENTS, 0, asked)
-    assert (told.largest_free, told.free, told.private_free) == (largest, free, 9 * GIB)
-    assert (told.count, told.expandable) == (9, True)
+    totals = summed_up(SEGMENTS, 0, size)
+    assert (totals.largest_free, totals.free, totals.private_free) == (largest, free, 9 * GIB)
+    assert (totals.count, totals.expandable) == (9, True)
 
 
 def test_the_biggest_blocks_have_the_users_line() -> None:
     """Blocks of one line are one entry, and the line is the user's, not a library's."""
-    told = summed_up(SEGMENTS, 0, 4 * GIB).biggest
-    assert told == (
+    biggest = summed_up(SEGMENTS, 0, 4 * GIB).biggest
+    assert biggest == (
         LiveBlocks(3.0 * GIB, 2, "train.py, line 12, in step"),
         LiveBlocks(1024.0, 1, ""),
     )
@@ -185,7 +185,7 @@ def test_the_biggest_blocks_have_the_users_line() -> None:
     ],
 )
 def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> None:
-    """The file name of a cell means nothing to people; without a user's line, a library's is given."""
+    """A cell has no file name, which means nothing to people; without a user's line, a library's is given."""
     block = {"size": 8, "state": "active_allocated", "frames": frames}
     (biggest,) = summed_up([{"device": 0, "blocks": [block]}], 0, GIB).biggest
     assert biggest.where == where
@@ -195,7 +195,7 @@ def test_where_a_block_was_made(frames: list[dict[str, object]], where: str) -> 
     ("modules", "settled"), [({}, False), (FakeCuda(can_observe=False).modules, True)]
 )
 def test_where_there_are_no_observers_none_is_attached(modules: Any, *, settled: bool) -> None:
-    """A process without torch is left alone, and may import it later; a build for CPUs is asked once."""
+    """Torch may be imported later; a build for CPUs alone is asked once."""
     observer = OomObserver(CudaAllocator(modules))
     observer.listen(lambda _event: None)
     assert observer.settled is settled
@@ -203,10 +203,10 @@ def test_where_there_are_no_observers_none_is_attached(modules: Any, *, settled:
 
 def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
     """Attaching raises under cudaMallocAsync, and only the error's text remains."""
-    asked: list[object] = []
+    attached: list[object] = []
 
     def refuse(observer: object) -> None:
-        asked.append(observer)
+        attached.append(observer)
         raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
 
     cuda = FakeCuda()
@@ -215,11 +215,11 @@ def test_an_allocator_that_refuses_observers_is_asked_once() -> None:
     observer.listen(lambda _event: None)
     observer.attach()
     assert observer.settled
-    assert len(asked) == 1
+    assert len(attached) == 1
 
 
 def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """A listener's exception would replace the user's own error; it becomes one line."""
+    """A listener's exception becomes one line, since it would replace the user's own error."""
     cuda = FakeCuda()
     observer = OomObserver(CudaAllocator(cuda.modules))
     observer.listen(Mock(side_effect=ValueError("broken")))
@@ -228,7 +228,7 @@ def test_a_fault_of_ours_does_not_reach_the_user(capsys: pytest.CaptureFixture[s
 
 
 def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor do exceptions of the allocator's own functions."""
+    """An exception of the allocator's functions becomes a line or missing figures."""
     cuda = FakeCuda()
     cuda.stats = {}
     assert observed(cuda)[0].readings == {}
@@ -240,40 +240,40 @@ def test_a_fault_of_torchs_does_not_reach_the_user(capsys: pytest.CaptureFixture
 def test_without_listeners_nothing_is_read() -> None:
     """The observer stays attached, but costs nothing without a watch."""
     cuda = FakeCuda(SEGMENTS)
-    told: list[OomEvent] = []
+    events: list[OomEvent] = []
     observer = OomObserver(CudaAllocator(cuda.modules))
-    observer.listen(told.append)
-    observer.leave(told.append)
+    observer.listen(events.append)
+    observer.leave(events.append)
     cuda.run_out()
-    assert not told
+    assert not events
     assert cuda.snapshots == 0
 
 
 def test_too_many_blocks_are_not_read() -> None:
-    """The counters have their number before any is read."""
+    """Their number is known from the counters."""
     cuda = FakeCuda(SEGMENTS)
     cuda.stats["active"]["all"]["current"] = MOST_BLOCKS + 1
-    (told,) = observed(cuda)
-    assert told.blocks is None
+    (event,) = observed(cuda)
+    assert event.blocks is None
     assert cuda.snapshots == 0
 
 
 def test_blocks_of_frequent_events_are_read_now_and_then() -> None:
     """Reading takes a limited share of the time if code tries again and again."""
     times = iter((0.0, 0.1, 0.2, 0.2, 2.3, 2.4))
-    cuda, told = listening(clock=lambda: next(times))
+    cuda, events = listening(clock=lambda: next(times))
     for _ in range(3):
         cuda.run_out()
-    assert [one.blocks is None for one in told] == [False, True, False]
+    assert [event.blocks is None for event in events] == [False, True, False]
 
 
 def test_blocks_of_each_device_that_runs_out_are_read() -> None:
     """In a backward pass under DataParallel, all devices may run out at the same instant."""
     times = iter((0.0, 0.1, 0.1, 0.2))
-    cuda, told = listening(clock=lambda: next(times))
+    cuda, events = listening(clock=lambda: next(times))
     for device in range(2):
         cuda.run_out(device=device)
-    assert [one.device for one in told if one.blocks is not None] == ["cuda:0", "cuda:1"]
+    assert [event.device for event in events if event.blocks is not None] == ["cuda:0", "cuda:1"]
 
 
 def test_an_older_torch_lists_blocks_only_without_a_history() -> None:

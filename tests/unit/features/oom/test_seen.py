@@ -20,7 +20,7 @@ CONFIG = LlamaConfig(
 
 
 class Seeing:
-    """Observes the error that leaves it, like a watch, without a variable of the caller's that holds it."""
+    """Observes the error that leaves it, like a watch, and keeps no variable of the caller."""
 
     seen: Seen
 
@@ -40,9 +40,9 @@ class Notebook(dict[str, Any]):
         super().__init__(__name__="__main__", torch=torch, fail=fail, **names)
 
     def see(self, cell: str) -> Seen:
-        with Seeing() as looked:
+        with Seeing() as seeing:
             exec(compile(cell, "<cell>", "exec"), self)
-        return looked.seen
+        return seeing.seen
 
 
 Make = Callable[..., Notebook]
@@ -112,15 +112,15 @@ def test_memory_of_a_running_function_is_not_promised(notebook: Make) -> None:
 
     def caller() -> Seen:
         stays = torch.zeros(1024, 1024)
-        with Seeing() as looked:
+        with Seeing() as seeing:
             run(stays)
-        return looked.seen
+        return seeing.seen
 
     assert caller().freed == 4 * MIB  # of eight
 
 
 def test_losses_kept_with_their_graphs_are_named(notebook: Make) -> None:
-    """With their number and bytes; nothing is promised for freeing the error."""
+    """They have their number and bytes; freeing the error would free nothing."""
     seen = notebook(kept=[], model=torch.nn.Linear(64, 64)).see(
         "for _ in range(30):\n    kept.append(model(torch.randn(1000, 64)).relu().sum())\nfail()"
     )
@@ -131,7 +131,7 @@ def test_losses_kept_with_their_graphs_are_named(notebook: Make) -> None:
 
 
 def test_losses_that_a_function_kept_are_named_by_it(notebook: Make) -> None:
-    """Without the error in the path: it will be freed, and the next run keeps the losses again."""
+    """The path leaves out the error, which will be freed; the next run would keep the losses again."""
     seen = notebook(model=torch.nn.Linear(64, 64)).see(
         "def run():\n"
         "    losses = []\n"
@@ -155,7 +155,7 @@ def test_the_output_of_one_forward_pass_is_not_kept_graphs(notebook: Make, name:
 
 
 def test_a_model_of_an_earlier_run_is_named(notebook: Make) -> None:
-    """By the name that holds it and its optimizer, with the bytes of both; the running model is not named."""
+    """It has the name that holds it, and the bytes with its optimizer; the running model is not named."""
     seen = notebook(make=a_model, runs=[a_model()]).see(
         "def again():\n"
         "    model, optimizer = make()\n"
@@ -217,7 +217,7 @@ def test_a_model_in_use_is_not_another_model(notebook: Make, cell: str) -> None:
     ],
 )
 def test_states_to_come_are_known(notebook: Make, make: Callable[[Any], Any], states: int) -> None:
-    """By the weights without gradients, and the kind of optimizer; nothing is said of an unknown kind."""
+    """They follow from weights without gradients and the kind of optimizer; an unknown kind has none."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     model[0].requires_grad_(False)
     seen = notebook(model=model, optimizer=make(model[1].parameters())).see(
@@ -239,7 +239,7 @@ def test_existing_gradients_and_states_are_not_to_come(notebook: Make) -> None:
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("call", [1, 4])
 def test_a_cache_is_known_at_the_requested_length(notebook: Make, beams: int, call: int) -> None:
-    """By its own layers, heads, rows and type, also in a prefill that fails in the sixth layer."""
+    """Its size follows from its layers, heads, rows and type, also if a prefill fails in the sixth layer."""
     model = LlamaForCausalLM(CONFIG).to(torch.bfloat16).eval()
     layer = model.model.layers[5].mlp
     forward, calls = layer.forward, iter(range(1, 100))

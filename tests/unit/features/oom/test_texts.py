@@ -21,7 +21,7 @@ from tests.data import DATA
 from tests.fakes.torch_oom import FakeCuda
 
 
-class Said(NamedTuple):
+class Example(NamedTuple):
     """A text, its origin, and its figures in bytes; None for those that it does not have."""
 
     version: str
@@ -32,7 +32,7 @@ class Said(NamedTuple):
 
 _FILE = json.loads((DATA / "oom_corpus.json").read_text(encoding="utf-8"))
 
-CORPUS = tuple(Said(**one) for one in _FILE["errors"])
+CORPUS = tuple(Example(**one) for one in _FILE["errors"])
 """As the versions named wrote them; figures are made up."""
 
 NUMPY = tuple((one["text"], one["asked"]) for one in _FILE["numpy"])
@@ -46,9 +46,9 @@ AcceleratorError = type("AcceleratorError", (RuntimeError,), {"__module__": "tor
 
 
 def read(text: str) -> OutOfMemoryText:
-    told = read_text(text)
-    assert told is not None
-    return told
+    figures = read_text(text)
+    assert figures is not None
+    return figures
 
 
 def out_of_memory(error: BaseException | None) -> OutOfMemoryText | None:
@@ -60,35 +60,35 @@ def out_of_memory(error: BaseException | None) -> OutOfMemoryText | None:
 SomebodyElses = type("OutOfMemoryError", (Exception,), {"__module__": "game.inventory"})
 
 
-@pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
-def test_a_text_is_parsed(said: Said) -> None:
+@pytest.mark.parametrize("example", CORPUS, ids=lambda example: example.version)
+def test_a_text_is_parsed(example: Example) -> None:
     """The texts of every version give origin, size and device of the request."""
-    told = read(said.text)
-    assert told.origin == said.origin
-    for name, value in said.says.items():
-        found = getattr(told, name)
-        if value is None:
-            assert math.isnan(found), name
-        elif isinstance(value, float | int) and not isinstance(value, bool):
-            assert found == pytest.approx(value, rel=1e-12), name
+    figures = read(example.text)
+    assert figures.origin == example.origin
+    for name, expected in example.says.items():
+        figure = getattr(figures, name)
+        if expected is None:
+            assert math.isnan(figure), name
+        elif isinstance(expected, float | int) and not isinstance(expected, bool):
+            assert figure == pytest.approx(expected, rel=1e-12), name
         elif name == "processes":
-            assert found == tuple(map(tuple, value))
+            assert figure == tuple(map(tuple, expected))
         else:
-            assert found == value, name
+            assert figure == expected, name
 
 
-@pytest.mark.parametrize("said", CORPUS, ids=lambda said: said.version)
-def test_a_runtime_error_with_such_a_text_is_about_memory(said: Said) -> None:
-    """Also as the cause of another error; an error of another type may quote anything."""
-    error = RuntimeError(said.text)
+@pytest.mark.parametrize("example", CORPUS, ids=lambda example: example.version)
+def test_a_runtime_error_with_such_a_text_is_about_memory(example: Example) -> None:
+    """It is so as the cause of another error too; an error of another type may quote anything."""
+    error = RuntimeError(example.text)
     outer = ValueError("no")
     outer.__cause__ = error
     for one in (error, outer):
-        told = out_of_memory(one)
-        assert told is not None
-        assert told.origin == said.origin
-    assert out_of_memory(ValueError(said.text)) is None
-    assert out_of_memory(KeyboardInterrupt(said.text)) is None
+        figures = out_of_memory(one)
+        assert figures is not None
+        assert figures.origin == example.origin
+    assert out_of_memory(ValueError(example.text)) is None
+    assert out_of_memory(KeyboardInterrupt(example.text)) is None
 
 
 @pytest.mark.parametrize("text", NOT_ABOUT_MEMORY)
@@ -97,13 +97,13 @@ def test_words_about_memory_are_not_enough(text: str) -> None:
     assert out_of_memory(RuntimeError(text)) is None
 
 
-@pytest.mark.parametrize(("text", "asked"), NUMPY)
-def test_numpys_errors_are_read(text: str, asked: float | None) -> None:
+@pytest.mark.parametrize(("text", "size"), NUMPY)
+def test_numpys_errors_are_read(text: str, size: float | None) -> None:
     """NumPy's MemoryError has the size, in its own notation."""
-    told = out_of_memory(MemoryError(text))
-    assert told is not None
-    assert (told.origin, told.device) == ("numpy", "cpu")
-    assert math.isnan(told.asked) if asked is None else told.asked == asked
+    figures = out_of_memory(MemoryError(text))
+    assert figures is not None
+    assert (figures.origin, figures.device) == ("numpy", "cpu")
+    assert math.isnan(figures.asked) if size is None else figures.asked == size
 
 
 ArrowMemoryError = type("ArrowMemoryError", (MemoryError,), {"__module__": "pyarrow.lib"})
@@ -130,9 +130,9 @@ CuPys = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memor
 )  # fmt: skip
 def test_types_decide_where_they_can(error: BaseException, origin: str | None) -> None:
     """MemoryError, ENOMEM and torch's OutOfMemoryError are about memory, whatever their texts."""
-    told = out_of_memory(error)
+    figures = out_of_memory(error)
 
-    assert (told and told.origin) == origin
+    assert (figures and figures.origin) == origin
 
 
 def test_an_error_from_none_hides_what_was_before() -> None:
@@ -175,49 +175,49 @@ def test_an_error_whose_text_raises_is_unknown() -> None:
 
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
-    """Reading never fails, whatever the text."""
+    """Reading never fails for any text."""
     read_text(text)
 
 
 @given(st.sampled_from(CORPUS), st.text(max_size=8), st.floats(0, 1), st.floats(0, 1))
-def test_no_damaged_text_makes_it_raise(said: Said, put: str, begin: float, end: float) -> None:
+def test_no_damaged_text_raises(example: Example, added: str, start: float, end: float) -> None:
     """A text that is cut anywhere, with anything inserted, is read without an exception or negative bytes."""
-    first, last = sorted((int(begin * len(said.text)), int(end * len(said.text))))
-    told = read_text(said.text[:first] + put + said.text[last:])
-    if told is not None:
-        sizes = (told.asked, told.total, told.free, told.allocated, told.unallocated, told.allowed)
-        assert all(math.isnan(one) or one >= 0 for one in sizes)
+    first, last = sorted((int(start * len(example.text)), int(end * len(example.text))))
+    oom = read_text(example.text[:first] + added + example.text[last:])
+    if oom is not None:
+        sizes = (oom.asked, oom.total, oom.free, oom.allocated, oom.unallocated, oom.allowed)
+        assert all(math.isnan(size) or size >= 0 for size in sizes)
 
 
 @given(st.sampled_from(CORPUS), st.integers(0, 10**30))
-def test_no_figure_makes_it_raise(said: Said, figure: int) -> None:
-    """Any figure in the place of each is read, or called unknown."""
-    read_text(re.sub(r"\d+", str(figure), said.text))
+def test_no_figure_makes_it_raise(example: Example, figure: int) -> None:
+    """Any figure is read, or called unknown."""
+    read_text(re.sub(r"\d+", str(figure), example.text))
 
 
 RECORDED = json.loads((DATA / "oom_recorded.json").read_text(encoding="utf-8"))
 H200 = 150_754_820_096.0
 
 
-def segments_of(one: dict[str, Any]) -> list[dict[str, Any]]:
+def segments_of(error: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the blocks as the allocator listed them."""
     return [
         {**segment, "blocks": [{"size": size, "state": state} for size, state in segment["blocks"]]}
-        for segment in one["segments"]
+        for segment in error["segments"]
     ]
 
 
-def event_of(one: dict[str, Any]) -> OomEvent | None:
+def event_of(error: dict[str, Any]) -> OomEvent | None:
     """Replay the allocator's call of its observer."""
-    if "arguments" not in one:
+    if "arguments" not in error:
         return None
-    cuda = FakeCuda(segments_of(one))
-    cuda.stats = one["stats"]
-    told: list[OomEvent] = []
-    OomObserver(CudaAllocator(cuda.modules)).listen(told.append)
-    _, asked, ceiling, free = one["arguments"]
-    cuda.run_out(asked, free, ceiling)
-    return told[0]
+    cuda = FakeCuda(segments_of(error))
+    cuda.stats = error["stats"]
+    events: list[OomEvent] = []
+    OomObserver(CudaAllocator(cuda.modules)).listen(events.append)
+    _, size, ceiling, free = error["arguments"]
+    cuda.run_out(size, free, ceiling)
+    return events[0]
 
 
 def session() -> Session:
@@ -227,24 +227,24 @@ def session() -> Session:
     return recorder.session
 
 
-@pytest.mark.parametrize("one", RECORDED, ids=lambda one: one["name"])
-def test_the_cause_is_found(one: dict[str, Any]) -> None:
-    """With the allocator's figures, or by the text alone, it is the one that was provoked."""
-    for event in (event_of(one), None):
-        incident = incident_of(session(), Failure(read(one["text"]), Sample(0.0, ())), event)
-        assert diagnose(incident).cause == one["cause"]
+@pytest.mark.parametrize("error", RECORDED, ids=lambda error: error["name"])
+def test_the_cause_is_found(error: dict[str, Any]) -> None:
+    """It is the provoked one, by the allocator's figures as well as by the text alone."""
+    for event in (event_of(error), None):
+        incident = incident_of(session(), Failure(read(error["text"]), Sample(0.0, ())), event)
+        assert diagnose(incident).cause == error["cause"]
 
 
 @pytest.mark.parametrize(
-    "one", [one for one in RECORDED if "arguments" in one], ids=lambda one: one["name"]
+    "error", [error for error in RECORDED if "arguments" in error], ids=lambda error: error["name"]
 )
-def test_text_and_observer_agree(one: dict[str, Any]) -> None:
+def test_text_and_observer_agree(error: dict[str, Any]) -> None:
     """The figures of the text, with two decimals, are those of the observer."""
-    told, event = read(one["text"]), event_of(one)
+    figures, event = read(error["text"]), event_of(error)
     assert event is not None
-    assert belongs_to(told, event)
-    assert told.asked == pytest.approx(event.asked, rel=0.01)
-    assert told.free == pytest.approx(event.free, rel=0.01)
-    assert told.allocated == pytest.approx(event.readings["allocated"], rel=0.01)
-    if math.isfinite(told.allowed):
-        assert told.allowed == pytest.approx(event.ceiling, rel=0.01)
+    assert belongs_to(figures, event)
+    assert figures.asked == pytest.approx(event.asked, rel=0.01)
+    assert figures.free == pytest.approx(event.free, rel=0.01)
+    assert figures.allocated == pytest.approx(event.readings["allocated"], rel=0.01)
+    if math.isfinite(figures.allowed):
+        assert figures.allowed == pytest.approx(event.ceiling, rel=0.01)

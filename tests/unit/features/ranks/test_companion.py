@@ -27,7 +27,7 @@ from tests.scenes import FakeClock
 
 
 class Cell:
-    """A watched cell and what goes along with it, without a poller."""
+    """A watched cell with its companion, without a poller."""
 
     def __init__(self, **options: Any) -> None:
         self.clock = FakeClock()
@@ -35,15 +35,15 @@ class Cell:
         self.session: Session = self.recorder.session
         self.span: Span = self.recorder.open_span("cell", "cell", Sample(0.0, ()))
         self.companion = FollowedRanks(WatchOptions(**options), clock=self.clock)
-        self.companion.begin(None, self.recorder, self.span)  # type: ignore[arg-type]  # it asks it nothing
+        self.companion.begin(None, self.recorder, self.span)  # type: ignore[arg-type]  # it is not used
 
     @property
     def directory(self) -> Path:
-        """Where its children are told to write."""
+        """The directory that the environment gives to its children."""
         return Path(os.environ["HFMEM_RUN"])
 
     def tick(self, seconds: float = 1.0) -> None:
-        """Let time pass and tell who listens."""
+        """Let time pass and publish to the subscribers."""
         self.clock.advance(seconds)
         self.recorder.publish()
 
@@ -55,7 +55,7 @@ class Cell:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Take what an outer run has lent from the environment."""
+    """Remove the variables of an outer run from the environment."""
     for name in ("HFMEM_RUN", "HFMEM_CLAIMED", "HFMEM_SOLO"):
         monkeypatch.delenv(name, raising=False)
     yield
@@ -70,7 +70,7 @@ def ranks(directory: Path, world: int = 2) -> None:
 
 
 def test_a_cell_without_ranks_leaves_nothing() -> None:
-    """No directory is made, nothing is said, and the environment is as it was."""
+    """No directory is made, no text is shown, and the environment is as it was."""
     before = dict(os.environ)
     cell = Cell()
     directory = cell.directory
@@ -83,7 +83,7 @@ def test_a_cell_without_ranks_leaves_nothing() -> None:
 
 
 def test_ranks_are_collected_while_the_cell_runs() -> None:
-    """As soon as one has made the directory, the session has the run."""
+    """The session has the run as soon as a rank has made the directory."""
     cell = Cell()
     ranks(cell.directory)
     cell.tick()
@@ -95,7 +95,7 @@ def test_ranks_are_collected_while_the_cell_runs() -> None:
 
 
 def test_the_files_of_the_ranks_go_with_the_run() -> None:
-    """Nobody has asked for them, so they lie in a temporary directory until nobody has the run."""
+    """They are in a temporary directory, which is deleted with the last reference to the run."""
     cell = Cell()
     directory = cell.directory
     ranks(directory)
@@ -109,7 +109,7 @@ def test_the_files_of_the_ranks_go_with_the_run() -> None:
 
 
 def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
-    """The same cell again writes beside it, and each says where."""
+    """A second run of the cell has a directory beside it, and a note of each has its path."""
     for name in ("run", "run-2"):
         cell = Cell(ranks=tmp_path / "run")
         ranks(cell.directory)
@@ -120,19 +120,19 @@ def test_a_directory_that_is_named_stays(tmp_path: Path) -> None:
 
 
 def test_the_session_has_what_was_found_over_ranks() -> None:
-    """Once, quiet or not: the cell's own card leaves it to that of the ranks, and a quiet one has no card."""
+    """The session has it once, and the card of the ranks shows it; a quiet cell has no card."""
     for quiet in (False, True):
         cell = Cell(quiet=quiet)
         SimulatedRun(Script(world=2, out_of_memory={1: 12})).write(cell.directory, 60.0)
         assert (cell.end() == "") is quiet
 
-        (found,) = [one for one in cell.session.findings if one.kind == "rank-oom"]
-        assert found.title == cell.session.run.findings[0].title
-        assert found not in findings_of(cell.session, cell.span)
+        (finding,) = [one for one in cell.session.findings if one.kind == "rank-oom"]
+        assert finding.title == cell.session.run.findings[0].title
+        assert finding not in findings_of(cell.session, cell.span)
 
 
 def test_ranks_of_a_quick_cell_are_found_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a tick has come; their card draws no chart, which stands in the place of the cell's own."""
+    """They are found before a tick; their card draws no chart, as it replaces the cell's own."""
     monkeypatch.setattr("hfmem_widget.view.card.chart_bundle", lambda *_: pytest.fail("drawn"))
     cell = Cell()
     ranks(cell.directory)
@@ -154,7 +154,7 @@ def test_a_watch_within_another_starts_no_run_of_its_own() -> None:
 
 
 def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The poller has just found the ranks when the cell ends: there is one run, and its directory stays."""
+    """If the cell ends while the poller finds the ranks, there is one run, and its directory stays."""
     cell = Cell()
     directory = cell.directory
     ranks(directory)
@@ -165,20 +165,20 @@ def test_the_last_look_waits_for_one_that_goes_on(monkeypatch: pytest.MonkeyPatc
             others.append(threading.Thread(target=cell.end))
             others[0].start()
             others[0].join(0.05)  # it looks now or never
-        made.append(weakref.ref(run := Run(*args, **options)))
+        runs.append(weakref.ref(run := Run(*args, **options)))
         return run
 
-    made: list[weakref.ref[Run]] = []
+    runs: list[weakref.ref[Run]] = []
     monkeypatch.setattr("hfmem_widget.ranks.run.Run", opened)
     cell.tick()
     others[0].join()
 
-    assert len(made) == 1
+    assert len(runs) == 1
     assert directory.exists()
 
 
 def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> None:
-    """At once: the ranks themselves say nothing."""
+    """The cell has a note at once, since the ranks themselves say nothing."""
     tmp_path.chmod(0o777)
     cell = Cell(ranks=str(tmp_path))
     cell.end()
@@ -188,7 +188,7 @@ def test_a_directory_in_which_no_rank_will_write_is_named(tmp_path: Path) -> Non
 
 
 def test_files_that_a_child_writes_after_its_cell_go_with_the_process(tmp_path: Path) -> None:
-    """A background process may begin to train when nobody looks any more."""
+    """A background process may begin to train after the last look."""
     code = (
         "from hfmem_widget.features.ranks.companion import unused\n"
         "from tests.fakes.ranks import *\n"
@@ -210,7 +210,7 @@ Call = tuple[int, str, tuple[Any, ...]]
 
 
 class Answer:
-    """What an engine is asked for; it comes, or the engine says why not."""
+    """The result of a call of an engine, or its error."""
 
     def __init__(self, error: Exception | None) -> None:
         self._error = error
@@ -222,11 +222,11 @@ class Answer:
 
 
 class Client:
-    """A client of ipyparallel that notes what each engine is asked for."""
+    """A client of ipyparallel that notes the calls of each engine."""
 
     def __init__(self, *ids: int, error: Exception | None = None) -> None:
         self.ids = list(ids)
-        self.asked: list[Call] = []
+        self.calls: list[Call] = []
         self._error = error
 
     def direct_view(self) -> None:
@@ -237,24 +237,24 @@ class Client:
         return self
 
     def apply_async(self, function: Callable[..., None], *arguments: object) -> Answer:
-        self.asked.append((self._engine, function.__name__, arguments))
+        self.calls.append((self._engine, function.__name__, arguments))
         return Answer(self._error)
 
 
 @pytest.fixture(autouse=True)
-def none_taken() -> Iterator[None]:
+def no_engines() -> Iterator[None]:
     """Leave no engines to the next test."""
     yield
     engines.take(None)
 
 
 def test_each_engine_is_a_rank_for_as_long_as_asked() -> None:
-    """By its place among the engines, whatever its number."""
+    """Its rank is its place among the engines, whatever its number."""
     client = Client(0, 3)
 
     assert engines.ask_engines(client, Path("/runs/a")) == ""
     assert engines.ask_engines(client, None) == ""
-    assert client.asked == [
+    assert client.calls == [
         (0, "join", ("/runs/a", 0, 2)),
         (3, "join", ("/runs/a", 1, 2)),
         (0, "leave", ()),
@@ -270,17 +270,17 @@ def test_engines_that_do_not_answer_are_a_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "said"), [(5, "not int"), (Client(), "no engines yet")], ids=["number", "empty"]
+    ("client", "message"), [(5, "not int"), (Client(), "no engines yet")], ids=["number", "empty"]
 )
-def test_an_object_that_is_not_a_cluster_is_refused(client: object, said: str) -> None:
+def test_an_object_that_is_not_a_cluster_is_refused(client: object, message: str) -> None:
     """The error says what to pass."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         engines.take(client)
     assert engines.client_in_use() is None
 
 
 def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
-    """`%memwatch ranks rc`, and `off`."""
+    """`%memwatch ranks rc` takes the client `rc`, and `off` lets it go."""
     assert "2 engines" in take_engines(["rc"], {"rc": Client(0, 1)})
     assert engines.client_in_use() is not None
     assert "no longer shown" in take_engines(["off"], {})
@@ -288,14 +288,14 @@ def test_the_magic_takes_a_variable_and_lets_it_go() -> None:
 
 
 def test_an_engine_joins_by_what_drivers_offer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins as that rank of ipyparallel, and ends when told."""
-    told: list[Any] = []
+    """It begins as that rank of ipyparallel, and ends when it has to leave."""
+    calls: list[Any] = []
     monkeypatch.setattr(
-        "hfmem_widget.drivers.follow.begin", lambda run, who: told.append((run, who))
+        "hfmem_widget.drivers.follow.begin", lambda run, rank: calls.append((run, rank))
     )
-    monkeypatch.setattr("hfmem_widget.drivers.follow.end", lambda: told.append("end"))
+    monkeypatch.setattr("hfmem_widget.drivers.follow.end", lambda: calls.append("end"))
     engines.join("/runs/a", 1, 2)
     engines.leave()
 
-    (run, who), end = told
-    assert (run, who.rank, who.world, who.engine, end) == ("/runs/a", 1, 2, "ipyparallel", "end")
+    (run, rank), end = calls
+    assert (run, rank.rank, rank.world, rank.engine, end) == ("/runs/a", 1, 2, "ipyparallel", "end")

@@ -27,7 +27,7 @@ from tests.scenes.stage import NO_MONITOR, Stage
 
 
 class Disk(GrowingFile):
-    """A file that fails or hangs as told."""
+    """A file that fails or hangs on request."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -80,7 +80,7 @@ class Watched:
 
 @pytest.mark.parametrize("is_reported", [True, False])
 def test_what_is_found_after_the_run_is_in_the_file(tmp_path: Path, *, is_reported: bool) -> None:
-    """Though that takes a while; if no report ever comes the file is complete without."""
+    """Findings may take a while; if none ever come, the file is complete without."""
     watched = Watched(tmp_path / "run.hfmem.jsonl")
     watched.hold(1)
     watched.recording.end(watched.stage.recorder, watched.session.spans[0], None)
@@ -130,7 +130,7 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("run.txt", "record must be"),
         ("run", "record must be"),
@@ -140,22 +140,22 @@ def test_a_recording_is_readable_while_it_grows(tmp_path: Path) -> None:
     ],
 )
 def test_a_path_that_cannot_be_is_refused(
-    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The path is refused before anything begins, and existing files stay."""
-    taken = tmp_path / "taken.hfmem.jsonl"
-    taken.write_text("mine")
+    existing = tmp_path / "taken.hfmem.jsonl"
+    existing.write_text("mine")
     (tmp_path / "locked").mkdir()
     if "locked" in name:  # root may write anywhere, so the system's answer is played
         monkeypatch.setattr("os.access", lambda *_: False)
 
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=message):
         FileRecording(WatchOptions(record=str(tmp_path / name)))
-    assert taken.read_text() == "mine"
+    assert existing.read_text() == "mine"
 
 
 def test_a_write_that_ends_half_way_leaves_whole_lines(tmp_path: Path) -> None:
-    """The system takes a part and refuses the rest: the part is taken back, and the next try has it all."""
+    """A part that was written is removed, and the next try writes all of it."""
     file = GrowingFile(tmp_path / "run.hfmem.jsonl")
     file.write(b"first\n")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -186,7 +186,7 @@ def test_in_a_folder_each_run_has_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", [".hfmem.jsonl", ".hfmem.jsonl.gz", ".jsonl"])
 def test_a_name_that_is_used_again_gets_a_number(ending: str, tmp_path: Path) -> None:
-    """A cell that is run again, a watch within a watch: the next free number, and nothing is overwritten."""
+    """It is the next free number, for a second run as well as for nested watches."""
     (tmp_path / f"run-3{ending}").write_text("mine")
     names = [place_of(Watched(tmp_path / f"run{ending}").end()).name for _ in range(2)]
     outer, inner = (Watched(tmp_path / f"run{ending}") for _ in range(2))
@@ -199,7 +199,7 @@ def test_a_name_that_is_used_again_gets_a_number(ending: str, tmp_path: Path) ->
 
 
 def test_a_full_disk_ends_the_recording_after_some_tries(tmp_path: Path) -> None:
-    """Three tries ten seconds apart, then one sentence; the session has all it had."""
+    """There are three tries ten seconds apart, then one note; the session keeps all it had."""
     disk = Disk()
     watched = Watched(tmp_path / "run.hfmem.jsonl", disk)
     watched.hold(1)
@@ -306,11 +306,11 @@ def no_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said", "is_begun"),
+    ("spoil", "words", "is_begun"),
     [(deleted, "No such file", True), (replaced, "another file", True), (no_folder, "", False)],
 )
 def test_a_file_that_the_code_has_changed_ends_the_recording(
-    spoil: Callable[[Path], None], said: str, is_begun: bool, tmp_path: Path
+    spoil: Callable[[Path], None], words: str, is_begun: bool, tmp_path: Path
 ) -> None:
     """One sentence says so; nothing is added to what is not ours, and the session has all it had."""
     folder = tmp_path / "runs"
@@ -324,7 +324,7 @@ def test_a_file_that_the_code_has_changed_ends_the_recording(
 
     assert [note for note in session.notes if "recording" in note] == [session.notes[-1]]
     assert session.notes[-1].startswith("The recording ended early: ")
-    assert said in session.notes[-1]
+    assert words in session.notes[-1]
     assert session.peak("cuda:0/allocated") == 5 * 2**30
     assert {path.read_text() for path in tmp_path.rglob("*") if path.is_file()} <= {"mine"}
 
@@ -386,7 +386,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> None:
-    """Its head says which rank of which run; nothing is asked of where it lies on the user's thread."""
+    """Its head has rank and run; the user's thread does not touch the directory."""
     watched = member(tmp_path)
     assert not (tmp_path / "run").exists()
     watched.hold(3)
@@ -404,7 +404,7 @@ def test_a_rank_is_recorded_into_the_directory_of_its_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("world", [64, 65, 1024])
 def test_in_a_large_world_only_folds_are_written(tmp_path: Path, world: int) -> None:
-    """Up to 64 ranks every sample; in a larger one a line of extremes and a sign of life each time."""
+    """Up to 64 ranks write every sample; in a larger world a line has extremes and a sign of life."""
     watched = member(tmp_path, Rank(7, 3, world, 0, "node0001", 4711))
     for size in (1, 9, 2):
         watched.hold(size)
@@ -421,7 +421,7 @@ def test_in_a_large_world_only_folds_are_written(tmp_path: Path, world: int) -> 
 
 
 def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finding, a mark that memory ran out, a training that has ended: nothing else wakes the disk."""
+    """A finding, a mark that memory ran out, and the end of a training wake the disk."""
     watched = member(tmp_path)
     woken: list[float] = []
     monkeypatch.setattr(watched.recording._ticker, "tick_now", woken.append)
@@ -444,7 +444,7 @@ def test_important_news_is_written_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_rank_of_a_host_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first process of each host, on stderr; its training goes on."""
+    """It is the first process of the host, on stderr; its training goes on."""
     for local in (0, 1, 2):
         disk = Disk()
         disk.error = OSError(errno.ENOSPC, "No space left on device")

@@ -32,7 +32,7 @@ LARGEST_STATIC = 100_000
 
 
 class Document(Elements):
-    """A page, taken apart."""
+    """A parsed page."""
 
     @property
     def scripts(self) -> list[str]:
@@ -55,7 +55,7 @@ class Document(Elements):
 
 
 def many_devices() -> Session:
-    """Return an hour of eight GPUs whose every reading is another, as no compression makes smaller."""
+    """Return an hour of eight GPUs with random readings, which no compression makes smaller."""
     metrics = ("allocated", "reserved", "device_used", "weights", "gradients", "optimizer")
     keys = [f"cuda:{index}" for index in range(8)]
     rows = np.random.default_rng(1).random((3600, len(keys) * len(metrics))) * 100 * GIB
@@ -75,7 +75,7 @@ def notebook(cells: int, hold: Callable[[Stage, int], None], gpus: int = 1) -> s
 
 @pytest.mark.parametrize("name", ["training", "eight gpus", "steps", "leak", "hour with gaps"])
 def test_a_page_is_small_enough_to_send(name: str) -> None:
-    """At most 1.5 MB with the live chart, and 100 kB with the still one alone."""
+    """It has at most 1.5 MB with the live chart, and 100 kB with the still one alone."""
     session = scripted_run(name)
 
     assert len(page(session).encode()) <= LARGEST
@@ -83,7 +83,7 @@ def test_a_page_is_small_enough_to_send(name: str) -> None:
 
 
 def test_samples_that_do_not_fit_are_folded_and_the_page_says_so() -> None:
-    """An hour of eight GPUs, no two readings alike, keeps to the size, and the page says what was folded."""
+    """An hour of eight GPUs with random readings keeps to the size."""
     text = page(many_devices())
 
     assert len(text.encode()) <= LARGEST
@@ -105,7 +105,7 @@ def test_a_page_is_whole_and_in_order(name: str, *, static: bool) -> None:
 
 
 def test_only_the_script_of_the_page_may_run_and_nothing_may_be_loaded() -> None:
-    """The policy starts from nothing, and its hash is that of the one script; a still chart has none."""
+    """The policy allows one script by its hash; a still chart has none."""
     document, still = Document(page(scripted_run())), Document(page(scripted_run(), static=True))
     assert still.all("script") == []
     assert "script-src" not in still.policy
@@ -133,7 +133,7 @@ def test_a_live_page_needs_the_front_end(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("text", [*CORPUS.values(), "\u2028{x}{0}%s</style>"])
 def test_text_from_outside_stays_text(text: str) -> None:
-    """Whatever labels, names, notes and findings are, the page has the tags that harmless ones give it."""
+    """With any labels, names, notes and findings, the page has the tags of harmless ones."""
     session, harmless = hostile(text)[0], hostile("x")[0]
     session._software = {text: text}
     harmless._software = {"x": "x"}
@@ -149,7 +149,7 @@ def test_text_from_outside_stays_text(text: str) -> None:
 
 
 def test_a_hostile_label_does_not_end_the_frame() -> None:
-    """The live chart's data are letters, digits and three signs."""
+    """The data of the live chart consist of letters, digits and three signs."""
     session, _ = hostile(CORPUS["script"])
 
     (data, _) = Document(page(session)).scripts
@@ -158,22 +158,22 @@ def test_a_hostile_label_does_not_end_the_frame() -> None:
 
 
 def test_a_page_reveals_nothing_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither arguments, variables, paths and names of machine and user, nor the ids of GPUs are on it."""
+    """It has no arguments, variables, paths, ids of GPUs, and no name of machine or user."""
     monkeypatch.setenv("HFMEM_TOKEN", "a-token-of-somebody")
     monkeypatch.setattr(sys, "argv", ["train.py", "--password=a-password"])
     document = Document(page(scripted_run()))
     frame = gzip.decompress(base64.b64decode(document.scripts[0])).decode("utf-8", "replace")
-    told = document.text + frame + str(document.elements)
+    seen = document.text + frame + str(document.elements)
     secrets = ["a-token", "a-password", "train.py", os.getcwd(), socket.gethostname(), "GPU-cuda"]  # noqa: PTH109
 
     # A name of two letters is among the bytes of a frame by chance.
-    told_of = [one for one in (*secrets, str(Path.home()) + "/") if len(one) > 3 and one in told]
-    assert told_of == []
-    assert getpass.getuser() == "root" or getpass.getuser() not in told
+    revealed = [one for one in (*secrets, str(Path.home()) + "/") if len(one) > 3 and one in seen]
+    assert revealed == []
+    assert getpass.getuser() == "root" or getpass.getuser() not in seen
 
 
 def test_the_frame_is_that_of_the_wire() -> None:
-    """The chart of a page reads what a notebook's page would get, buffers and all."""
+    """The chart of a page reads what a notebook's page would get, with all buffers."""
     session = scripted_run("steps")
     detail = protocol.Detail(10_000, sys.maxsize, 10_000, sys.maxsize, 400)
     message, buffers = protocol.snapshot(session, "report", 0, panel=False, detail=detail)
@@ -192,13 +192,13 @@ def test_the_page_of_a_recording_is_that_of_the_session(name: str, tmp_path: Pat
     session = scripted_run(name)
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
 
-    told, known = (Document(page(one, static=True, now=0.0)).text for one in (opened, session))
+    shown, expected = (Document(page(one, static=True, now=0.0)).text for one in (opened, session))
 
-    assert told == known
+    assert shown == expected
 
 
 def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
-    """Not those of the process that writes the page."""
+    """The process that writes the page may have others."""
     session = Session("run", stopped_at=1.0, software={"torch": "0.0.99"})
     opened = hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl"))
 
@@ -207,7 +207,7 @@ def test_versions_are_those_of_the_recording(tmp_path: Path) -> None:
 
 
 def test_the_cells_of_a_notebook_are_listed() -> None:
-    """Of a session of many cells, the newest have a row each, and how many more there were is said."""
+    """Of a session of many cells, the newest have a row each, and a sentence counts the others."""
     text = notebook(45, lambda stage, at: stage.hold({"cuda:0": at * GIB}, 0.2))
 
     assert "5 cells before these" in text
@@ -217,7 +217,7 @@ def test_the_cells_of_a_notebook_are_listed() -> None:
 
 
 def test_the_cells_of_a_cpu_have_its_words() -> None:
-    """What is counted there is private memory, as on the card."""
+    """Private memory is counted there, as on the card."""
     text = notebook(2, lambda stage, at: stage.hold({"cpu": at * GIB}, 0.2), gpus=0)
 
     assert "private memory, start" in text
@@ -225,14 +225,14 @@ def test_the_cells_of_a_cpu_have_its_words() -> None:
 
 
 def test_a_cell_of_many_names_its_child_processes() -> None:
-    """Below its name, as its card did."""
+    """They are below its name, as on its card."""
     text = notebook(2, lambda stage, at: stage.hold_in_children({"cuda:0": 4 * at * GIB}, 0.5, at))
 
     assert text.count("by 1 child process") == 1
 
 
 @pytest.mark.parametrize(
-    ("session", "said"),
+    ("session", "words"),
     [
         (Session(), "Nothing was watched."),
         (Session("no samples", stopped_at=0.0), "too few samples"),
@@ -244,16 +244,16 @@ def test_a_cell_of_many_names_its_child_processes() -> None:
     ],
     ids=["nothing", "no samples", "10 ms", "broken off", "running", "no year", "too late"],
 )
-def test_a_session_without_data_has_a_page_in_words(session: Session, said: str) -> None:
+def test_a_session_without_data_has_a_page_in_words(session: Session, words: str) -> None:
     """A session with nothing to draw gives a page that says so, without a script."""
     document = Document(page(session))
 
-    assert said in document.text
+    assert words in document.text
     assert document.all("script") == []
 
 
 def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
-    """What is folded in a notebook is open here, also on paper: advice, and many phases."""
+    """Advice and many phases, which a notebook folds, are open here, also on paper."""
     stage = Stage("train", gpus=1)
     with stage.span("cell", "train"):
         for number in range(9):
@@ -272,7 +272,7 @@ def test_the_gravest_findings_come_first_and_the_rest_are_counted() -> None:
 
 
 def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
-    """Where nothing is known but what is in use, the page is written all the same."""
+    """A device with only the memory in use is on the page too."""
     used = (tick * GIB for tick in range(9))
     session, _ = cell_of(GIB, *used, metrics=["device_used"], every=0.1)
 
@@ -280,7 +280,7 @@ def test_a_device_that_only_its_driver_knows_has_a_page() -> None:
 
 
 def test_the_page_of_a_running_session_says_that_it_runs() -> None:
-    """It has its chart so far."""
+    """Its chart goes up to now."""
     stage = Stage("train", gpus=1)
     with stage.span("cell", "train"):
         stage.hold({"cuda:0": GIB}, 2.0)
@@ -291,7 +291,7 @@ def test_the_page_of_a_running_session_says_that_it_runs() -> None:
 
 
 def test_a_report_is_written_once(tmp_path: Path) -> None:
-    """A name that is taken is refused, the file stays, and nothing is left beside it."""
+    """An existing file is not replaced, and nothing is left beside it."""
     session = scripted_run("short")
     path = session.report(tmp_path / "run.html")
     first = path.read_bytes()
@@ -304,7 +304,7 @@ def test_a_report_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("run.pdf", r"must be a name that ends in \.html, not 'run\.pdf'"),
         ("run", r"ends in \.html"),
@@ -312,16 +312,16 @@ def test_a_report_is_written_once(tmp_path: Path) -> None:
         ("missing/run.html", "cannot be written"),
     ],
 )
-def test_a_path_that_cannot_be_is_refused(name: str, said: str, tmp_path: Path) -> None:
-    """Another ending and a folder that is not there are said in one sentence."""
-    with pytest.raises(OptionError, match=said):
+def test_a_path_that_cannot_be_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    """Another ending, or a folder that does not exist, is an error of one sentence."""
+    with pytest.raises(OptionError, match=message):
         scripted_run("short").report(tmp_path / name)
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_static_report_of_ranks_has_the_strip_and_the_tables() -> None:
-    """And may show the image that it carries; a report without ranks may show none."""
+    """Its policy allows the image that it has; a report without ranks allows none."""
     html = page(overview(MANY), static=True, now=0.0)
 
     assert "ranks \N{MULTIPLICATION SIGN} time" in html
@@ -332,7 +332,7 @@ def test_a_static_report_of_ranks_has_the_strip_and_the_tables() -> None:
 
 
 def test_the_live_chart_is_given_all_ranks() -> None:
-    """The whole strip, behind the samples; the parts are those of the worst, as all together have none."""
+    """The strip of all ranks is behind the samples; the parts are those of the worst rank."""
     session = overview(EIGHT)
     html = page(session, static=True, now=0.0)
     assert "rank:5" in html[html.index("Memory at the peak") :]
@@ -346,7 +346,7 @@ def test_the_live_chart_is_given_all_ranks() -> None:
 
 
 def test_a_reports_path_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a page of the notebook's folder reaches it; its name is text from outside."""
+    """A file outside of the notebook's folder has none, as no page could open it; its name is escaped."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -37,7 +37,7 @@ class Cell:
 
 @pytest.mark.parametrize("left", GB10_FROZE_WITH)
 def test_it_warns_while_the_cell_runs(left: int) -> None:
-    """Once, with as little left as GB10s had before they froze, and tasks that wait for it."""
+    """It warns once, with as little left as GB10s had before they froze, and tasks that wait."""
     cell = Cell()
     cell.tick(left, 14.0)
     (finding,) = cell.tick(left / 2, 40.0)
@@ -59,13 +59,13 @@ def test_it_warns_while_the_cell_runs(left: int) -> None:
     ],
 )
 def test_it_needs_waiting_tasks_and_little_left(stalled: float, share: float, warns: bool) -> None:
-    """Near each threshold on both sides; one of them alone has other causes. A discrete GPU has its own."""
+    """One of them alone has other causes; a GPU with memory of its own has no such finding."""
     assert bool(Cell().tick(share * GB10_TOTAL, stalled)) is warns
     assert not Cell(shared=0.0).tick(share * GB10_TOTAL, stalled)
 
 
 def test_the_card_has_it() -> None:
-    """With what to do."""
+    """The finding is on the card when the cell has ended."""
     cell = Cell()
     cell.tick(4 * GIB, 20.0)
     cell.companion.end(cell.recorder, cell.span, None)

@@ -33,8 +33,8 @@ def named(*frames: Frame) -> list[dict[str, Any]]:
     return [{"filename": file, "line": line, "name": name} for file, line, name in frames]
 
 
-def site(*frames: Frame, seen: bool = True) -> Site:
-    return place_of(named(*frames) if seen else None, {CELL: 3})
+def site(*frames: Frame, known: bool = True) -> Site:
+    return place_of(named(*frames) if known else None, {CELL: 3})
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,8 @@ def _sources() -> Iterator[None]:
 
 def test_the_line_is_the_users_innermost() -> None:
     """No line of a library below it is named; the line has its text, and its cell a number."""
-    found = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
-    assert (found.line, found.source) == ("cell [3] line 2", "y = model(x)")
+    place = site(LINEAR, CALL, BERT, CALL, TRAINER, IN_CELL)
+    assert (place.line, place.source) == ("cell [3] line 2", "y = model(x)")
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_the_line_is_the_users_innermost() -> None:
     ],
 )
 def test_the_innermost_module_is_named(frames: tuple[Frame, ...], module: str, kind: str) -> None:
-    """A class outside torch before torch's own; else optimizer, backward pass or moved model."""
-    found = site(*frames, IN_CELL)
-    assert (found.module, found.kind) == (module, kind)
+    """A class outside torch comes before torch's own; else the optimizer or the pass is named."""
+    place = site(*frames, IN_CELL)
+    assert (place.module, place.kind) == (module, kind)
 
 
 @pytest.mark.parametrize(
@@ -101,32 +101,32 @@ def test_a_class_is_found_in_its_file(source: str, module: str, tmp_path: Path) 
 
 
 def test_a_line_has_the_function_that_it_is_in(tmp_path: Path) -> None:
-    """With its class, and the same name from both ways of recording; without a stack there is none."""
+    """Both ways of recording give the same name, with its class; without a stack there is none."""
     source = tmp_path / "mine.py"
     code = "class A:\n    def f(self):\n        def g():\n            return torch.ones(3)\n"
     source.write_text(code)
-    told = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
-    assert told == ["A.f.g", "A.f.g"]
-    assert [site(IN_CELL).function, site(seen=False).function] == ["<module>", ""]
+    functions = [site((str(source), 4, name)).function for name in ("A.f.<locals>.g", "g")]
+    assert functions == ["A.f.g", "A.f.g"]
+    assert [site(IN_CELL).function, site(known=False).function] == ["<module>", ""]
 
 
 def test_allocations_without_a_python_stack_have_placeholders() -> None:
-    """Memory from before the recording, and a GPU's backward pass on autograd's thread."""
-    before, found = site(seen=False), site()
+    """They are from before the recording, or from a GPU's backward pass on autograd's thread."""
+    before, backward = site(known=False), site()
     assert (before.line, before.kind) == (BEFORE, "before")
-    assert (found.module, found.kind) == (BACKWARD, "backward")
+    assert (backward.module, backward.kind) == (BACKWARD, "backward")
 
 
 def test_equal_places_are_merged_and_the_largest_comes_first() -> None:
-    """Nothing is lost: the sites add up to the blocks, whatever their order."""
-    made = Allocations()
-    made.alloc(9, IN_CELL)
-    made.forget()
+    """The sites add up to the blocks, whatever their order."""
+    memory = Allocations()
+    memory.alloc(9, IN_CELL)
+    memory.forget()
     for size, stack in ((5, (LINEAR, IN_CELL)), (7, (IN_CELL,)), (6, (LINEAR, IN_CELL))):
-        made.alloc(size, *stack)
-    found = live_peak(replay(made.snapshot(), 0), "cpu").sites
+        memory.alloc(size, *stack)
+    places = live_peak(replay(memory.snapshot(), 0), "cpu").sites
 
-    assert [(one.bytes, one.blocks) for one in found] == [(11, 2), (9, 1), (7, 1)]
+    assert [(place.bytes, place.blocks) for place in places] == [(11, 2), (9, 1), (7, 1)]
 
 
 TRAINS = (f"{PACKAGES}/transformers/trainer.py", 9, "train")
@@ -153,7 +153,7 @@ STDLIB = (json.__file__, 4, "loads")
     ],
 )
 def test_the_line_is_the_nearest_that_a_person_knows(frames: tuple[Frame, ...], line: str) -> None:
-    """The user's own, else that of a library other than torch, else what torch was doing."""
+    """It is the user's own, else that of a library other than torch, else what torch was doing."""
     assert site(*frames).line == line
 
 
@@ -176,7 +176,7 @@ x = 4
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "told_as"),
+    ("line", "name", "known"),
     [
         (4, "f", "A.f"),
         (5, "g", "A.f.g"),
@@ -190,9 +190,9 @@ x = 4
         (6, "<lambda>", "<lambda>"),
     ],
 )
-def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, told_as: str) -> None:
-    """Wherever it is defined; a name with a class, or a placeholder, stays as it is."""
+def test_functions_have_qualified_names(tmp_path: Path, line: int, name: str, known: str) -> None:
+    """A name that has a class already, or a placeholder, stays as it is."""
     path = tmp_path / "code.py"
     path.write_text(CODE, encoding="utf-8")
 
-    assert qualified({"filename": str(path), "line": line, "name": name}) == told_as
+    assert qualified({"filename": str(path), "line": line, "name": name}) == known

@@ -88,10 +88,10 @@ def test_on_intels_gpus_it_is_the_same_view(monkeypatch: pytest.MonkeyPatch) -> 
     torch.initialize()
     torch.alloc(1, 1000)
     watched.end()
-    told = watched.report()
+    shown = watched.report()
 
-    assert "live at the peak on xpu:0: 1,000 B in 1 block" in told
-    assert "Recording began when XPU was initialised" in told
+    assert "live at the peak on xpu:0: 1,000 B in 1 block" in shown
+    assert "Recording began when XPU was initialised" in shown
     assert not torch.recording
 
 

@@ -33,7 +33,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 class Following:
-    """A block of code that is followed."""
+    """A followed block of code."""
 
     def __init__(self, **options: Any) -> None:
         self.tracker = OperatorTracker(**options)
@@ -68,8 +68,8 @@ def floats(kib: int) -> Any:
     return torch.empty(kib * KIB // 4)
 
 
-def sizes(found: Replay) -> list[int]:
-    return sorted(size for size, _ in live(found))
+def sizes(peak: Replay) -> list[int]:
+    return sorted(size for size, _ in live(peak))
 
 
 def of_two_at_a_time() -> list[Any]:
@@ -107,7 +107,7 @@ def test_the_peak_is_the_sum_of_the_storages_that_lived_together(make: Any, kib:
 
 
 def test_a_step_of_training_is_counted_to_the_byte() -> None:
-    """Earlier weights, activations and gradients, each as large as its tensor."""
+    """Weights from before, activations and gradients count, each as large as its tensor."""
     layer = torch.nn.Linear(64, 32, bias=False)
     batch = torch.ones(16, 64)
     with Following() as following:
@@ -141,7 +141,7 @@ def test_tensors_from_python_values_are_counted() -> None:
 
 
 def test_the_stack_ends_in_the_code_that_ran() -> None:
-    """Innermost first: the operator, then its calling function."""
+    """The innermost frame is the operator, the next its calling function."""
     with Following() as following:
         kept = floats(4)
     ((_, frames),) = live(following.peak)
@@ -185,7 +185,7 @@ def test_the_users_own_mode_stays_where_it_is() -> None:
 
 
 def test_nested_trackers_both_record() -> None:
-    """A watch within a watch, both with stacks."""
+    """Both watches have stacks, one within the other."""
     with Following() as outer, Following() as inner:
         kept = floats(4)
     assert outer.peak.bytes == inner.peak.bytes == 4 * KIB
@@ -194,9 +194,9 @@ def test_nested_trackers_both_record() -> None:
 
 def test_another_threads_operators_are_not_seen() -> None:
     """A mode belongs to a thread; others run at full speed."""
-    made: list[Any] = []
+    tensors: list[Any] = []
     with Following() as following:
-        on_threads(lambda: made.append(floats(4)))
+        on_threads(lambda: tensors.append(floats(4)))
     assert following.peak.bytes == 0
     assert following.tracked.snapshot["device_traces"] == [[]]
 
@@ -248,7 +248,7 @@ def test_its_cost_is_measured() -> None:
 
 
 def test_without_torch_nothing_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch is not imported."""
+    """The tracker does not import torch."""
     monkeypatch.delitem(sys.modules, "torch")
     tracker = OperatorTracker()
     assert not tracker.begin()
@@ -315,24 +315,24 @@ def test_a_deep_recursion_fails_only_by_itself(capsys: pytest.CaptureFixture[str
     assert "memwatch" not in capsys.readouterr().err
 
 
-def profiled(way: Any) -> dict[str, int]:
+def profiled(profiler: Any) -> dict[str, int]:
     weight = torch.randn(8, 8, requires_grad=True)
-    with way() as profile:
+    with profiler() as profile:
         (weight @ weight).relu().sum().backward()
-    return {one.key: one.count for one in profile.key_averages()}
+    return {event.key: event.count for event in profile.key_averages()}
 
 
 def of_today() -> Any:
     return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
 
 
-@pytest.mark.parametrize("way", [of_today, torch.autograd.profiler.profile])
-def test_the_users_profiler_counts_as_without_us(way: Any) -> None:
-    """Each operator once, and no mode of ours; tensors made before and after are recorded."""
-    bare = profiled(way)
+@pytest.mark.parametrize("profiler", [of_today, torch.autograd.profiler.profile])
+def test_the_users_profiler_counts_as_without_us(profiler: Any) -> None:
+    """It counts each operator once and no mode of ours; tensors around it are recorded."""
+    bare = profiled(profiler)
     with Following() as following:
         before = floats(8)
-        counted = profiled(way)
+        counted = profiled(profiler)
         after = floats(16)
     assert counted == bare
     assert {8 * KIB, 16 * KIB} <= set(sizes(following.peak))

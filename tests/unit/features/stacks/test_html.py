@@ -28,16 +28,16 @@ def sites(count: int) -> tuple[Site, ...]:
 
 
 def peak(count: int = 3, device: str = "cuda:0") -> LivePeak:
-    found = sites(count)
-    size = sum(site.bytes for site in found)
+    places = sites(count)
+    size = sum(site.bytes for site in places)
     whole, requested = float(size + 512), float(size)
-    known = LivePeak(device, size, size, found, time=1.5, entries=12)
+    known = LivePeak(device, size, size, places, time=1.5, entries=12)
     return replace(known, allocated=whole, requested=requested)
 
 
 def text(*peaks: LivePeak, **recording: Any) -> str:
-    how = replace(StackRecording("allocator", seconds=0.5, snapshot=0.2), **recording)
-    return stacks_bundle(Stacks(peaks or (peak(),), how, b"x"))["text/plain"]
+    cost = replace(StackRecording("allocator", seconds=0.5, snapshot=0.2), **recording)
+    return stacks_bundle(Stacks(peaks or (peak(),), cost, b"x"))["text/plain"]
 
 
 def html(*peaks: LivePeak) -> str:
@@ -49,7 +49,7 @@ WRAPPED = {"wrapped": True, "since": 3.0}
 
 
 @pytest.mark.parametrize(
-    ("changed", "recording", "words", "unsaid"),
+    ("changed", "recording", "words", "absent"),
     [
         ({}, {}, "Matches the allocator's own peak to the byte", "Differs"),
         (OFF, {}, "Differs from the allocator's own peak by 2.00 MiB", "Matches"),
@@ -65,13 +65,13 @@ WRAPPED = {"wrapped": True, "since": 3.0}
     ],
 )
 def test_accuracy_and_cost_are_given(
-    changed: dict[str, Any], recording: dict[str, Any], words: str, unsaid: str
+    changed: dict[str, Any], recording: dict[str, Any], words: str, absent: str
 ) -> None:
-    """Equality to the byte, else the difference; unknown figures are left out."""
-    told = text(replace(peak(), **changed), **recording)
+    """The text has equality to the byte or the difference; unknown figures are left out."""
+    shown = text(replace(peak(), **changed), **recording)
 
-    assert words in told
-    assert unsaid not in told
+    assert words in shown
+    assert absent not in shown
 
 
 def test_rounding_is_a_row_of_its_own() -> None:
@@ -83,21 +83,21 @@ def test_rounding_is_a_row_of_its_own() -> None:
 
 def test_rows_beyond_the_longest_table_are_one_row() -> None:
     """The row has their sum, so that nothing is left out."""
-    told = text(peak(MOST_ROWS + 3))
-    assert "everything else (3)" in told
-    assert f"cell [1] line {MOST_ROWS}" not in told
-    assert f"{sum(range(1, 4)):.2f} MiB" in told
+    shown = text(peak(MOST_ROWS + 3))
+    assert "everything else (3)" in shown
+    assert f"cell [1] line {MOST_ROWS}" not in shown
+    assert f"{sum(range(1, 4)):.2f} MiB" in shown
 
 
 def test_several_devices_follow_each_other() -> None:
     """Each device has its own sentence."""
-    told = text(peak(), replace(peak(), device="cuda:1"))
-    assert told.index("peak on cuda:0") < told.index("peak on cuda:1")
-    assert "cuda:1: Matches" in told
+    shown = text(peak(), replace(peak(), device="cuda:1"))
+    assert shown.index("peak on cuda:0") < shown.index("peak on cuda:1")
+    assert "cuda:1: Matches" in shown
 
 
 def test_nothing_recorded_is_one_sentence() -> None:
-    """Instead of the tables; on the CPU it names what is not traced: NumPy, Python, other threads."""
+    """It replaces the tables, and names what is not traced on the CPU."""
     assert text(LivePeak("cuda:0", 0, 0, ())) == "No allocation was recorded"
     assert text(LivePeak("cpu", 0, 0, ()), way="operators") == (
         "No torch operator of this thread allocated a tensor; allocations of NumPy, Python and other "
@@ -114,8 +114,8 @@ def test_text_from_outside_stays_text() -> None:
 def test_the_note_on_saving_is_shown_only_with_a_snapshot() -> None:
     """It also says that no file was written."""
     assert "session.stacks.save" in html()
-    kept = Stacks((peak(),), StackRecording("allocator"))
-    assert "session.stacks.save" not in stacks_bundle(kept)["text/html"]
+    stacks = Stacks((peak(),), StackRecording("allocator"))
+    assert "session.stacks.save" not in stacks_bundle(stacks)["text/html"]
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -124,16 +124,16 @@ def rows_of(table: str) -> list[list[str]]:
 
 
 def test_tables_and_text_have_the_same_rows() -> None:
-    """For each grouping: name, line, count, bytes and share, then their sum. One table is open."""
-    found = tuple(replace(one, blocks=at + 1) for at, one in enumerate(sites(3)))
-    first = replace(peak(), sites=found)
+    """Each grouping has name, line, count, bytes and share, then their sum; one table is open."""
+    places = tuple(replace(place, blocks=number + 1) for number, place in enumerate(sites(3)))
+    first = replace(peak(), sites=places)
     page = html(first, peak(device="cuda:1"))
     tables = re.findall(r"<details.*?</details>", page, re.DOTALL)
-    told = text(first).split("\n\n")[1:4]
+    blocks = text(first).split("\n\n")[1:4]
 
     assert len(tables) == 2 * 3
     assert [one.startswith("<details open") for one in tables] == [True, *[False] * 5]
-    for table, block in zip(tables[:3], told, strict=True):
+    for table, block in zip(tables[:3], blocks, strict=True):
         head, *lines = block.splitlines()
         rows = rows_of(table)
         assert head in table
@@ -146,19 +146,19 @@ def test_tables_and_text_have_the_same_rows() -> None:
     ]
 
 
-def held(made: Allocations) -> OverTime:
-    over_time = live_peak(replay(made.snapshot(), 0), "cuda:0").over_time
+def held(memory: Allocations) -> OverTime:
+    over_time = live_peak(replay(memory.snapshot(), 0), "cuda:0").over_time
     assert over_time is not None
     return over_time
 
 
-def stacks_of(made: Allocations) -> Stacks:
-    return Stacks((live_peak(replay(made.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
+def stacks_of(memory: Allocations) -> Stacks:
+    return Stacks((live_peak(replay(memory.snapshot(), 0), "cuda:0"),), StackRecording("allocator"))
 
 
 def carried(html: str) -> list[Any]:
-    found = re.findall(r'data-hfmem-moments="([^"]*)"', html)
-    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in found]
+    matches = re.findall(r'data-hfmem-moments="([^"]*)"', html)
+    return [json.loads(gzip.decompress(base64.b64decode(text))) for text in matches]
 
 
 @pytest.mark.parametrize("by", BY)
@@ -175,11 +175,11 @@ def test_each_band_has_an_area_a_colour_of_its_own_and_a_name(by: By) -> None:
 
 
 def test_an_empty_history_has_no_picture() -> None:
-    """A history without allocations."""
-    made = Allocations()
-    made.free(made.alloc(0, ("a.py", 1, "f")))
+    """A history of no bytes draws nothing."""
+    memory = Allocations()
+    memory.free(memory.alloc(0, ("a.py", 1, "f")))
 
-    assert chart_html(held(made), "line", "title") == ""
+    assert chart_html(held(memory), "line", "title") == ""
 
 
 def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
@@ -194,8 +194,8 @@ def test_a_table_also_has_lines_that_held_nothing_at_the_peak() -> None:
 
 def test_the_script_gets_the_bytes_of_each_band() -> None:
     """The data are by line, module and operator, in the picture's colours; there is one script."""
-    made = training()
-    over, html = held(made), stacks_bundle(stacks_of(made))["text/html"]
+    memory = training()
+    over, html = held(memory), stacks_bundle(stacks_of(memory))["text/html"]
 
     assert html.count("<script>") <= 1  # none where the front end was not built
     assert len(carried(html)) == len(BY)
@@ -212,10 +212,10 @@ def test_the_script_gets_the_bytes_of_each_band() -> None:
 def test_a_name_from_outside_cannot_end_the_scripts_data() -> None:
     """The data are encoded, so a name cannot end the script either."""
     hostile = '"><script>alert(1)</script>'
-    made = Allocations()
-    made.wait(1.0)
-    made.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
-    html = stacks_bundle(stacks_of(made))["text/html"]
+    memory = Allocations()
+    memory.wait(1.0)
+    memory.alloc(1 << 20, (f"/u/{hostile}.py", 1, hostile))
+    html = stacks_bundle(stacks_of(memory))["text/html"]
 
     assert "<script>alert" not in html
     assert "alert(1)" in carried(html)[0]["bands"][0][0]

@@ -97,10 +97,10 @@ def histories(draw: st.DrawFn) -> Allocator:
     return allocator
 
 
-def live(found: Replay) -> list[tuple[int, Frames | None]]:
+def live(peak: Replay) -> list[tuple[int, Frames | None]]:
     """Return the size and the stack of each block that was live at the peak."""
-    table = found.table
-    return [(int(table.sizes[row]), table.frames[table.stacks[row]]) for row in found.live]
+    table = peak.table
+    return [(int(table.sizes[row]), table.frames[table.stacks[row]]) for row in peak.live]
 
 
 def lines(blocks: list[tuple[int, Frames | None]]) -> list[tuple[int, int]]:
@@ -109,7 +109,7 @@ def lines(blocks: list[tuple[int, Frames | None]]) -> list[tuple[int, int]]:
 
 
 def test_memory_that_no_python_allocated_is_not_older_than_the_recording() -> None:
-    """Its stack is empty, as on the thread of a backward pass; that of an older block is unknown."""
+    """Its stack is empty, as on autograd's thread; the stack of an older block is unknown."""
     trace = [
         {"action": "alloc", "addr": 1, "size": 4, "frames": []},
         {"action": "free_requested", "addr": 2, "size": 8, "frames": []},
@@ -122,27 +122,27 @@ def test_memory_that_no_python_allocated_is_not_older_than_the_recording() -> No
 
 @given(histories())
 def test_the_live_set_is_what_a_full_memory_of_it_says(allocator: Allocator) -> None:
-    """Of what the ring retains: the peak, its live blocks with the stacks that made them, the active peak.
+    """The ring gives the peak, the live blocks with their stacks, and the active peak.
 
     A block has the stack that allocated it, not that of a later block at its address; what no retained event
     made is not seen.
     """
     snapshot = allocator.snapshot()
-    found = replay(snapshot, 0)
+    peak = replay(snapshot, 0)
     sums = [sum(live.values()) for live, _ in allocator.retained]
     position = sums.index(max(sums))
     before = snapshot["device_traces"][0][:position]
     allocations = [event for event in before if event["action"] == "alloc"]
-    made = {event["addr"]: event["frames"][0]["line"] for event in allocations}
+    numbers = {event["addr"]: event["frames"][0]["line"] for event in allocations}
 
-    there = allocator.retained[position][0].items()
-    assert found.bytes == sums[position]
-    assert found.active == max(active for _, active in allocator.retained)
-    assert lines(live(found)) == sorted((made.get(address, -1), size) for address, size in there)
+    blocks = allocator.retained[position][0].items()
+    assert peak.bytes == sums[position]
+    assert peak.active == max(active for _, active in allocator.retained)
+    assert lines(live(peak)) == sorted((numbers.get(address, -1), size) for address, size in blocks)
 
 
 def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
-    """Two training steps on an H200, to the byte; whole blocks add a little."""
+    """Two training steps on an H200 agree to the byte; whole blocks add a little."""
     recorded = json.loads((DATA / "h200_history.json").read_text(encoding="utf-8"))
     actions = {"a": "alloc", "r": "free_requested", "c": "free_completed"}
     events = [
@@ -154,10 +154,10 @@ def test_a_history_of_a_gpu_comes_to_the_allocators_own_peak() -> None:
         for address, size, requested, state in recorded["blocks"]
     ]
     segment = {"device": 0, "address": 0, "blocks": blocks}
-    found = replay({"segments": [segment], "device_traces": [events]}, 0)
-    assert found.bytes == found.active == recorded["requested_peak"]
-    assert sum(size for size, _ in live(found)) == found.bytes
-    assert 0 <= recorded["allocated_peak"] - found.bytes < 1 << 20
+    peak = replay({"segments": [segment], "device_traces": [events]}, 0)
+    assert peak.bytes == peak.active == recorded["requested_peak"]
+    assert sum(size for size, _ in live(peak)) == peak.bytes
+    assert 0 <= recorded["allocated_peak"] - peak.bytes < 1 << 20
 
 
 def test_a_block_whose_event_is_gone_keeps_its_stack() -> None:
@@ -189,9 +189,9 @@ def test_a_peak_before_all_that_is_retained_has_no_time() -> None:
     """The time of the peak is unknown if the history begins with the highest bytes."""
     allocator = Allocator(10, {0: 4000})
     allocator.free(0, in_use=False)
-    found = replay(allocator.snapshot(), 0)
+    peak = replay(allocator.snapshot(), 0)
 
-    assert (found.bytes, found.time_us, found.times[0], len(found.times)) == (4000, None, 0, 2)
+    assert (peak.bytes, peak.time_us, peak.times[0], len(peak.times)) == (4000, None, 0, 2)
 
 
 def test_a_peak_has_the_time_of_the_event_that_first_made_it() -> None:
@@ -209,8 +209,8 @@ WHOLE = 10**6
 
 
 def drawn(snapshot: dict[str, Any], moments: int = WHOLE) -> OverTime:
-    found = replay(snapshot, 0)
-    return over_time(found, [place_of(frames, {}) for frames in found.table.frames], moments)
+    peak = replay(snapshot, 0)
+    return over_time(peak, [place_of(frames, {}) for frames in peak.table.frames], moments)
 
 
 def sums(held: OverTime) -> list[list[int]]:
@@ -222,7 +222,7 @@ def sums(held: OverTime) -> list[list[int]]:
 
 @given(histories(), st.sampled_from([WHOLE, 8, 20]))
 def test_the_bands_add_up_to_the_allocated_bytes(allocator: Allocator, most: int) -> None:
-    """At every moment, to the byte, in every grouping; also at the peak."""
+    """They do at every moment and in every grouping, to the byte."""
     truth = [sum(live.values()) for live, _ in allocator.retained]
     held = drawn(allocator.snapshot(), most)
 
@@ -259,12 +259,12 @@ def test_each_band_has_the_bytes_of_its_line(allocator: Allocator) -> None:
 
 
 def many(lines: int, *, freed: bool = True) -> Allocations:
-    made = Allocations()
+    memory = Allocations()
     for number in range(lines):
-        address = made.alloc((number + 1) * 1000, (f"/u/p{number}.py", 1, "f"))
+        address = memory.alloc((number + 1) * 1000, (f"/u/p{number}.py", 1, "f"))
         if freed and number % 3:
-            made.free(address)
-    return made
+            memory.free(address)
+    return memory
 
 
 def test_bands_and_moments_are_limited() -> None:
@@ -282,24 +282,24 @@ def test_bands_and_moments_are_limited() -> None:
 
 def test_a_spike_between_two_moments_is_kept() -> None:
     """A short spike has its height to the byte."""
-    made = many(3000)
-    made.wait(100)
-    made.free(made.alloc(123_456_789_123, ("/u/spike.py", 1, "f")))
-    made.wait(100)
+    memory = many(3000)
+    memory.wait(100)
+    memory.free(memory.alloc(123_456_789_123, ("/u/spike.py", 1, "f")))
+    memory.wait(100)
     for _ in range(2000):
-        made.free(made.alloc(512, ("/u/calm.py", 1, "f")))
-    held = drawn(made.snapshot(), MOST_MOMENTS)
+        memory.free(memory.alloc(512, ("/u/calm.py", 1, "f")))
+    held = drawn(memory.snapshot(), MOST_MOMENTS)
 
-    assert max(held.allocated) == replay(made.snapshot(), 0).bytes
+    assert max(held.allocated) == replay(memory.snapshot(), 0).bytes
     assert held.bands["line"][0].name == "u/spike.py:1"
 
 
 def test_earlier_memory_is_at_the_bottom() -> None:
-    """Blocks that were freed, or live at the end, without having been allocated."""
-    made = many(4)
-    made.forget()
-    made.free(next(iter(made.live)))
-    bands = drawn(made.snapshot()).bands["line"]
+    """It is of blocks that were freed, or live at the end, without having been allocated."""
+    memory = many(4)
+    memory.forget()
+    memory.free(next(iter(memory.live)))
+    bands = drawn(memory.snapshot()).bands["line"]
 
     assert [band.name for band in bands] == [BEFORE]
     assert bands[0].sizes == (5000, 4000, 4000)
@@ -307,8 +307,8 @@ def test_earlier_memory_is_at_the_bottom() -> None:
 
 def test_a_ring_that_lost_its_beginning_keeps_the_figures() -> None:
     """Memory of lost events has the line of its live block, or else counts as earlier memory."""
-    made = many(40, freed=False)
-    whole, ring = made.snapshot(), made.snapshot()
+    memory = many(40, freed=False)
+    whole, ring = memory.snapshot(), memory.snapshot()
     ring["device_traces"] = [ring["device_traces"][0][-10:]]
 
     assert drawn(ring).allocated == drawn(whole).allocated[-11:]
@@ -331,14 +331,14 @@ def test_times_are_seconds_since_the_first_event() -> None:
 
 
 def test_segments_of_other_devices_are_not_this_ones() -> None:
-    """A snapshot has those of all; the first device is meant where it does not say."""
+    """A snapshot has the segments of all; one without a device is of the first."""
 
     def segment(size: int, **device: int) -> dict[str, Any]:
         block = {"address": size, "size": size, "requested_size": size, "state": "active_allocated"}
         return {"address": size, "blocks": [block], **device}
 
-    found = {"segments": [segment(512), segment(1024, device=1)], "device_traces": [[], []]}
+    snapshot = {"segments": [segment(512), segment(1024, device=1)], "device_traces": [[], []]}
 
-    assert replay(found, 0).bytes == 512
-    assert replay(found, 1).bytes == 1024
-    assert replay(found, 2).bytes == 0
+    assert replay(snapshot, 0).bytes == 512
+    assert replay(snapshot, 1).bytes == 1024
+    assert replay(snapshot, 2).bytes == 0

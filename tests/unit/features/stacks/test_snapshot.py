@@ -43,24 +43,24 @@ def html(snapshot: Snapshot) -> str:
 
 def test_it_shows_the_places_and_the_layout_of_memory(opens: Opens) -> None:
     """A sentence, the peak by line, module and operator, and the map."""
-    made = training()
-    opened = opens(made.snapshot())
-    told, found = text(opened), replay(made.snapshot(), 0)
+    memory = training()
+    opened = opens(memory.snapshot())
+    shown, live = text(opened), replay(memory.snapshot(), 0)
 
-    assert opened.stacks.peaks[0].bytes == found.bytes
-    assert sum(row.bytes for row in opened.stacks.rows("module")) == found.bytes
-    assert told.splitlines()[1].startswith("492.0 MiB was allocated on cuda:0 at the peak; the")
-    assert told.index("by source line") < told.index("by module") < told.index("reserved in")
-    assert "BertSelf \u00b7 modeling_bert.py" in told
+    assert opened.stacks.peaks[0].bytes == live.bytes
+    assert sum(row.bytes for row in opened.stacks.rows("module")) == live.bytes
+    assert shown.splitlines()[1].startswith("492.0 MiB was allocated on cuda:0 at the peak; the")
+    assert shown.index("by source line") < shown.index("by module") < shown.index("reserved in")
+    assert "BertSelf \u00b7 modeling_bert.py" in shown
     assert [name in html(opened) for name in ("<svg", "<script")] == [True, False]
 
 
 def test_segments_alone_show_the_live_memory(opens: Opens) -> None:
     """`torch.cuda.memory_snapshot` returns segments without a history."""
-    made = training()
-    opened = opens(made.snapshot()["segments"])
+    memory = training()
+    opened = opens(memory.snapshot()["segments"])
 
-    assert opened.stacks.peaks[0].bytes == sum(size for size, _ in made.live.values())
+    assert opened.stacks.peaks[0].bytes == sum(size for size, _ in memory.live.values())
     assert opened.stacks.peaks[0].over_time is None
     assert "has no history of allocations" in text(opened)
     assert "cuda:0" in opened.memory_map.devices
@@ -98,20 +98,20 @@ COMPILED = (
 
 def test_lines_are_those_of_python(opens: Opens) -> None:
     """By default torch also records frames of C++, around those of Python."""
-    made, both = training(), training()
+    memory, both = training(), training()
     for event in (snapshot := both.snapshot())["device_traces"][0]:
         between = [{"filename": file, "line": line, "name": name} for file, line, name in COMPILED]
         event["frames"] = [*between, *(event["frames"] or []), *between]
 
-    places = [opens(each).stacks.peaks[0].sites for each in (made.snapshot(), snapshot)]
+    places = [opens(each).stacks.peaks[0].sites for each in (memory.snapshot(), snapshot)]
     assert places[0] == places[1]
 
 
 def test_the_thread_of_the_backward_pass_is_known_by_its_engine(opens: Opens) -> None:
     """Autograd's thread has no Python frames."""
-    made = Allocations()
-    made.alloc(1 << 20, COMPILED[0], ("??", 0, "torch::autograd::Engine::thread_main(GraphTask)"))
-    opened = opens(made.snapshot()).stacks
+    memory = Allocations()
+    memory.alloc(1 << 20, COMPILED[0], ("??", 0, "torch::autograd::Engine::thread_main(GraphTask)"))
+    opened = opens(memory.snapshot()).stacks
 
     assert [opened.rows(by)[0].name for by in ("line", "module")] == ["autograd (backward)"] * 2
 
@@ -142,11 +142,11 @@ def test_files_that_it_names_are_not_opened(opens: Opens, tmp_path: Path) -> Non
     secret, pipe = tmp_path / "secret.py", tmp_path / "pipe.py"
     secret.write_text("password = 'x'\n")
     os.mkfifo(pipe)
-    made = Allocations()
+    memory = Allocations()
     for path in (secret, pipe, Path("/a/site-packages") / ".." / secret):
-        made.alloc(1 << 20, (str(path), 1, "forward"))
+        memory.alloc(1 << 20, (str(path), 1, "forward"))
 
-    assert "password" not in html(opens(made.snapshot()))
+    assert "password" not in html(opens(memory.snapshot()))
 
 
 def test_a_report_is_one_page(opens: Opens, tmp_path: Path) -> None:
@@ -186,9 +186,9 @@ def test_other_files_are_refused(opens: Opens, wrong: Any) -> None:
 
 def test_repeated_references_are_refused(opens: Opens) -> None:
     """A small file can list more entries by references than fit into memory."""
-    made = Allocations()
-    made.alloc(1 << 20, ("a.py", 1, "f"))
-    segment = made.snapshot()["segments"][0]
+    memory = Allocations()
+    memory.alloc(1 << 20, ("a.py", 1, "f"))
+    segment = memory.snapshot()["segments"][0]
     segment["blocks"] = segment["blocks"] * 3000
 
     with pytest.raises(OptionError, match="not a snapshot"):
