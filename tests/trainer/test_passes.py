@@ -16,11 +16,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
-from tests.trainer import test_moves
-from tests.trainer.test_moves import gpt2
+from tests.trainer import models
+from tests.trainer.models import gpt2
 from tests.trainer.tiny import TEXT, make_trainer, of_kind, watched
 
-MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
+MODELS = {name: models.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
 
 
 EACH_MODEL = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -250,7 +250,7 @@ def test_a_generation_that_went_well_has_a_forecast() -> None:
     assert fitted.forecast.setting.length == WHOLE
     assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
 
-    other = test_moves.gpt2_of_two_layers()
+    other = models.gpt2_of_two_layers()
     with hfmem_widget.watch("other", quiet=True):
         answering(other)()
     again = hfmem_widget.fit(session).forecast

@@ -23,7 +23,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.session import Session
 from tests.data import ROOT
-from tests.trainer.test_moves import bart, bert_classifier, llama, resnet, vit
+from tests.trainer.models import bart, bert_classifier, llama, resnet, vit
 from tests.trainer.tiny import (
     Plain,
     make_trainer,
