@@ -86,8 +86,8 @@ def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **set
     return Training(Device("cpu", ""), model, steps, ran, forecast, "model", room)
 
 
-def moves(of: Any) -> list[Move]:
-    return list(moves_of(of, DryRuns(of, time.monotonic() + 60)))
+def moves(run: Any) -> list[Move]:
+    return list(moves_of(run, DryRuns(run, time.monotonic() + 60)))
 
 
 def options_of(move: Move) -> dict[str, Any]:

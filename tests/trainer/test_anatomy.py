@@ -144,7 +144,7 @@ CHANGE = "gradient checkpointing"
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Mapping[str, Any]:
-    """Return what a real training keeps of its model; here it is said to have been on a GPU."""
+    """Return what a real training keeps of its model; it says that it was on a GPU."""
     ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     shape = {"vocab_size": 65536, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
     session = session_of(make_trainer(tmp_path, model=made("GPT2LMHeadModel", **shape, **ids)))
@@ -245,7 +245,7 @@ def test_nothing_is_compared_after_an_error(recipe: Mapping[str, Any], tmp_path:
     assert fitted(recipe, tmp_path, 10 * MIB, {"weights": 9.0}, error).calibration == ""
 
 
-SAID = "What other models (LlamaForCausalLM) take within a step is not counted."
+NOT_COUNTED = "What other models (LlamaForCausalLM) take within a step is not counted."
 
 
 def teacher() -> Any:
@@ -257,31 +257,31 @@ def teacher() -> Any:
 class Distilling(InOrder):
     """A Trainer whose loss asks a teacher, without gradients."""
 
-    asked: Any = None
+    teacher: Any = None
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Return the model's loss, and how far it is from the teacher."""
         with torch.no_grad():
-            wanted = self.asked(**inputs).logits
+            target = self.teacher(**inputs).logits
         outputs = model(**inputs)
-        return outputs.loss + (outputs.logits - wanted).square().mean()
+        return outputs.loss + (outputs.logits - target).square().mean()
 
 
-def distilled(folder: Path, asked: Any) -> tuple[Any, Session]:
+def distilled(folder: Path, model: Any) -> tuple[Any, Session]:
     trainer = make_trainer(folder, kind=Distilling)
-    trainer.asked = asked
+    trainer.teacher = model
     return trainer, session_of(trainer)
 
 
 def test_a_training_with_a_teacher_is_not_said_to_fit(tmp_path: Path) -> None:
     """The forecast is a lower bound, and says why; so does that of a recording."""
-    trainer, session = distilled(tmp_path, asked := teacher())
+    trainer, session = distilled(tmp_path, other := teacher())
     live = hfmem_widget.fit(session)
     recorded = hfmem_widget.fit(hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl")))
-    del trainer, asked
+    del trainer, other
 
     for fit in (live, recorded):
-        assert SAID in repr(fit)
+        assert NOT_COUNTED in repr(fit)
         assert fit.forecast.bound == "lower"
         assert fit.verdicts[0].fits is None
         assert fit.what_if is None
@@ -292,32 +292,32 @@ def test_a_training_with_a_teacher_is_not_said_to_fit(tmp_path: Path) -> None:
 def test_a_part_of_the_model_is_not_another_model(tmp_path: Path) -> None:
     """The model itself, asked without gradients, is not one either."""
     trainer = make_trainer(tmp_path, kind=Distilling)
-    trainer.asked = trainer.model
+    trainer.teacher = trainer.model
     fit = hfmem_widget.fit(session_of(trainer))
 
     assert "other models" not in repr(fit)
     assert fit.verdicts[0].fits
 
 
-def asked(trainer: Any, other: Any) -> None:
+def ask(trainer: Any, other: Any) -> None:
     with torch.no_grad():
         other(**padded(trainer.train_dataset))
 
 
-def trained(trainer: Any, other: Any) -> None:
+def train_other(trainer: Any, other: Any) -> None:
     make_trainer(Path(trainer.args.output_dir), model=other).train()
 
 
 def loop(trainer: Any, other: Any) -> None:
     """Train the model of a Trainer without it, and ask the other one before and after all steps."""
-    asked(trainer, other)
+    ask(trainer, other)
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters())
     for _ in range(3):
         with hfmem_widget.span("step", tokens=72, longest=9):
             trainer.model(**padded(trainer.train_dataset)).loss.backward()
             trainer.optimizer.step()
             trainer.optimizer.zero_grad()
-    asked(trainer, other)
+    ask(trainer, other)
 
 
 def train(trainer: Any, _other: Any) -> None:
@@ -325,9 +325,9 @@ def train(trainer: Any, _other: Any) -> None:
 
 
 APART = {
-    "asked before": (asked, train),
-    "asked after": (train, asked),
-    "trained before": (trained, train),
+    "asked before": (ask, train),
+    "asked after": (train, ask),
+    "trained before": (train_other, train),
     "asked around a loop": (loop,),
 }
 
@@ -365,10 +365,10 @@ def test_the_newest_of_several_trainings_is_forecast(tmp_path: Path) -> None:
 def test_a_teacher_of_a_single_step_counts(tmp_path: Path) -> None:
     """Models that ran before the end of the first step count if there is no second one."""
     trainer = make_trainer(tmp_path, kind=Distilling, max_steps=1)
-    trainer.asked = wanted = teacher()
+    trainer.teacher = kept = teacher()
 
-    assert SAID in repr(hfmem_widget.fit(session_of(trainer)))
-    del wanted
+    assert NOT_COUNTED in repr(hfmem_widget.fit(session_of(trainer)))
+    del kept
 
 
 @pytest.mark.slow
@@ -387,19 +387,19 @@ def test_memory_of_another_model_is_not_available(recipe: Any, tmp_path: Path) -
 class DistillingPlainly(InOrder):
     """A Trainer whose loss asks a module that is none of transformers'."""
 
-    asked: Any = None
+    teacher: Any = None
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Return the model's loss, and what the module says."""
         with torch.no_grad():
-            wanted = self.asked.eval()(inputs["input_ids"])
-        return model(**inputs).loss + wanted.mean()
+            target = self.teacher.eval()(inputs["input_ids"])
+        return model(**inputs).loss + target.mean()
 
 
 def test_a_teacher_may_be_any_module(tmp_path: Path) -> None:
     """One of torch's own has a name, too."""
     trainer = make_trainer(tmp_path, kind=DistillingPlainly)
-    trainer.asked = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16))
+    trainer.teacher = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16))
     session = session_of(trainer)
 
-    assert SAID.replace("LlamaForCausalLM", "Sequential") in repr(hfmem_widget.fit(session))
+    assert NOT_COUNTED.replace("LlamaForCausalLM", "Sequential") in repr(hfmem_widget.fit(session))

@@ -88,7 +88,7 @@ NOT_DECODED = PICTURE.removesuffix("\n  decode")
 
 
 @pytest.mark.parametrize(
-    ("make", "call", "options", "told"),
+    ("make", "call", "options", "text"),
     [
         (tiny.from_noise, tiny.picture, {}, NOT_DECODED),
         (tiny.stable_diffusion, tiny.prompted, {"output_type": "latent"}, NOT_DECODED),
@@ -97,14 +97,14 @@ NOT_DECODED = PICTURE.removesuffix("\n  decode")
     ],
     ids=["pixels", "latents", "one's own", "in tiles"],
 )
-def test_each_picture_is_one_call(make: Any, call: Any, options: dict[str, Any], told: str) -> None:
+def test_each_picture_is_one_call(make: Any, call: Any, options: dict[str, Any], text: str) -> None:
     """However it is made; a second one has steps of its own, numbered from one."""
     pipeline = make()
     with hfmem_widget.watch(quiet=True) as session:
         call(pipeline, **options)
         call(pipeline, **options)
 
-    assert outline(session) == f"{told}\n{told}"
+    assert outline(session) == f"{text}\n{text}"
     assert session.steps.count == 6
 
 

@@ -320,10 +320,10 @@ def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train
     step: int, most: int, world: int, *, is_last: bool, alone: bool, ends: bool
 ) -> None:
     """A training that it ends is saved first."""
-    asked: list[Any] = []
+    calls: list[Any] = []
 
     def should_end(at: int, **more: bool) -> bool:
-        asked.append((at, more))
+        calls.append((at, more))
         return ends
 
     callback = MemoryCallback()
@@ -334,7 +334,7 @@ def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train
     state = SimpleNamespace(max_steps=most, global_step=step, log_history=[])
     callback.on_step_end(SimpleNamespace(world_size=world), state, control)
 
-    assert asked == [(step, {"alone": alone, "is_last": is_last})]
+    assert calls == [(step, {"alone": alone, "is_last": is_last})]
     assert (control.should_save, control.should_training_stop) == (ends, ends)
 
 

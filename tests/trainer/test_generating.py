@@ -145,8 +145,8 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
 
     assert outline(session) == "generate\n  prefill\n  decode"
     assert [span.label for span in of_kind(session, "block")[1:]] == ["generate"]
-    asked = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0, "beams": 1}
-    assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36, **asked}
+    counts = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0, "beams": 1}
+    assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36, **counts}
     assert {"steps": 11, "tokens": 33, "samples": 3, "longest": 23}.items() <= decode.counts.items()
     assert prefill.peaks["cpu/allocated"].value > 0
     assert decode.peaks["cpu/allocated"].value > 0

@@ -116,8 +116,8 @@ def test_a_change_that_fits_takes_the_forecast_memory(kind: str) -> None:
             {"rows": size} if "sequence" in name else {"length": size} if "source" in name else {}
         )
         changed = dict(part.split("=") for part in move.code.split(", ") if part and not given)
-        asked = options | {option: int(value) for option, value in changed.items()}
-        run[name] = took(real, source(kind, **given), **asked)
+        reduced = options | {option: int(value) for option, value in changed.items()}
+        run[name] = took(real, source(kind, **given), **reduced)
 
     assert len(listed) == (4 if kind == "T5" else 3)
     for name, move in listed.items():
@@ -217,17 +217,17 @@ def generated(case: Case, given: dict[str, torch.Tensor] | None = None) -> tuple
     make, options = case
     given = given or (source("BART") if make is bart else {"input_ids": PROMPTS})
 
-    def asked() -> dict[str, Any]:
+    def new_options() -> dict[str, Any]:
         made_now = {name: one() if callable(one) else one for name, one in options.items()}
         return {"max_new_tokens": NEW, **made_now}
 
     model = make().eval()
     try:
-        peak = took(model, given, **asked())
+        peak = took(model, given, **new_options())
     except (ImportError, ValueError, TypeError) as error:
         pytest.skip(f"not in this release of transformers: {error}")
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(**given, **asked())
+        model.generate(**given, **new_options())
     return hfmem_widget.fit(session).forecast.total - began(session), peak
 
 

@@ -97,10 +97,10 @@ EACH_MODEL = pytest.mark.parametrize(
 def test_the_loss_changes_as_the_row_says(tmp_path: Path, make: Make) -> None:
     """A real Trainer has the same loss where the row says so, and else as many times as much."""
     before = losses(tmp_path, make)
-    told = [move for move in moves(training(make)) if move.cost == "" or "times as" in move.cost]
+    listed = [move for move in moves(training(make)) if move.cost == "" or "times as" in move.cost]
 
-    assert 4 in {move.batch for move in told}
-    for move in told:
+    assert 4 in {move.batch for move in listed}
+    for move in listed:
         found = re.search(r"(\d+) times", move.cost)
         times = int(found[1]) if found else 1
         after = losses(tmp_path, make, **options_of(move))
@@ -112,17 +112,17 @@ def test_the_loss_changes_as_the_row_says(tmp_path: Path, make: Make) -> None:
 @EACH_MODEL
 def test_the_peak_of_a_change_is_that_of_a_real_step(make: Make) -> None:
     """Of each change that a plain loop can make, within 1 %."""
-    told, real = {}, {}
+    forecast, real = {}, {}
     [row, *_] = data_for(make())
     for move in moves(training(make)):
         changed = {change.name.rpartition("_")[2] for change in move.changes}
         if changed <= {"checkpointing", "size", "steps"}:
-            told[move.name] = move.peak
+            forecast[move.name] = move.peak
             rows, checkpointing = collated([row] * move.batch), "checkpointing" in changed
             real[move.name] = real_peak(make, rows, checkpointing, move.accumulation)
 
-    assert told == pytest.approx(real, rel=0.01)
-    assert len(told) >= 1
+    assert forecast == pytest.approx(real, rel=0.01)
+    assert len(forecast) >= 1
 
 
 def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None:
@@ -131,17 +131,17 @@ def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None
     sessions = [session_of(first)]
     second = trainer_of(tmp_path, bert_classifier)
     sessions.append(session_of(second))
-    told = [hfmem_widget.fit(session).forecast.model for session in sessions]
+    models = [hfmem_widget.fit(session).forecast.model for session in sessions]
     del first
     gc.collect()
 
-    assert told == ["GPT2LMHeadModel", "BertForSequenceClassification"]
+    assert models == ["GPT2LMHeadModel", "BertForSequenceClassification"]
     with pytest.raises(OptionError, match="no longer exists"):
         hfmem_widget.fit(sessions[0])
 
 
-def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
-    """Steps that share a window have no batches: the worst of the others counts. Another model is said."""
+def test_a_loop_whose_steps_are_short_has_a_forecast() -> None:
+    """The largest batch of a step that was measured alone counts; a note says that other models ran."""
     model, other = gpt2_of_two_layers(), bert_classifier()
     optimizer = torch.optim.AdamW(model.parameters())
     with hfmem_widget.watch("run", quiet=True) as session:
@@ -327,9 +327,9 @@ def test_the_last_batch_of_an_epoch_does_not_set_the_number_of_rows(tmp_path: Pa
 
 def test_memory_that_an_earlier_error_held_may_be_free() -> None:
     """No change is said not to fit that would fit without it."""
-    of = replace(training(gpt2, length=63), room=1.0, spare=1e12)
+    run = replace(training(gpt2, length=63), room=1.0, spare=1e12)
 
-    listed = moves(of)
+    listed = moves(run)
     assert {move.fits for move in listed} == {None}
     assert 4 in {move.batch for move in listed}
 

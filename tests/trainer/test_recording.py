@@ -158,9 +158,9 @@ def recipe_of(path: Path) -> Any:
     return next(line["of"] for line in lines if line["k"] == "recipe")
 
 
-def changed(path: Path, **of: Any) -> Path:
+def changed(path: Path, **changes: Any) -> Path:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    next(line for line in lines if line["k"] == "recipe")["of"] |= of
+    next(line for line in lines if line["k"] == "recipe")["of"] |= changes
     other = path.with_name(f"other{len(list(path.parent.iterdir()))}.hfmem.jsonl")
     other.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return other
@@ -362,7 +362,7 @@ def test_a_recording_without_a_training_has_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "of",
+    "changes",
     [
         {"model": "os"},
         {"model": "BertModel"},
@@ -382,10 +382,10 @@ def test_a_recording_without_a_training_has_no_model(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_invalid_recipe_is_refused_in_a_sentence(tmp_path: Path, of: Any) -> None:
+def test_an_invalid_recipe_is_refused_in_a_sentence(tmp_path: Path, changes: Any) -> None:
     """Whatever it contains, nothing is run."""
     path = session_of(make_trainer(tmp_path)).save(tmp_path / "run.hfmem.jsonl")
-    with pytest.raises(OptionError) as told:
-        hfmem_widget.fit(changed(path, **of))
-    assert str(told.value).startswith("What would fit cannot be worked out: ")
-    assert "\x1b" not in str(told.value)
+    with pytest.raises(OptionError) as raised:
+        hfmem_widget.fit(changed(path, **changes))
+    assert str(raised.value).startswith("What would fit cannot be worked out: ")
+    assert "\x1b" not in str(raised.value)

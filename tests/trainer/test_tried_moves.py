@@ -21,8 +21,8 @@ from tests.trainer.tiny import session_of
 
 def on_gpus(**more: Any) -> Any:
     """Return a training that needs 1.5 times its room, where two GPUs are."""
-    of = training(llama)
-    return replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total / 1.5, **more)
+    run = training(llama)
+    return replace(run, device=Device("cuda:0", ""), gpus=2, room=run.forecast.total / 1.5, **more)
 
 
 def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
@@ -46,9 +46,9 @@ def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
 )
 def test_a_step_has_as_many_rows_on_two_gpus(rows: Any, each: Any, note: str) -> None:
     """Where rows or batches can be divided; else the row says that it has more."""
-    of = training(llama, batch=rows[0], accumulation=rows[1])
-    of = replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total)
-    listed = [move for move in moves(of) if move.name.startswith("FSDP on")]
+    run = training(llama, batch=rows[0], accumulation=rows[1])
+    run = replace(run, device=Device("cuda:0", ""), gpus=2, room=run.forecast.total)
+    listed = [move for move in moves(run) if move.name.startswith("FSDP on")]
 
     assert {(move.batch, move.accumulation) for move in listed} == {each}
     assert all(note in move.cost for move in listed)
@@ -138,11 +138,11 @@ def test_changes_are_tried_in_real_steps(
 
 def test_a_least_peak_becomes_the_measured_one() -> None:
     """Of FSDP, which is then sure to fit or not."""
-    of = on_gpus()
-    settings = moves_of(of, DryRuns(of, time.monotonic() + 60))
+    run = on_gpus()
+    settings = moves_of(run, DryRuns(run, time.monotonic() + 60))
     fsdp = next(move for move in settings if move.name.startswith("FSDP"))
     for fits, share in ((True, 0.5), (False, 2.0)):
-        measured = Tried(int(share * of.room), 0.1, "cuda:0")
-        [tried] = tried_moves(of, {fsdp: settings[fsdp]}, lambda *_, took=measured: took)
+        measured = Tried(int(share * run.room), 0.1, "cuda:0")
+        [tried] = tried_moves(run, {fsdp: settings[fsdp]}, lambda *_, took=measured: took)
         assert (tried.fits, tried.peak) == (fits, measured.peak)
         assert not tried.need.startswith("at least")
