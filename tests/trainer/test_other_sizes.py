@@ -109,9 +109,9 @@ t5 = partial(made, "T5ForConditionalGeneration", d_model=256, d_ff=1024, num_lay
              d_kv=64, vocab_size=8000, decoder_start_token_id=0)  # fmt: skip
 
 
-def worked_out(trained: Any, seconds: float = 600.0) -> tuple[Any, Any]:
-    dry = DryRuns(trained, time.monotonic() + seconds)
-    return what_if(trained, dry), dry
+def worked_out(run: Any, seconds: float = 600.0) -> tuple[Any, Any]:
+    dry = DryRuns(run, time.monotonic() + seconds)
+    return what_if(run, dry), dry
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_other_sizes_take_what_their_dry_runs_say(make: Any, attention: str, dev
 
     The models are so small that the blocks of a GPU's allocator count for much.
     """
-    trained = training(partial(make, attn_implementation=attention), length=128, device=device)
-    known, dry = worked_out(trained)
+    base = training(partial(make, attn_implementation=attention), length=128, device=device)
+    known, dry = worked_out(base)
 
     assert (known.rows, known.lengths) == ((1, 16), (64, 256))
     assert {(each.checkpointing, each.precision) for each in known.variants} >= {
@@ -142,9 +142,7 @@ def test_other_sizes_take_what_their_dry_runs_say(make: Any, attention: str, dev
         (True, "fp32"),
     }
     for each in known.variants:
-        changed = replace(
-            trained.setting, checkpointing=each.checkpointing, precision=each.precision
-        )
+        changed = replace(base.setting, checkpointing=each.checkpointing, precision=each.precision)
         for rows, length in ELSEWHERE:
             run = dry(replace(changed, batch=rows, length=length))
             peak = each.peak(rows, length)
