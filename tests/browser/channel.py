@@ -110,7 +110,7 @@ class Channel:
         return parsed
 
 
-def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ours_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages of the wire among a kernel's messages."""
     found = [
         one["content"]["data"]["content"]

@@ -1,5 +1,5 @@
 // The page's side of webview.py: what lies between VS Code's widget manager and a kernel, and its renderers.
-const said = [];
+const sent = [];
 const places = new Map();
 const widgets = new Map();
 const bytes = (text) => Uint8Array.from(atob(text), (it) => it.charCodeAt(0)).buffer;
@@ -19,7 +19,7 @@ class Comm {
     comms.set(commId, this);
   }
   send(data) {
-    said.push([this.commId, data]);
+    sent.push([this.commId, data]);
     return { msg: { header: { msg_id: "" } }, done: Promise.resolve() };
   }
   open() {}
