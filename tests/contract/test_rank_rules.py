@@ -1,4 +1,4 @@
-"""What is said and drawn of all ranks, as one table that Python and the page both play.
+"""Sentences and pictures of all ranks, as one table that Python and the page both play.
 
 The front end's part is `js/tests/rank_rules.test.ts`.
 """

@@ -235,12 +235,12 @@ def test_findings_are_marked_as_in_the_live_chart() -> None:
 @pytest.mark.parametrize("case", RULES["guides"], ids=lambda case: str(case["name"]))
 def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Cut to what is looked at, and left out where they say nothing."""
-    told = case["guide"]
-    stop = math.inf if told["stop"] is None else told["stop"]
-    band = (told["band"][0], told["band"][1])
+    guide = case["guide"]
+    stop = math.inf if guide["stop"] is None else guide["stop"]
+    band = (guide["band"][0], guide["band"][1])
     session = Session("run")
-    ends = (told["start"], stop, told["first"], told["last"])
-    session.guides.append(Guide(GPU, told["kind"], "g", *ends, band))
+    ends = (guide["start"], stop, guide["first"], guide["last"])
+    session.guides.append(Guide(GPU, guide["kind"], "g", *ends, band))
     begin, end = case["view"]
     drawn = [
         {
