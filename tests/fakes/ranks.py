@@ -364,9 +364,9 @@ class SimulatedRank:
     def _written(self, at: float) -> bytes:
         lines = [] if self._is_headed else [self._lines.head(self._run)]
         self._is_headed = True
-        taken, self._samples = self._samples, []
+        samples, self._samples = self._samples, []
         wall = self._session.started_at + at
-        lines += self._lines.samples(taken, wall)
+        lines += self._lines.samples(samples, wall)
         return b"".join([*lines, *self._lines.changed()])
 
 
