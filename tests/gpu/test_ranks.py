@@ -62,9 +62,9 @@ for step in range(30):
     optimizer.zero_grad()
     loss.item()
     time.sleep(0.05)
-said = {"peak": torch.cuda.max_memory_allocated(), "loss": loss.item()}
-with open(os.path.join(sys.argv[1], f"said-{rank}.json"), "w") as file:
-    json.dump(said, file)
+figures = {"peak": torch.cuda.max_memory_allocated(), "loss": loss.item()}
+with open(os.path.join(sys.argv[1], f"figures-{rank}.json"), "w") as file:
+    json.dump(figures, file)
 dist.destroy_process_group()
 """
 
@@ -88,9 +88,9 @@ arguments = TrainingArguments(
 )
 model = BertForSequenceClassification(BertConfig(**shape))
 Trainer(model=model, args=arguments, train_dataset=Rows()).train()
-said = {"peak": torch.cuda.max_memory_allocated()}
-with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
-    json.dump(said, file)
+figures = {"peak": torch.cuda.max_memory_allocated()}
+with open(os.path.join(sys.argv[1], f"figures-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+    json.dump(figures, file)
 torch.distributed.destroy_process_group()
 """
 
@@ -111,11 +111,11 @@ def launched(tmp_path: Path, kind: str) -> tuple[hfmem_widget.Session, list[dict
         subprocess.run(
             [sys.executable, *torchrun, str(script), str(tmp_path), kind], check=False, timeout=300
         )
-    return session, what_was_said(tmp_path)
+    return session, figures_in(tmp_path)
 
 
-def what_was_said(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("said-*.json"))]
+def figures_in(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("figures-*.json"))]
 
 
 WORST = {"ddp": {WORLD - 1}, "fsdp": {WORLD - 1}, "tp": {WORLD - 2, WORLD - 1}, "keeps": {1}}
@@ -125,20 +125,20 @@ WORST = {"ddp": {WORLD - 1}, "fsdp": {WORLD - 1}, "tp": {WORLD - 2, WORLD - 1}, 
 @pytest.mark.parametrize("kind", WORST)
 def test_every_ranks_peak_is_its_own_to_the_byte(tmp_path: Path, kind: str) -> None:
     """And exact; the one with the largest batches, or that keeps 64 MiB more, is the worst."""
-    session, said = launched(tmp_path, kind)
+    session, figures = launched(tmp_path, kind)
     ranks = session.run.ranks
 
-    assert [ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in said]
+    assert [ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in figures]
     assert {row.certainty for row in ranks.values()} == {"exact"}
     assert session.run.worst in WORST[kind]
 
 
 def test_a_trainer_with_fsdp_has_every_ranks_peak_and_steps(tmp_path: Path) -> None:
     """To the byte; the script has no word of us."""
-    session, said = launched(tmp_path, "trainer")
+    session, figures = launched(tmp_path, "trainer")
     run = session.run
 
-    assert [run.ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in said]
+    assert [run.ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in figures]
     assert [run.session(rank).steps.count for rank in range(WORLD)] == [8] * WORLD
 
 
@@ -156,7 +156,7 @@ def test_a_notebooks_own_launch_has_every_ranks_peak(tmp_path: Path) -> None:
     )
     initialised, peaks = json.loads(printed(notebook.cells[-1]))
 
-    assert peaks == [one["peak"] for one in what_was_said(tmp_path)]
+    assert peaks == [one["peak"] for one in figures_in(tmp_path)]
     assert len(peaks) == WORLD
     assert initialised is False
 
@@ -170,9 +170,9 @@ def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     alone = [sys.executable, *torchrun, str(script), str(tmp_path / "without"), "ddp"]
     subprocess.run(alone, check=True, timeout=300)
-    said = what_was_said(tmp_path / "without")
+    figures = figures_in(tmp_path / "without")
 
-    assert [one["loss"] for one in followed] == [one["loss"] for one in said]
+    assert [one["loss"] for one in followed] == [one["loss"] for one in figures]
 
 
 def test_the_rank_that_ran_out_of_memory_is_named(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ trainer = Trainer(
     callbacks=[FromTheSecondStep()],
 )
 trainer.train()
-with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+with open(os.path.join(sys.argv[1], f"figures-{os.environ['LOCAL_RANK']}.json"), "w") as file:
     json.dump({"peak": torch.cuda.max_memory_allocated()}, file)
 torch.distributed.destroy_process_group()
 """
@@ -249,9 +249,7 @@ def test_a_rank_by_itself_takes_what_ranks_of_a_trainer_take(tmp_path: Path, way
     tried = hfmem_widget.fit(Qwen2Config(**shape), **choices, attempt=True).tried
 
     assert tried is not None
-    assert all(
-        one["peak"] == pytest.approx(tried.peak, rel=0.01) for one in what_was_said(tmp_path)
-    )
+    assert all(one["peak"] == pytest.approx(tried.peak, rel=0.01) for one in figures_in(tmp_path))
 
 
 REPLICAS = """
@@ -280,7 +278,7 @@ report([[move.name, move.batch, move.fits, move.tried] for move in (*session.mov
 """
 
 
-def test_replicas_that_run_out_are_told_of_one_process_for_each_gpu(run_python: Run) -> None:
+def test_replicas_that_run_out_have_changes_to_one_process_for_each_gpu(run_python: Run) -> None:
     """As of a Trainer in one process, which takes all GPUs; these have as many rows as now, and are tried."""
     moves = run_python(REPLICAS)
 
