@@ -60,7 +60,7 @@ def start(self):
     plain_start(self)
     alive.append(self)
 Tail.start = start
-def told():
+def print_mark():
     print("MARK" + json.dumps(mark()))
 """
 FOLLOW = "%memwatch open {directory}"
@@ -128,14 +128,14 @@ def follow(server: JupyterLab, name: str, seconds: float) -> list[str]:
             subprocess.Popen([*command, str(at)], stdout=subprocess.PIPE)
             for at in range(ranks.SENDERS)
         ]
-        before = marked(channel.run("told()"))
+        before = marked(channel.run("print_mark()"))
         for message in channel.run(FOLLOW.format(directory=directory)):
             page.take(message)
         page.read_until(began)
         page.messages = page.bytes = 0
-        first = marked(channel.run("told()"))
+        first = marked(channel.run("print_mark()"))
         page.read_until(began + seconds - 1.0)  # before the ranks end, and the thread with them
-        last = marked(channel.run("told()"))
+        last = marked(channel.run("print_mark()"))
         wanted = sum(int(sender.communicate()[0]) for sender in senders)
         page.read_until(time.time() + 6.0)
         end = marked(channel.run(END.format()))
