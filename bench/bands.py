@@ -66,8 +66,8 @@ def live_at(events: list[dict[str, Any]], last: int) -> Counter[tuple[str, int]]
         elif event["action"] == "free_requested":
             blocks.pop(event["addr"], None)
     lines: Counter[tuple[str, int]] = Counter()
-    for size, where in blocks.values():
-        lines[where] += size
+    for size, line in blocks.values():
+        lines[line] += size
     return lines
 
 

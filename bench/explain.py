@@ -39,17 +39,17 @@ class Moments:
     most: float = 0.0
     at: str = ""
     alive: Counter[Kind] = field(default_factory=Counter)
-    there: Counter[Kind] = field(default_factory=Counter)
+    at_peak: Counter[Kind] = field(default_factory=Counter)
     besides: dict[str, tuple[int, float]] = field(default_factory=dict)
     unseen: float = 0.0  # at that moment: allocated, but of no tensor that an operation returned
     phase: str = ""
 
     def made(self, kind: Kind, storage: Any) -> None:
-        """Take in a new storage until it is gone."""
+        """Take in a new storage until it is freed."""
         self.alive[kind] += 1
-        weakref.finalize(storage, self.gone, kind)
+        weakref.finalize(storage, self.freed, kind)
 
-    def gone(self, kind: Kind) -> None:
+    def freed(self, kind: Kind) -> None:
         """Forget a storage."""
         self.alive[kind] -= 1
 
@@ -60,7 +60,7 @@ class Moments:
             self.besides[name] = (count + 1, max(most, besides))
         if peak > self.most:
             self.most, self.at = peak, f"{self.phase}: {name}"
-            self.there = +self.alive
+            self.at_peak = +self.alive
             self.unseen = held - sum(size * count for (_, size), count in self.alive.items())
 
 
@@ -206,8 +206,8 @@ def explain(case: Case, *, small: bool) -> None:
     print_moments("real", real)
     print_moments("forecast", Dry.moments)
     for label, ours in (
-        ("only in the real step", real.there - Dry.moments.there),
-        ("only in the forecast", Dry.moments.there - real.there),
+        ("only in the real step", real.at_peak - Dry.moments.at_peak),
+        ("only in the forecast", Dry.moments.at_peak - real.at_peak),
     ):
         total = sum(size * count for (_, size), count in ours.items())
         print(f"\n{label}, at the peak: {total / MIB:,.2f} MiB")

@@ -104,9 +104,9 @@ class Page:
             self.bytes += len(json.dumps(content)) + sum(map(len, message.get("buffers", ())))
 
 
-def marked(came: list[dict[str, Any]]) -> dict[str, Any]:
+def marked(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a cell has printed."""
-    texts = [one["content"].get("text", "") for one in came]
+    texts = [one["content"].get("text", "") for one in messages]
     line = next(line for text in texts for line in text.splitlines() if line.startswith("MARK"))
     found: dict[str, Any] = json.loads(line.removeprefix("MARK"))
     return found
@@ -119,8 +119,8 @@ def follow(server: JupyterLab, name: str, seconds: float) -> list[str]:
         directory = Path(folder) / "run"
         make_or_join(directory, "bench")
         page = Page(channel)
-        here = [str(Path(__file__).parent), str(measure.ROOT)]
-        channel.run(PREPARE.format(path=here))
+        folders = [str(Path(__file__).parent), str(measure.ROOT)]
+        channel.run(PREPARE.format(path=folders))
         began = time.time() + 6.0  # until the senders have begun
         command = [sys.executable, ranks.__file__, "--send", name, str(directory)]
         command += [str(began), str(seconds)]

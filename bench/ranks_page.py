@@ -107,11 +107,11 @@ def reloaded(lab: Lab) -> tuple[float, float]:
     rows, began = panel.rows, time.monotonic()
     lab.page.reload()
     lab.page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
-    there = time.monotonic() - began
+    restored = time.monotonic() - began
     panel.element.get_by_role("tab", name="ranks").wait_for()
     while panel.rows < rows:
         lab.page.wait_for_timeout(50)
-    return there, time.monotonic() - began
+    return restored, time.monotonic() - began
 
 
 def watch(lab: Lab, seconds: float, began: float) -> tuple[list[list[str]], str]:
@@ -120,8 +120,8 @@ def watch(lab: Lab, seconds: float, began: float) -> tuple[list[list[str]], str]
     rows, note = [], ""
     while (now := time.time()) < began + seconds - EVERY:
         if not note and now > began + seconds / 2:
-            there, drawn = reloaded(lab)
-            note = f"Reloaded: JupyterLab was there after {there:.1f} s, all ranks after {drawn:.1f} s."
+            restored, drawn = reloaded(lab)
+            note = f"Reloaded: JupyterLab was there after {restored:.1f} s, all ranks after {drawn:.1f} s."
             page.begin()
         seen = page.minute(EVERY)
         rows.append(

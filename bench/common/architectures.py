@@ -298,7 +298,7 @@ CASES: Final = (
 
 def config_of(case: Case, *, small: bool) -> Any:
     """Return the configuration of a case."""
-    base = {name: SMALL.get(name, of) if small else of for name, of in case.base.items()}
+    base = {name: SMALL.get(name, size) if small else size for name, size in case.base.items()}
     kind = transformers.CONFIG_MAPPING[case.type]
     own = {name: value for name, value in case.own.items() if not small or name in SMALL_TOO}
     if small and "num_key_value_heads" in case.own:

@@ -143,10 +143,10 @@ def serve(place: str, *also: str) -> None:
                     all_.register(client, selectors.EVENT_READ)
                 else:
                     # Nothing is said after the first line: who stood in for the kernel was killed.
-                    gone = key.fileobj
-                    assert isinstance(gone, socket.socket)
-                    all_.unregister(gone)
-                    os.kill(kernels[gone], signal.SIGKILL)
+                    closed = key.fileobj
+                    assert isinstance(closed, socket.socket)
+                    all_.unregister(closed)
+                    os.kill(kernels[closed], signal.SIGKILL)
             for client, pid in list(kernels.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:

@@ -61,11 +61,11 @@ def memory(server: JupyterLab) -> int:
     return int(psutil.Process(server.pid).memory_info().rss)
 
 
-def kept(came: list[dict[str, Any]]) -> int:
+def kept(received: list[dict[str, Any]]) -> int:
     """Return the bytes that the server kept of these messages: their text, their buffers, their envelopes."""
     sizes = (
         ENVELOPE + len(json.dumps(one["content"])) + sum(map(len, one.get("buffers", ())))
-        for one in came
+        for one in received
     )
     return sum(sizes)
 
@@ -99,10 +99,10 @@ def least(tmp_path: Path, cost: Callable[[JupyterLab, Path], int]) -> int:
     return min(costs)
 
 
-def arrived(came: list[dict[str, Any]]) -> bool:
+def arrived(received: list[dict[str, Any]]) -> bool:
     """Return whether the newest is among what came, and the server kept little enough of it."""
-    printed = "".join(one["content"].get("text", "") for one in came)
-    return kept(came) < MOST and f"seq {ours_in(came)[-1]['seq']}" in printed
+    printed = "".join(one["content"].get("text", "") for one in received)
+    return kept(received) < MOST and f"seq {ours_in(received)[-1]['seq']}" in printed
 
 
 @pytest.mark.slow
@@ -163,11 +163,11 @@ def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     with JupyterLab(tmp_path, limit) as server, Channel(server) as page:
         page.run("%load_ext hfmem_widget")
         request = page.send(FLOOD.format(flooded=str(flooded), enough=str(enough)))
-        came = [page.read()]
-        while not is_after(came[-1], flooded):
-            came.append(page.read())
+        received = [page.read()]
+        while not is_after(received[-1], flooded):
+            received.append(page.read())
         enough.touch()
-        messages = ours_in(came + page.read_until_idle(request))
+        messages = ours_in(received + page.read_until_idle(request))
     seqs = [one["seq"] for one in messages]
     lost = max(pairwise(seqs), key=lambda pair: pair[1] - pair[0])
 

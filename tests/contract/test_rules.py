@@ -90,12 +90,12 @@ WRITTEN: dict[str, Callable[..., str]] = {
 
 
 @pytest.mark.parametrize(
-    ("what", "given", "text"),
-    [(what, row[:-1], row[-1]) for what in WRITTEN for row in RULES[what]],
+    ("rule", "given", "text"),
+    [(rule, row[:-1], row[-1]) for rule in WRITTEN for row in RULES[rule]],
 )
-def test_texts_read_as_in_the_live_chart(what: str, given: list[Any], text: str) -> None:
+def test_texts_read_as_in_the_live_chart(rule: str, given: list[Any], text: str) -> None:
     """Sizes, counts, times and shares, how surely a peak is known, a bar of many; nothing of Plotly's own."""
-    assert WRITTEN[what](*given) == text
+    assert WRITTEN[rule](*given) == text
 
 
 @pytest.mark.parametrize(("stop", "count", "texts"), RULES["time_ticks"])
@@ -191,9 +191,9 @@ def test_the_worst_step_is_that_of_the_live_chart(
     Samples may differ by chance: one of no more tokens than most must stand out by 10 %.
     """
     counts = tokens or [8.0] * len(peaks)
-    both = enumerate(zip(peaks, counts, strict=True), 1)
+    numbered = enumerate(zip(peaks, counts, strict=True), 1)
     figures = partial(step, certainty=certainty)
-    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in both]
+    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in numbered]
     worst = worst_step(steps, GPU)
 
     assert (None if worst is None else worst.first) == number

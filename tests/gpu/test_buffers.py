@@ -29,8 +29,8 @@ from hfmem_widget.analysis.parts import OF_ALLOCATED
 def figures_of(session, key="cuda:0"):
     peak = session.anatomy("peak", device=key)
     parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
-    return {"peak": session.peak(key + "/allocated"), "allocated": peak.allocated, "parts": parts,
-            "certainty": peak.certainty, "owners": dict(session.contents.libraries), "notes": list(peak.notes)}
+    return {"peak": session.peak(key + "/allocated"), "total": peak.allocated, "certainty": peak.certainty,
+            "parts": parts, "owners": dict(session.contents.libraries), "notes": list(peak.notes)}
 """
 
 LOOP = """
@@ -53,14 +53,14 @@ def net(width=4096, layers=6):
 """
 
 
-def check(figures: dict[str, Any], what: str) -> None:
+def check(figures: dict[str, Any], label: str) -> None:
     """Require the parts of a peak to come to it, and little of it to be unexplained."""
     parts, peak = figures["parts"], figures["peak"]
     unexplained = (parts.get("unattributed", 0.0) + parts.get("before", 0.0)) / peak
     sizes = {name: round(size / MIB, 1) for name, size in parts.items()}
     share = f"{100 * unexplained:.2f} % of {peak / MIB:.1f} MiB unexplained"
-    print(f"{what}: {share}; {sizes}; {figures['owners']}")  # noqa: T201  (for docs/measured)
-    assert sum(parts.values()) == figures["allocated"] == peak
+    print(f"{label}: {share}; {sizes}; {figures['owners']}")  # noqa: T201  (for docs/measured)
+    assert sum(parts.values()) == figures["total"] == peak
     assert figures["certainty"] == "exact"
     assert unexplained <= MOST_UNEXPLAINED
 
@@ -117,7 +117,7 @@ report(figures_of(session))
 
     parts = report["parts"]
     print(report)  # noqa: T201  (what of a graph's pool is explained)
-    assert sum(parts.values()) == report["allocated"] == report["peak"]
+    assert sum(parts.values()) == report["total"] == report["peak"]
     assert report["owners"]["cuBLAS workspaces"] > 0
 
 

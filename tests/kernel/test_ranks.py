@@ -158,11 +158,11 @@ def newest(run: Path) -> float:
     return max(path.stat().st_mtime for path in run.glob("r*.jsonl"))
 
 
-def waited_for(what: Callable[[], bool]) -> bool:
+def waited_for(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 240.0
-    while not what() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
-    return what()
+    return condition()
 
 
 def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> None:
