@@ -17,6 +17,7 @@ from tests.ranks.launch import free_port
 torch = pytest.importorskip("torch")
 
 WORLD = torch.cuda.device_count()
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
 pytestmark = pytest.mark.skipif(WORLD < 2, reason="needs two GPUs")
 
 SCRIPT = """
@@ -106,10 +107,9 @@ def launched(tmp_path: Path, kind: str) -> tuple[hfmem_widget.Session, list[dict
     """Return the session of a training with torchrun, and each rank's own figures."""
     script = tmp_path / "train.py"
     script.write_text(TRAINER if kind == "trainer" else SCRIPT, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     with hfmem_widget.watch(kind, quiet=True) as session:
         subprocess.run(
-            [sys.executable, *torchrun, str(script), str(tmp_path), kind], check=False, timeout=300
+            [sys.executable, *TORCHRUN, str(script), str(tmp_path), kind], check=False, timeout=300
         )
     return session, figures_in(tmp_path)
 
@@ -167,8 +167,7 @@ def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
     (tmp_path / "without").mkdir()
     _, followed = launched(tmp_path / "with", "ddp")
     script = tmp_path / "with" / "train.py"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
-    alone = [sys.executable, *torchrun, str(script), str(tmp_path / "without"), "ddp"]
+    alone = [sys.executable, *TORCHRUN, str(script), str(tmp_path / "without"), "ddp"]
     subprocess.run(alone, check=True, timeout=300)
     figures = figures_in(tmp_path / "without")
 
@@ -188,9 +187,8 @@ def test_a_rank_that_waits_for_a_late_one_is_not_called_behind(tmp_path: Path) -
     """Rank 1 slept in step 21; the progress of ranks within short steps is unknown."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     late: list[hfmem_widget.Finding] = []
-    command = [sys.executable, *torchrun, str(script), str(tmp_path), "late"]
+    command = [sys.executable, *TORCHRUN, str(script), str(tmp_path), "late"]
     with hfmem_widget.watch("late", quiet=True) as session, subprocess.Popen(command) as launcher:
         while launcher.poll() is None:
             time.sleep(0.2)
@@ -242,9 +240,8 @@ def test_a_rank_by_itself_takes_what_ranks_of_a_trainer_take(tmp_path: Path, way
     shape |= {"num_key_value_heads": 8, "intermediate_size": 2816, "vocab_size": 50_000}
     script = tmp_path / "train.py"
     script.write_text(TOGETHER, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     arguments = [str(script), str(tmp_path), json.dumps(shape), way]
-    subprocess.run([sys.executable, *torchrun, *arguments], check=True, timeout=300)
+    subprocess.run([sys.executable, *TORCHRUN, *arguments], check=True, timeout=300)
     choices: Any = {"batch": 4, "length": 512, "precision": "bf16", "shards": f"{way}:{WORLD}"}
     tried = hfmem_widget.fit(Qwen2Config(**shape), **choices, attempt=True).tried
 
