@@ -111,7 +111,7 @@ def test_the_loss_changes_as_the_row_says(tmp_path: Path, make: Make) -> None:
 
 @EACH_MODEL
 def test_the_peak_of_a_change_is_that_of_a_real_step(make: Make) -> None:
-    """Of each change that a plain loop can make, within 1 %."""
+    """Each change that a plain loop can make has the peak of a real step, within 1 %."""
     forecast, real = {}, {}
     [row, *_] = data_for(make())
     for move in moves(training(make)):
@@ -163,7 +163,7 @@ def test_a_loop_whose_steps_are_short_has_a_forecast() -> None:
 
 
 def test_changes_that_keep_the_loss_come_first() -> None:
-    """Each needs less than the training did, and those that fit come before those that may."""
+    """Changes that keep the loss come first; each needs less than the training did."""
     ran = training(llama)
     listed = moves(ran)
 
@@ -173,7 +173,7 @@ def test_changes_that_keep_the_loss_come_first() -> None:
 
 
 def test_two_changes_are_combined_if_one_is_not_enough() -> None:
-    """Those that keep the loss; where nothing fits, the two that need least are listed."""
+    """Two changes that keep the loss are combined; where nothing fits, the two that need least are listed."""
     small: dict[str, Any] = {"length": 63, "precision": "bf16", "optimizer": "SGD"}
     ran = training(gpt2_of_two_layers, **small)
     alone = moves(replace(ran, room=1.01 * ran.held))
@@ -207,7 +207,7 @@ BATCHES: dict[str, tuple[Make, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("make", "sizes"), BATCHES.values(), ids=BATCHES)
 def test_dry_runs_have_similar_batches(tmp_path: Path, make: Make, sizes: dict[str, Any]) -> None:
-    """The forecast is the peak of a real step of such a batch, within 3 %."""
+    """A forecast is the peak of a real step of such a batch, within 3 %."""
     model = make()
     trainer = make_trainer(
         tmp_path, model=model, data=[row_of(**sizes)] * 12, collate=torch.utils.data.default_collate,
@@ -246,7 +246,7 @@ def test_the_forecast_is_of_the_trained_model_however_large_another_one_is(tmp_p
 
 
 def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
-    """The row of such a model names that as its cost."""
+    """The row of a model with batch normalisation names that as its cost."""
 
     def normed() -> Any:
         model = llama()
@@ -258,7 +258,7 @@ def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
 
 
 def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the code to change; the session has the same changes."""
+    """A card has the code of the changes, and the session has the same changes."""
     session = watched(running_out(tmp_path).train, quiet=False)
     printed = capsys.readouterr().out
 
@@ -269,7 +269,7 @@ def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:
-    """Though memory ran out in the first step, before its batches could be counted."""
+    """A step keeps its rows, though memory ran out before the batches of a first step were counted."""
     session = watched(
         running_out(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6)).train
     )
@@ -302,7 +302,7 @@ def test_a_training_that_ended_well_has_a_forecast(tmp_path: Path, trainer: Any)
     ],
 )
 def test_fewer_rows_may_change_a_loss_of_the_users_own(tmp_path: Path, how: str, cost: str) -> None:
-    """Such as that of a Trainer's subclass; a Trainer that smooths labels averages by itself."""
+    """A subclass's loss may depend on the rows; smoothed labels, which the Trainer averages, do not."""
 
     class Own(InOrder):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -319,14 +319,14 @@ def test_fewer_rows_may_change_a_loss_of_the_users_own(tmp_path: Path, how: str,
 
 
 def test_the_last_batch_of_an_epoch_does_not_set_the_number_of_rows(tmp_path: Path) -> None:
-    """It is smaller than the others: a step keeps as many rows as the Trainer was asked for."""
+    """A step keeps as many rows as the Trainer's options have, though the last batch is smaller."""
     session = watched(running_out(tmp_path, after=1, data=rows((5, 9, 4, 7, 6))).train)
 
     assert {move.batch * move.accumulation for move in session.moves} == {4}
 
 
 def test_memory_that_an_earlier_error_held_may_be_free() -> None:
-    """No change is said not to fit that would fit without it."""
+    """A change may fit if the memory of an earlier error would be enough for it."""
     run = replace(training(gpt2, length=63), room=1.0, spare=1e12)
 
     listed = moves(run)
@@ -335,7 +335,7 @@ def test_memory_that_an_earlier_error_held_may_be_free() -> None:
 
 
 def test_changes_for_a_loop_of_ones_own_have_no_code() -> None:
-    """Its rows have what each change needs, and no arguments of a Trainer."""
+    """Rows of a loop have what each change needs, and no arguments of a Trainer."""
     listed = moves(replace(training(gpt2, length=63), loss="loop"))
 
     assert {move.changes for move in listed} == {()}
@@ -355,7 +355,7 @@ def test_an_evaluation_that_ran_out_lists_no_changes_of_the_training(tmp_path: P
 
 
 def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: Path) -> None:
-    """A function of the user's decides what it keeps of them."""
+    """A function of the user's may keep any part of the predictions."""
     trainer = running_out(tmp_path, evaluates=True, eval_strategy="epoch")
     trainer.compute_metrics = trainer.preprocess_logits_for_metrics = lambda *_: {}
     session = watched(trainer.train)
@@ -368,7 +368,7 @@ def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: P
     ("dtype", "precision"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (None, "fp32")]
 )
 def test_the_autocast_of_a_loop_is_in_its_forecast(dtype: Any, precision: str) -> None:
-    """It is seen where the loop calls its model."""
+    """Autocast is seen where the loop calls its model."""
     model: Any = llama()
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.ones(2, 16, dtype=torch.long)

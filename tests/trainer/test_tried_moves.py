@@ -26,7 +26,7 @@ def on_gpus(**more: Any) -> Any:
 
 
 def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
-    """DDP has a whole forecast; of FSDP the least is known, so it may fit, and its layers are named."""
+    """DDP has a whole forecast; FSDP has a lower bound, so it may fit, and its layers are named."""
     ddp, fsdp = (move for move in moves(on_gpus()) if "2 GPUs" in move.name)
 
     assert (ddp.name, ddp.batch, ddp.fits) == (
@@ -45,7 +45,7 @@ def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
     [((8, 2), (4, 2), ""), ((3, 4), (3, 2), ""), ((3, 1), (3, 1), "2 times the rows in a step")],
 )
 def test_a_step_has_as_many_rows_on_two_gpus(rows: Any, each: Any, note: str) -> None:
-    """Where rows or batches can be divided; else the row says that it has more."""
+    """A step has as many rows as before if they can be divided; else the row says that it has more."""
     run = training(llama, batch=rows[0], accumulation=rows[1])
     run = replace(run, device=Device("cuda:0", ""), gpus=2, room=run.forecast.total)
     listed = [move for move in moves(run) if move.name.startswith("FSDP on")]
@@ -55,7 +55,7 @@ def test_a_step_has_as_many_rows_on_two_gpus(rows: Any, each: Any, note: str) ->
 
 
 def test_each_change_of_a_training_with_replicas_is_one_of_ddp_or_fsdp() -> None:
-    """With the rows that a GPU has now; what goes into a script for torchrun is not for the cell."""
+    """Replicas have changes to a script for torchrun, which are not written into the cell."""
     ddp = training(llama, batch=4, shards="ddp:2")
     ddp = replace(
         ddp, gpus=2, is_replicated=True, device=Device("cuda:0", ""), room=ddp.forecast.total
@@ -72,7 +72,7 @@ def test_each_change_of_a_training_with_replicas_is_one_of_ddp_or_fsdp() -> None
 
 
 def test_replicas_have_the_forecast_of_ddp(trainer: Any) -> None:
-    """Half of the rows on each of two GPUs, and a note says that it is not their own."""
+    """Replicas have half of the rows on each of two GPUs, and a note that the forecast is DDP's."""
     model = trainer.model
     wrapped = torch.nn.DataParallel(model)
     wrapped.device_ids = [0, 1]  # as on a machine with two GPUs
@@ -93,7 +93,7 @@ def test_replicas_have_the_forecast_of_ddp(trainer: Any) -> None:
 
 
 def test_a_model_of_which_each_device_has_a_part_has_no_forecast() -> None:
-    """As with ``device_map``."""
+    """A model over several devices, as with ``device_map``, has no forecast."""
     model: Any = llama()
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.ones(2, 16, dtype=torch.long)
@@ -111,7 +111,7 @@ def test_a_model_of_which_each_device_has_a_part_has_no_forecast() -> None:
 def test_changes_are_tried_in_real_steps(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The row has what they took, or that memory ran out; a change that cannot be tried has a sentence."""
+    """A row has what a real step took, or that memory ran out; an impossible trial has a sentence."""
     session = session_of(trainer)
     given: list[Any] = []
 
@@ -137,7 +137,7 @@ def test_changes_are_tried_in_real_steps(
 
 
 def test_a_least_peak_becomes_the_measured_one() -> None:
-    """Of FSDP, which is then sure to fit or not."""
+    """A lower bound, as of FSDP, is replaced by the measured peak, which fits or not."""
     run = on_gpus()
     settings = moves_of(run, DryRuns(run, time.monotonic() + 60))
     fsdp = next(move for move in settings if move.name.startswith("FSDP"))
