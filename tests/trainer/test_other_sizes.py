@@ -55,7 +55,7 @@ def step_of(make: Make, rows: int, length: int, checkpointing: bool) -> float:
 
 @pytest.mark.parametrize("ending", [TimeoutError, KeyboardInterrupt])
 def test_the_largest_sizes_are_left_out_if_time_runs_out(ending: type[BaseException]) -> None:
-    """An interrupt ends only the search for them, too: the changes are listed without."""
+    """An interrupt ends only the search for the largest sizes: the changes are listed without them."""
     ran = training(gpt2)
     made: set[Setting] = set()
 
@@ -162,7 +162,7 @@ def test_sizes_without_a_dry_run_are_not_offered() -> None:
 
 
 def test_rows_are_no_longer_than_the_model_takes() -> None:
-    """Where the training has them as long already, shorter ones alone are known."""
+    """If the rows are as long as the model takes, only shorter ones are known."""
     known, _ = worked_out(training(partial(wide_gpt2, n_positions=64), length=64, batch=2))
 
     assert known.lengths[1] == 64
