@@ -1,4 +1,4 @@
-"""What is told about the memory of one training step, against what was there.
+"""What tools report about the memory of one training step, against what was there.
 
 Every tool looks at a step of the same training: forward, backward, and AdamW's step, fused, with states
 that are there already. Truth are the storages of weights, gradients and states, and a replay of the
@@ -28,8 +28,8 @@ from functools import partial
 import numpy as np
 import torch
 from common import measure
+from common.attributors import NONE, Figures, Look, Training, Way, ways_here
 from common.replayed import Truth
-from common.told import NONE, Look, Told, Training, Way, ways_here
 from common.ways import watched
 
 DASH = "\N{EN DASH}"
@@ -43,13 +43,13 @@ def cell(value: float, truth: float) -> str:
 
 
 def row_of(name: str, looks: list[Look], alone: list[Look], truth: Truth) -> list[str]:
-    """Return a tool's row: the last of what it told, and how many times longer the step was."""
-    told = looks[-1].told
-    figures = [cell(getattr(told, one.name), getattr(truth, one.name)) for one in fields(Told)]
+    """Return a tool's row: its last figures, and how many times longer the step was."""
+    last = looks[-1].figures
+    cells = [cell(getattr(last, one.name), getattr(truth, one.name)) for one in fields(Figures)]
     seconds = [look.seconds for look in looks]
     base = [look.seconds for look in alone]
     slower = DASH if math.isnan(seconds[0]) else measure.ratio(seconds, base).text(digits=2)
-    return [name, *figures, "1" if looks is alone else slower]
+    return [name, *cells, "1" if looks is alone else slower]
 
 
 def main() -> None:
@@ -88,15 +88,15 @@ def main() -> None:
         f"steps of {step:.0f} ms, {len(found[NONE])} under each; at the peak of {truth.peak:,} bytes, "
         f"{truth.gradients_at_peak:,} of the gradients were there"
     )
-    real = ["truth", *(f"{getattr(truth, one.name):,}" for one in fields(Told)), DASH]
-    told = [row_of(name, looks, found[NONE], truth) for name, looks in found.items()]
+    real = ["truth", *(f"{getattr(truth, one.name):,}" for one in fields(Figures)), DASH]
+    rows = [row_of(name, looks, found[NONE], truth) for name, looks in found.items()]
     notes = [f"{name}: {looks[-1].note}" for name, looks in found.items() if looks[-1].note]
     packages = ("torch", "transformers", "accelerate", "stormlog")
     measure.report(
-        "What is told about one step, in bytes with the error, and what it costs the step",
+        "What tools report about one step, in bytes with the error, and what it costs the step",
         f"{measure.machine(*packages)}, {where}; {what}",
         ["", "weights", "gradients", "optimizer states", "activations at the peak", "x the step"],
-        [real, *told],
+        [real, *rows],
         notes=[*notes, *left_out],
         raw={
             "truth": asdict(truth),

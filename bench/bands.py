@@ -66,8 +66,8 @@ def live_at(events: list[dict[str, Any]], last: int) -> Counter[tuple[str, int]]
         elif event["action"] == "free_requested":
             blocks.pop(event["addr"], None)
     lines: Counter[tuple[str, int]] = Counter()
-    for size, where in blocks.values():
-        lines[where] += size
+    for size, line in blocks.values():
+        lines[line] += size
     return lines
 
 
@@ -103,8 +103,8 @@ def one(name: str) -> dict[str, Any]:
     sums = [sum(sizes) for sizes in zip(*(band.sizes for band in every.bands["line"]), strict=True)]
     times = [(moment or 0) / 1e6 for moment in found.times]
     seen = right = 0
-    taken = [each for each in readings.all if each[0] > times[0]]
-    for before, after, size in taken[:READINGS]:
+    later = [each for each in readings.all if each[0] > times[0]]
+    for before, after, size in later[:READINGS]:
         low, high = bisect_left(times, before - CLOCKS), bisect_right(times, after + CLOCKS)
         at = [k for k in range(low, high + 1) if found.allocated[k] == size]
         seen += bool(at)
@@ -120,7 +120,7 @@ def one(name: str) -> dict[str, Any]:
             )
     return {
         "events": len(times),
-        "readings": len(taken[:READINGS]),
+        "readings": len(later[:READINGS]),
         "seen": seen,
         "right": right,
         "off": peak.highest - requested,

@@ -1,7 +1,7 @@
 """What of a real step's peak a forecast does not have: live tensors, by the operation that made them.
 
 A step of an architecture of `forecasts.py` runs on a GPU, each operation surrounded by the allocator's
-counters: so what a kernel takes while it runs is told beside its results. The same is asked of the dry run.
+counters: so what a kernel takes while it runs is listed beside its results, and the same of the dry run.
 With ``--small`` the real step runs on the CPU, where only tensors are counted.
 """
 
@@ -39,17 +39,17 @@ class Moments:
     most: float = 0.0
     at: str = ""
     alive: Counter[Kind] = field(default_factory=Counter)
-    there: Counter[Kind] = field(default_factory=Counter)
+    at_peak: Counter[Kind] = field(default_factory=Counter)
     besides: dict[str, tuple[int, float]] = field(default_factory=dict)
     unseen: float = 0.0  # at that moment: allocated, but of no tensor that an operation returned
     phase: str = ""
 
     def made(self, kind: Kind, storage: Any) -> None:
-        """Take in a new storage until it is gone."""
+        """Take in a new storage until it is freed."""
         self.alive[kind] += 1
-        weakref.finalize(storage, self.gone, kind)
+        weakref.finalize(storage, self.freed, kind)
 
-    def gone(self, kind: Kind) -> None:
+    def freed(self, kind: Kind) -> None:
         """Forget a storage."""
         self.alive[kind] -= 1
 
@@ -60,11 +60,11 @@ class Moments:
             self.besides[name] = (count + 1, max(most, besides))
         if peak > self.most:
             self.most, self.at = peak, f"{self.phase}: {name}"
-            self.there = +self.alive
+            self.at_peak = +self.alive
             self.unseen = held - sum(size * count for (_, size), count in self.alive.items())
 
 
-def said(func: Any, args: Any) -> str:
+def text_of(func: Any, args: Any) -> str:
     """Return an operation with the shapes it was given."""
     shapes = [f"{tuple(one.shape)}" for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
     return f"{func} {' '.join(shapes[:4])}"
@@ -88,7 +88,7 @@ class Dry(LiveBytes):
                     self.moments.made((str(func), size), storage)
         besides = within(func, args)
         high = max(before, self.now) + besides
-        self.moments.ran(said(func, args), high, besides, self.now)
+        self.moments.ran(text_of(func, args), high, besides, self.now)
         return out
 
 
@@ -131,7 +131,7 @@ class Real(TorchDispatchMode):
         else:
             after = peak = sum(size * count for (_, size), count in self.moments.alive.items())
         besides = peak - max(before, after)
-        self.moments.ran(said(func, args), peak - self._base, besides, after - self._base)
+        self.moments.ran(text_of(func, args), peak - self._base, besides, after - self._base)
         return out
 
 
@@ -176,8 +176,8 @@ def print_moments(name: str, moments: Moments) -> None:
     print(f"\n{name}: {moments.most / MIB:,.2f} MiB above what a step begins with, in {moments.at}")
     print(f"  of no tensor that an operation returned: {moments.unseen / MIB:,.2f} MiB")
     print("  operations that took more than their results, most first:")
-    for said, (count, most) in sorted(moments.besides.items(), key=lambda one: -one[1][1])[:15]:
-        print(f"    {most / MIB:10,.2f} MiB  {count:4d} x  {said}")
+    for text, (count, most) in sorted(moments.besides.items(), key=lambda one: -one[1][1])[:15]:
+        print(f"    {most / MIB:10,.2f} MiB  {count:4d} x  {text}")
 
 
 def explain(case: Case, *, small: bool) -> None:
@@ -186,7 +186,7 @@ def explain(case: Case, *, small: bool) -> None:
     config = config_of(case, small=small)
     Dry.moments = Moments(phase="step")
     dry_run.LiveBytes = Dry  # type: ignore[misc]
-    told = predict(
+    dry = predict(
         config,
         Setting(
             batch=case.batch,
@@ -198,16 +198,16 @@ def explain(case: Case, *, small: bool) -> None:
     )
     dry_run.LiveBytes = LiveBytes  # type: ignore[misc]
     real, base, clean = real_step(case, config, device)
-    parts = {part.name: round(part.bytes / MIB, 2) for part in told.parts}
-    print(f"\n=== {case.name}: forecast {told.total / MIB:,.2f} MiB at the {told.moment}, {parts}")
+    parts = {part.name: round(part.bytes / MIB, 2) for part in dry.parts}
+    print(f"\n=== {case.name}: forecast {dry.total / MIB:,.2f} MiB at the {dry.moment}, {parts}")
     print(
         f"real: {clean / MIB:,.2f} MiB without our counting; a step begins with {base / MIB:,.2f}"
     )
     print_moments("real", real)
     print_moments("forecast", Dry.moments)
     for label, ours in (
-        ("only in the real step", real.there - Dry.moments.there),
-        ("only in the forecast", Dry.moments.there - real.there),
+        ("only in the real step", real.at_peak - Dry.moments.at_peak),
+        ("only in the forecast", Dry.moments.at_peak - real.at_peak),
     ):
         total = sum(size * count for (_, size), count in ours.items())
         print(f"\n{label}, at the peak: {total / MIB:,.2f} MiB")

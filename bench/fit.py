@@ -273,16 +273,16 @@ def on_cpu(case: Case, config: Any) -> int:
     return held + live.peak
 
 
-def row(name: str, told: Forecast, real: float) -> list[str]:
+def row(name: str, forecast: Forecast, real: float) -> list[str]:
     """Return one line of the table."""
-    sizes = [told.bytes(part) for part in PARTS]
-    sizes[-1] += told.bytes("kv_cache")
-    figures = [f"{size / 2**20:,.0f}" for size in (told.total, real, *sizes)]
+    sizes = [forecast.bytes(part) for part in PARTS]
+    sizes[-1] += forecast.bytes("kv_cache")
+    figures = [f"{size / 2**20:,.0f}" for size in (forecast.total, real, *sizes)]
     return [
         name,
         *figures[:2],
-        f"{(told.total / real - 1) * 100:+.1f} %",
-        told.moment,
+        f"{(forecast.total / real - 1) * 100:+.1f} %",
+        forecast.moment,
         *figures[2:],
     ]
 
@@ -301,9 +301,9 @@ def main() -> None:
         if small:
             options |= {"length": min(options["length"], 256), "batch": min(options["batch"], 2)}
             options["optimizer"] = "sgd"  # its step is not measured here
-        told = predict(config, Setting(device="cpu" if small else "cuda", **options))
+        forecast = predict(config, Setting(device="cpu" if small else "cuda", **options))
         real = (on_cpu if small else on_gpu)(Case(case.name, case.shape, options), config)
-        rows.append(row(case.name, told, real))
+        rows.append(row(case.name, forecast, real))
         gc.collect()
         if not small:
             torch.cuda.empty_cache()

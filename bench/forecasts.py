@@ -1,7 +1,7 @@
 """Forecasts of many architectures against a real step of each, beside the estimates of other tools.
 
 Weights and batches are random, and nothing is downloaded. The truth is the allocator's own peak of the third
-step of a plain loop with fused AdamW, or of a forward pass. The others are told what they ask for:
+step of a plain loop with fused AdamW, or of a forward pass. The others are given what they ask for:
 
 - accelerate estimate-memory: its own functions, with Adam; it knows neither batch nor length.
 - DeepSpeed: estimate_zero2_model_states_mem_needs without offload (deepspeed/runtime/zero/stage_1_and_2.py),
@@ -98,7 +98,7 @@ def on_cpu(case: Case, config: Any) -> tuple[float, float]:
     return float(held + live.peak), float("nan")
 
 
-def others(case: Case, config: Any, told: Forecast) -> dict[str, float]:
+def others(case: Case, config: Any, ours: Forecast) -> dict[str, float]:
     """Return what other tools say, in bytes; NaN where they say nothing."""
     from accelerate.commands.estimate import estimate_training_usage
     from accelerate.utils import calculate_maximum_sizes
@@ -107,20 +107,20 @@ def others(case: Case, config: Any, told: Forecast) -> dict[str, float]:
     size, _ = calculate_maximum_sizes(from_config(config, torch.float32, for_training=training))
     none = float("nan")
     if not training:
-        weights = told.bytes("weights")
+        weights = ours.bytes("weights")
         return {
             "accelerate": size / 2,
             "DeepSpeed": none,
-            "hf-mem": weights + told.bytes("kv_cache"),
+            "hf-mem": weights + ours.bytes("kv_cache"),
         }
     precision = "float32" if case.precision == "fp32" else "bfloat16"
     usage = estimate_training_usage(size, precision)
-    return {"accelerate": max(usage.values()), "DeepSpeed": 20 * told.parameters, "hf-mem": none}
+    return {"accelerate": max(usage.values()), "DeepSpeed": 20 * ours.parameters, "hf-mem": none}
 
 
-def off(told: float, real: float) -> str:
+def off(figure: float, real: float) -> str:
     """Return by how much a figure is too high, in percent."""
-    return "-" if math.isnan(told / real) else f"{(told / real - 1) * 100:+.1f} %"
+    return "-" if math.isnan(figure / real) else f"{(figure / real - 1) * 100:+.1f} %"
 
 
 def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
@@ -128,7 +128,7 @@ def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
     config = config_of(case, small=small)
     training = case.options.get("training", True)
     begun = time.monotonic()
-    told = predict(
+    ours = predict(
         config,
         Setting(
             batch=case.batch,
@@ -141,19 +141,19 @@ def row(case: Case, errors: list[float], *, small: bool) -> list[str]:
     )
     took = time.monotonic() - begun
     real, reserved = (on_cpu if small else on_gpu)(case, config)
-    errors.append((told.total / real - 1) * 100)
-    peers = others(case, config, told)
+    errors.append((ours.total / real - 1) * 100)
+    peers = others(case, config, ours)
     return [
         case.name,
         case.group,
         case.precision if training else "bf16, inference",
         f"{case.batch} x {case.length}",
-        *(f"{size / 2**20:,.0f}" for size in (told.total, real)),
-        off(told.total, real),
+        *(f"{size / 2**20:,.0f}" for size in (ours.total, real)),
+        off(ours.total, real),
         *(off(peers[name], real) for name in PEERS),
         f"{took:.1f}",
-        *(f"{size / 2**20:,.0f}" for size in (told.reserved, reserved)),
-        off(told.reserved, reserved),
+        *(f"{size / 2**20:,.0f}" for size in (ours.reserved, reserved)),
+        off(ours.reserved, reserved),
     ]
 
 

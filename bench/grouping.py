@@ -3,7 +3,7 @@
 A small network trains on the CPU, on one thread, beside invented counters of a GPU: what we read and reset
 at an edge is then what is read and reset on a GPU, but for the driver's own time. Blocks of steps take turns:
 off, all phases, as many as are affordable. What a block takes is its CPU time, of all threads, so that other
-jobs on the machine change little; the wall clock is told beside it. What a block may take is
+jobs on the machine change little; the wall clock is beside it. What a block may take is
 what the one before has left.
 """
 
@@ -114,9 +114,9 @@ def main() -> None:
             within=arguments.seconds / len(arguments.milliseconds),
         )
         length = 1e3 * float(np.median([one.wall for one in took["off"]]))
-        said = grouped.limited
+        sentence = grouped.limited
         for name in list(ways)[1:]:
-            decided = said if name != "all phases" else ""
+            decided = sentence if name != "all phases" else ""
             rows.append([f"{length:.1f}", *row_of(took, name, "off"), decided])
     measure.report(
         "What measuring steps costs (mean of the middle 60 % and 95 % interval)",

@@ -1,4 +1,4 @@
-"""What it costs to ask what holds the memory, and what one is told, against two walks over all objects.
+"""What it costs to ask what holds the memory, and what the answers are, against two walks over all objects.
 
 A notebook of a million objects (a list of instances, each with a dict and a list) with a culprit at the end
 of it; one in which each of these leads to a tensor that all share, so that none can be left out at a glance;
@@ -71,8 +71,8 @@ def trained() -> dict[str, Any]:
 def scanned(namespace: Mapping[str, object]) -> Found:
     """Ask as `%memholders` does."""
     found = scan(namespace, most_seconds=math.inf)
-    told = sum(found.explained().values())
-    return told, told
+    total = sum(found.explained().values())
+    return total, total
 
 
 def reached(namespace: Mapping[str, object]) -> Found:
@@ -140,10 +140,10 @@ def timed(action: Callable[[], object]) -> float:
 
 def compare(name: str, namespace: Mapping[str, object]) -> None:
     """Print what each way costs and finds."""
-    asked = ways()
-    found = {way: ask(namespace) for way, ask in asked.items()}
+    searches = ways()
+    found = {way: ask(namespace) for way, ask in searches.items()}
     rounds = measure.interleave(
-        {way: lambda ask=ask: timed(lambda: ask(namespace)) for way, ask in asked.items()},
+        {way: lambda ask=ask: timed(lambda: ask(namespace)) for way, ask in searches.items()},
         ROUNDS,
         within=MOST_SECONDS,
     )

@@ -21,7 +21,7 @@ from tests.scenes import scripted_run
 RANDOM = 2_000
 
 
-def told(says_leak: bool, leaks: bool) -> str:  # noqa: FBT001  (a cell of a table)
+def verdict(says_leak: bool, leaks: bool) -> str:  # noqa: FBT001  (a cell of a table)
     """Return what a rule says, marked where it is wrong."""
     text = "leak" if says_leak else "-"
     return text if says_leak == leaks else f"{text} (wrong)"
@@ -33,10 +33,10 @@ def report(rows: tuple[Played, ...]) -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for one in rows:
         leaks = one.case.leaks
-        ours = [told(trend is not None, leaks) for trend in (one.on_gpu, one.on_host)]
+        ours = [verdict(trend is not None, leaks) for trend in (one.on_gpu, one.on_host)]
         if one.on_gpu is not None:
             ours[0] += f", {format_bytes(one.on_gpu.slope)} {one.on_gpu.what}"
-        theirs = [told(rule in one.cries, leaks) for rule in ("mean", "any")]
+        theirs = [verdict(rule in one.cries, leaks) for rule in ("mean", "any")]
         kind = "leaks" if leaks else "does not"
         print(f"| {one.case.name} | {kind} | {' | '.join([*ours, *theirs])} |")
     rules = {

@@ -159,14 +159,14 @@ def cells_of(case: Case, *, small: bool) -> list[str]:
     fails = FAILS.format(**setting) if small else ""
     if case.generate:
         place = "" if small else ', device="cuda"'
-        asked = "".join(f", {name}={value}" for name, value in case.generate.items())
+        arguments = "".join(f", {name}={value}" for name, value in case.generate.items())
         moved = model if small else f'{model}.to("cuda")'
         return [
             head,
             limit,
             moved + fails,
             PROMPTS.format(place=place, **setting),
-            f"%%memwatch\nmade = model.generate(prompts{asked}, pad_token_id=0, eos_token_id=-1)",
+            f"%%memwatch\nmade = model.generate(prompts{arguments}, pad_token_id=0, eos_token_id=-1)",
         ]
     count = case.count or 3 * case.rows * case.options.get("gradient_accumulation_steps", 1)
     more = ", compute_metrics=lambda _: {}" if case.cause == "predictions" else ""

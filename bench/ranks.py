@@ -240,18 +240,18 @@ def main() -> None:
     found = {name: follow(name, arguments.seconds) for name in SCRIPTS if arguments.only in name}
     notes = []
     for name, seen in found.items():
-        said = defaultdict(list)
+        titles_of = defaultdict(list)
         for finding in seen.findings:
-            said[finding.kind].append(finding.title)
+            titles_of[finding.kind].append(finding.title)
         notes.append(f"{name}: {len(seen.findings)} findings, {seen.bad} lines unreadable.")
         notes += [f"  at the end: {one.title}" for one in seen.after if one not in seen.findings]
         notes += [f"  note: {note}" for note in seen.notes]
-        for kind, titles in said.items():
+        for kind, titles in titles_of.items():
             since = seen.first_seen.get(kind, 0)
             notes += [f"  {kind} (since step {since}): {title}" for title in titles]
         for host, clock in SCRIPTS[name].clocks.items():
             known = seen.offsets.get(host, 0.0)
-            notes.append(f"  {host}: {clock:+.2f} s, told {known:+.2f} s")
+            notes.append(f"  {host}: {clock:+.2f} s, found {known:+.2f} s")
     measure.report(
         f"Ranks followed for {arguments.seconds:.0f} s",
         measure.machine("numpy"),

@@ -60,7 +60,7 @@ def start(self):
     plain_start(self)
     alive.append(self)
 Tail.start = start
-def told():
+def print_mark():
     print("MARK" + json.dumps(mark()))
 """
 FOLLOW = "%memwatch open {directory}"
@@ -104,9 +104,9 @@ class Page:
             self.bytes += len(json.dumps(content)) + sum(map(len, message.get("buffers", ())))
 
 
-def marked(came: list[dict[str, Any]]) -> dict[str, Any]:
+def marked(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what a cell has printed."""
-    texts = [one["content"].get("text", "") for one in came]
+    texts = [one["content"].get("text", "") for one in messages]
     line = next(line for text in texts for line in text.splitlines() if line.startswith("MARK"))
     found: dict[str, Any] = json.loads(line.removeprefix("MARK"))
     return found
@@ -119,8 +119,8 @@ def follow(server: JupyterLab, name: str, seconds: float) -> list[str]:
         directory = Path(folder) / "run"
         make_or_join(directory, "bench")
         page = Page(channel)
-        here = [str(Path(__file__).parent), str(measure.ROOT)]
-        channel.run(PREPARE.format(path=here))
+        folders = [str(Path(__file__).parent), str(measure.ROOT)]
+        channel.run(PREPARE.format(path=folders))
         began = time.time() + 6.0  # until the senders have begun
         command = [sys.executable, ranks.__file__, "--send", name, str(directory)]
         command += [str(began), str(seconds)]
@@ -128,14 +128,14 @@ def follow(server: JupyterLab, name: str, seconds: float) -> list[str]:
             subprocess.Popen([*command, str(at)], stdout=subprocess.PIPE)
             for at in range(ranks.SENDERS)
         ]
-        before = marked(channel.run("told()"))
+        before = marked(channel.run("print_mark()"))
         for message in channel.run(FOLLOW.format(directory=directory)):
             page.take(message)
         page.read_until(began)
         page.messages = page.bytes = 0
-        first = marked(channel.run("told()"))
+        first = marked(channel.run("print_mark()"))
         page.read_until(began + seconds - 1.0)  # before the ranks end, and the thread with them
-        last = marked(channel.run("told()"))
+        last = marked(channel.run("print_mark()"))
         wanted = sum(int(sender.communicate()[0]) for sender in senders)
         page.read_until(time.time() + 6.0)
         end = marked(channel.run(END.format()))

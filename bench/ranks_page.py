@@ -107,21 +107,21 @@ def reloaded(lab: Lab) -> tuple[float, float]:
     rows, began = panel.rows, time.monotonic()
     lab.page.reload()
     lab.page.wait_for_function("() => window.jupyterapp?.restored.then(() => true)")
-    there = time.monotonic() - began
+    restored = time.monotonic() - began
     panel.element.get_by_role("tab", name="ranks").wait_for()
     while panel.rows < rows:
         lab.page.wait_for_timeout(50)
-    return there, time.monotonic() - began
+    return restored, time.monotonic() - began
 
 
 def watch(lab: Lab, seconds: float, began: float) -> tuple[list[list[str]], str]:
     """Return a row for each minute of a run, and what a reload in the middle took."""
     page = Watched(lab)
-    rows, said = [], ""
+    rows, note = [], ""
     while (now := time.time()) < began + seconds - EVERY:
-        if not said and now > began + seconds / 2:
-            there, drawn = reloaded(lab)
-            said = f"Reloaded: JupyterLab was there after {there:.1f} s, all ranks after {drawn:.1f} s."
+        if not note and now > began + seconds / 2:
+            restored, drawn = reloaded(lab)
+            note = f"Reloaded: JupyterLab was there after {restored:.1f} s, all ranks after {drawn:.1f} s."
             page.begin()
         seen = page.minute(EVERY)
         rows.append(
@@ -136,7 +136,7 @@ def watch(lab: Lab, seconds: float, began: float) -> tuple[list[list[str]], str]
             ]
         )
         print(*rows[-1], sep=" | ", flush=True)
-    return rows, said
+    return rows, note
 
 
 def main() -> None:
@@ -161,7 +161,7 @@ def main() -> None:
         lab.open("%load_ext hfmem_widget", f"%memwatch open {directory}")
         lab.run_all()
         Panel(lab).element.get_by_role("tab", name="ranks").wait_for()
-        rows, said = watch(lab, arguments.seconds, began)
+        rows, note = watch(lab, arguments.seconds, began)
         lab.screenshot("ranks-page")
         version = chromium.version
         chromium.close()
@@ -181,7 +181,7 @@ def main() -> None:
             "tasks of 50 ms and more, longest in ms",
         ],
         rows,
-        notes=[said, *lab.errors],
+        notes=[note, *lab.errors],
         json_to=arguments.json,
     )
 

@@ -71,17 +71,17 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self._ids + at % 512, "labels": torch.tensor(at % 2)}
 
 
-def told_by_first(value: float) -> float:
+def of_first_rank(value: float) -> float:
     """Return what rank 0 says, on every rank."""
-    said = [value]
-    torch.distributed.broadcast_object_list(said)
-    return said[0]
+    values = [value]
+    torch.distributed.broadcast_object_list(values)
+    return values[0]
 
 
 class Turns(TrainerCallback):
     """Has a training's steps followed in some blocks, and times each block.
 
-    Its trainer has to be told it as `trainer`. What it has found is in `found`, and how many of the timed
+    `trainer` has to be set to its trainer. What it has found is in `found`, and how many of the timed
     steps were followed, of how many, in `followed` and `wanted`.
     """
 
@@ -116,7 +116,7 @@ class Turns(TrainerCallback):
             yield
             finish()
             took.append(time.perf_counter() - began)
-        step = told_by_first(float(np.median(took[WARM_STEPS // 2 :])))
+        step = of_first_rank(float(np.median(took[WARM_STEPS // 2 :])))
         # What is imported and made once.
         yield from self._block(FOLLOWED, 2)
         gc.collect()
@@ -125,7 +125,7 @@ class Turns(TrainerCallback):
         order = np.random.default_rng(0)
         many = max(2, round(BLOCK_SECONDS / step))
         before = yield from self._block(CONTROL, many)
-        while len(self.found[FOLLOWED]) < LEAST or told_by_first(time.monotonic() < deadline):
+        while len(self.found[FOLLOWED]) < LEAST or of_first_rank(time.monotonic() < deadline):
             for way in order.permutation(list(self.found)):
                 on = yield from self._block(str(way), many)
                 after = yield from self._block(CONTROL, many)
@@ -204,8 +204,8 @@ def be_a_rank(output: Path, options: Any) -> None:
             way: [[astuple(one) for one in three] for three in triples]
             for way, triples in turns.found.items()
         }
-        said = f"{turns.followed} of {turns.wanted} timed steps were followed."
-        output.write_text(json.dumps([found, said]), encoding="utf-8")
+        note = f"{turns.followed} of {turns.wanted} timed steps were followed."
+        output.write_text(json.dumps([found, note]), encoding="utf-8")
     torch.distributed.destroy_process_group()
 
 
@@ -217,7 +217,7 @@ def launched(world: int, options: Any) -> tuple[dict[str, list[tuple[Block, Bloc
         output = Path(folder) / "found"
         rank = [__file__, "--rank", str(output), *given]
         subprocess.run([sys.executable, *torchrun, *rank], check=True)
-        found, said = json.loads(output.read_text("utf-8"))
+        found, note = json.loads(output.read_text("utf-8"))
     seen = len(session.run.ranks)
     if seen != world:
         message = f"{seen} of {world} ranks were followed"
@@ -225,7 +225,7 @@ def launched(world: int, options: Any) -> tuple[dict[str, list[tuple[Block, Bloc
     return {
         way: [(Block(*before), Block(*on), Block(*after)) for before, on, after in triples]
         for way, triples in found.items()
-    }, said
+    }, note
 
 
 def main() -> None:
@@ -241,7 +241,7 @@ def main() -> None:
         return
     gpus = torch.cuda.device_count()
     world = max(gpus, 2)
-    found, said = launched(world, options)
+    found, note = launched(world, options)
     off = [before.wall for before, _, _ in found[CONTROL]]
     where = torch.cuda.get_device_name(0) if gpus > 1 else "CPU"
     report(
@@ -249,7 +249,7 @@ def main() -> None:
         f"{measure.machine('torch', 'transformers')}, {where}; batch {options.batch}; "
         f"blocks of {np.median(off):.2f} s",
         found,
-        [said],
+        [note],
         options.json,
     )
 

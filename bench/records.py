@@ -46,19 +46,19 @@ def around_pass() -> list[float]:
 
 def of_run(session: Session) -> tuple[list[float], float]:
     """Return the seconds that the making of a record takes, and its bytes."""
-    taken = []
+    seconds = []
     history = History()
     for _ in range(REPEATS):
         began = time.perf_counter()
         history.add(record_of(session, whole(session)))
-        taken.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - began)
     gc.collect()
     tracemalloc.start()
     history.add(record_of(session, whole(session)))
     gc.collect()
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return taken, float(size)
+    return seconds, float(size)
 
 
 def main() -> None:
@@ -68,9 +68,9 @@ def main() -> None:
     raw = {"pass, in a kernel": passes}
     rows = [["`pass`, in a kernel", measure.estimate(passes).text(1e-3), ""]]
     for name in RUNS:
-        taken, size = of_run(scripted_run(name))
-        raw[name] = taken
-        rows.append([name, measure.estimate(taken).text(1e-3), f"{size / 1024:.0f}"])
+        seconds, size = of_run(scripted_run(name))
+        raw[name] = seconds
+        rows.append([name, measure.estimate(seconds).text(1e-3), f"{size / 1024:.0f}"])
     measure.report(
         "Keeping a watched cell, in ms (median and 95 % interval)",
         measure.machine("ipykernel", "ipython", "numpy"),

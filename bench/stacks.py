@@ -83,11 +83,11 @@ def report(
     pairs = list(zip(plain, followed, strict=True))
     slower = measure.estimate([after[0] / before[0] for before, after in pairs])
     extra = measure.estimate([(after[0] - before[0]) / STEPS for before, after in pairs])
-    said = measure.estimate([after[1] / STEPS for _, after in pairs])
+    shown = measure.estimate([after[1] / STEPS for _, after in pairs])
     base = measure.estimate([before[0] / STEPS for before, _ in pairs])
     print(
         f"{name}, {base.text(1e-3, 1)} ms a step: {slower.text(digits=2)} times the time; a step has "
-        f"{extra.text(1e-3, 2)} ms more, and says {said.text(1e-3, 2)} ms"
+        f"{extra.text(1e-3, 2)} ms more, and says {shown.text(1e-3, 2)} ms"
     )
 
 

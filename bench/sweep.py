@@ -23,15 +23,15 @@ def row(name: str) -> tuple[str, ...]:
     """Return the line of a type."""
     begun = time.monotonic()
     try:
-        told = predict(
+        forecast = predict(
             transformers.CONFIG_MAPPING[name](),
             Setting(length=length_of(name), precision="bf16"),
         )
     except (OptionError, ValueError, ImportError) as error:
         return name, "", "", f"refused: {str(error).splitlines()[0][:110]}", ""
-    how = f"without {', '.join(told.left_out)}" if told.left_out else "whole"
+    how = f"without {', '.join(forecast.left_out)}" if forecast.left_out else "whole"
     took = time.monotonic() - begun
-    return name, told.model, f"{told.total / 2**20:,.0f}", how, f"{took:.1f}"
+    return name, forecast.model, f"{forecast.total / 2**20:,.0f}", how, f"{took:.1f}"
 
 
 def main() -> None:

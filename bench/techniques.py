@@ -51,8 +51,8 @@ def run(cells: list[str]) -> tuple[dict[str, float], Any]:
     """Run cells in a new kernel and return the peak of each training in bytes, and the notebook."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
-    said = "".join(one.get("text", "") for one in notebook.cells[-1].outputs)
-    peaks: dict[str, float] = json.loads(said.partition("@@")[2])
+    output = "".join(one.get("text", "") for one in notebook.cells[-1].outputs)
+    peaks: dict[str, float] = json.loads(output.partition("@@")[2])
     return peaks, notebook
 
 

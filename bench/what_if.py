@@ -102,8 +102,8 @@ def compared(name: str, config: str, own: dict[str, Any]) -> Iterator[dict[str, 
 
     def model() -> Any:
         kind = getattr(transformers, config)
-        taken = {key: value for key, value in known.items() if hasattr(kind(), key)}
-        return getattr(transformers, name)(kind(**taken, **own))
+        accepted = {key: value for key, value in known.items() if hasattr(kind(), key)}
+        return getattr(transformers, name)(kind(**accepted, **own))
 
     what = trained(model(), OWN, watched=True)
     for point in (OWN, *points):

@@ -84,12 +84,12 @@ def in_processes(name: str) -> dict[str, dict[str, Any]]:
             check=False,
             timeout=PATIENCE,
         )
-        told = [json.loads(each.read_text()) for each in sorted(Path(place).glob("*.json"))]
-    if done.returncode or len(told) < world:
+        results = [json.loads(each.read_text()) for each in sorted(Path(place).glob("*.json"))]
+    if done.returncode or len(results) < world:
         return {name: {"error": raised(done.stderr)}}
     if name not in RANKS:
-        return {name: told[0]}
-    return {f"{name}, rank {rank} of {world}": each for rank, each in enumerate(told)}
+        return {name: results[0]}
+    return {f"{name}, rank {rank} of {world}": each for rank, each in enumerate(results)}
 
 
 def raised(text: str) -> str:
@@ -138,8 +138,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.in_this_process:
         name, place = arguments.in_this_process
-        told = json.dumps(one(name))
-        Path(place, f"{os.environ.get('RANK', '0')}.json").write_text(told)
+        result = json.dumps(one(name))
+        Path(place, f"{os.environ.get('RANK', '0')}.json").write_text(result)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         return
@@ -150,14 +150,14 @@ def main() -> None:
     names = arguments.only or (list(RANKS) if arguments.ranks else usual)
     with ThreadPoolExecutor(arguments.at_once) as pool:
         each = list(pool.map(in_processes, names))
-    found = {name: told for one in each for name, told in one.items()}
+    found = {name: result for one in each for name, result in one.items()}
     if not on_gpu:
         print(json.dumps(found, indent=1))
         return
     known = {name: one for name, one in found.items() if "error" not in one}
     shares = [100 * unexplained(one) / one["truth"] for one in known.values()]
     ran = f"{len(known)} of {len(found)} ran, {len(known.keys() - INFERENCE.keys())} of them trainings."
-    told = (
+    summary = (
         f" Unexplained: median {statistics.median(shares):.2f} %, worst {max(shares):.2f} %."
         if shares
         else ""
@@ -167,7 +167,7 @@ def main() -> None:
         f"{measure.machine('torch', 'transformers')}; {torch.cuda.get_device_name(0)}",
         HEAD,
         [row(name, one) for name, one in found.items()],
-        notes=[ran + told],
+        notes=[ran + summary],
         raw=found,
         json_to=arguments.json,
     )

@@ -298,15 +298,15 @@ CASES: Final = (
 
 def config_of(case: Case, *, small: bool) -> Any:
     """Return the configuration of a case."""
-    base = {name: SMALL.get(name, of) if small else of for name, of in case.base.items()}
+    base = {name: SMALL.get(name, size) if small else size for name, size in case.base.items()}
     kind = transformers.CONFIG_MAPPING[case.type]
     own = {name: value for name, value in case.own.items() if not small or name in SMALL_TOO}
     if small and "num_key_value_heads" in case.own:
         own["num_key_value_heads"] = base["num_attention_heads"]
     if case.sight is None:
-        config = kind(**taken(kind, base) | own)
+        config = kind(**accepted(kind, base) | own)
     else:
-        text = taken(transformers.CONFIG_MAPPING[case.text], base) | own
+        text = accepted(transformers.CONFIG_MAPPING[case.text], base) | own
         if small and "rope_scaling" in text:
             text["rope_scaling"] = {"type": "mrope", "mrope_section": [2, 3, 3]}
         whole = {name: scaled(value, base) for name, value in case.whole.items()}
@@ -320,7 +320,7 @@ def config_of(case: Case, *, small: bool) -> Any:
     return config
 
 
-def taken(kind: Any, base: Mapping[str, Any]) -> dict[str, Any]:
+def accepted(kind: Any, base: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a configuration takes of a base."""
     known = kind()
     return {name: value for name, value in base.items() if hasattr(known, name)}

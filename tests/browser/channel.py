@@ -75,21 +75,21 @@ class Channel:
         return request
 
     def run(self, code: str) -> list[dict[str, Any]]:
-        """Run a cell and return what came until the kernel was idle."""
+        """Run a cell and return the messages until the kernel was idle."""
         return self.read_until_idle(self.send(code))
 
     def read_until_idle(self, request: str) -> list[dict[str, Any]]:
         """Return what comes until a cell that was sent has ended, which a kernel says last."""
-        came: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
-            came.append(self.read())
-            last = came[-1]
+            messages.append(self.read())
+            last = messages[-1]
             if last["header"]["msg_type"] == "error":
                 raise RuntimeError("\n".join(last["content"]["traceback"]))
             is_ours = last["parent_header"].get("msg_id") == request
             if is_ours and last["content"].get("execution_state") == "idle":
-                return came
+                return messages
         message = "the cell did not end in time"
         raise TimeoutError(message)
 
@@ -110,7 +110,7 @@ class Channel:
         return parsed
 
 
-def told(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def ours_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages of the wire among a kernel's messages."""
     found = [
         one["content"]["data"]["content"]

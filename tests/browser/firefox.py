@@ -102,8 +102,8 @@ class Firefox:
     def screenshot(self, path: Path) -> None:
         """Take a picture of what is seen, where somebody wants one: a folder for it is there."""
         if path.parent.is_dir():
-            taken = self._of_page("browsingContext.captureScreenshot")
-            path.write_bytes(base64.b64decode(taken["data"]))
+            shot = self._of_page("browsingContext.captureScreenshot")
+            path.write_bytes(base64.b64decode(shot["data"]))
 
     def _of_page(self, method: str, **params: Any) -> dict[str, Any]:
         return self._call(method, context=self._page, **params)

@@ -88,8 +88,8 @@ class JupyterLab:
             spec.parent.mkdir(parents=True)
             language = "python" if name == PYTHON else name
             # Of one language there is one kernel: else JupyterLab asks which, where a notebook names none.
-            about = {"argv": [*command], "display_name": name, "language": language}
-            spec.write_text(json.dumps(about), encoding="utf-8")
+            details = {"argv": [*command], "display_name": name, "language": language}
+            spec.write_text(json.dumps(details), encoding="utf-8")
         install = [sys.executable, str(ROOT / "scripts" / "install_shared_data.py"), str(prefix)]
         subprocess.run(install, check=True)
         self._env = {
@@ -219,8 +219,8 @@ class JupyterLab:
         info = self._runtime / f"jpserver-{self._process.pid}.json"
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                about = json.loads(info.read_text())
-                self.url = f"http://127.0.0.1:{about['port']}{about['base_url']}"
+                details = json.loads(info.read_text())
+                self.url = f"http://127.0.0.1:{details['port']}{details['base_url']}"
                 self.get("api/status")
             except (OSError, json.JSONDecodeError):
                 time.sleep(0.05)

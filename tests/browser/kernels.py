@@ -99,10 +99,10 @@ class Kernels:
 
 def begin(place: str, connection_file: str) -> int:
     """Have a kernel begin, and stand in for it until it ends."""
-    asked = {"file": connection_file, "folder": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
+    request = {"file": connection_file, "folder": os.getcwd(), "env": dict(os.environ)}  # noqa: PTH109
     with socket.socket(socket.AF_UNIX) as other:
         other.connect(place)
-        other.sendall(json.dumps(asked).encode() + b"\n")
+        other.sendall(json.dumps(request).encode() + b"\n")
         answers = other.makefile()
         pid = int(answers.readline())
         for one in (signal.SIGINT, signal.SIGTERM):
@@ -130,50 +130,50 @@ def serve(place: str, *also: str) -> None:
         while True:
             for key, _ in all_.select(LOOK):
                 if key.fileobj is listener:
-                    asked, _ = listener.accept()
-                    wanted = json.loads(asked.makefile().readline())
+                    client, _ = listener.accept()
+                    request = json.loads(client.makefile().readline())
                     pid = os.fork()
                     if pid == 0:
                         all_.close()
-                        for one in (listener, asked, *kernels):
+                        for one in (listener, client, *kernels):
                             one.close()
-                        run(wanted)
-                    asked.sendall(f"{pid}\n".encode())
-                    kernels[asked] = pid
-                    all_.register(asked, selectors.EVENT_READ)
+                        run(request)
+                    client.sendall(f"{pid}\n".encode())
+                    kernels[client] = pid
+                    all_.register(client, selectors.EVENT_READ)
                 else:
                     # Nothing is said after the first line: who stood in for the kernel was killed.
-                    gone = key.fileobj
-                    assert isinstance(gone, socket.socket)
-                    all_.unregister(gone)
-                    os.kill(kernels[gone], signal.SIGKILL)
-            for asked, pid in list(kernels.items()):
+                    closed = key.fileobj
+                    assert isinstance(closed, socket.socket)
+                    all_.unregister(closed)
+                    os.kill(kernels[closed], signal.SIGKILL)
+            for client, pid in list(kernels.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
-                    end(asked, os.waitstatus_to_exitcode(status), all_)
-                    del kernels[asked]
+                    end(client, os.waitstatus_to_exitcode(status), all_)
+                    del kernels[client]
 
 
-def end(asked: socket.socket, code: int, all_: selectors.BaseSelector) -> None:
+def end(client: socket.socket, code: int, all_: selectors.BaseSelector) -> None:
     """Tell who stands in for a kernel that it has ended."""
-    if asked in all_.get_map():
-        all_.unregister(asked)
-        asked.sendall(f"{abs(code)}\n".encode())
-    asked.close()
+    if client in all_.get_map():
+        all_.unregister(client)
+        client.sendall(f"{abs(code)}\n".encode())
+    client.close()
 
 
-def run(wanted: dict[str, Any]) -> None:
+def run(request: dict[str, Any]) -> None:
     """Be a kernel, in a process that is a copy."""
     from ipykernel import kernelapp
 
     code = 1
     try:
         os.setsid()
-        os.chdir(wanted["folder"])
+        os.chdir(request["folder"])
         os.environ.clear()
-        os.environ.update(wanted["env"])
+        os.environ.update(request["env"])
         random.seed()
-        sys.argv = ["ipykernel_launcher.py", "-f", wanted["file"]]
+        sys.argv = ["ipykernel_launcher.py", "-f", request["file"]]
         sys.path.remove(str(Path(__file__).parent))
         kernelapp.launch_new_instance()
         code = 0

@@ -122,10 +122,10 @@ def busy(options: str = "--label busy") -> str:
     return BUSY.format(options=options, enough=ENOUGH)
 
 
-def take(of: Page | Locator, path: Path, **options: Any) -> None:
+def take(part: Page | Locator, path: Path, **options: Any) -> None:
     """Take a picture of a page or an element, where somebody wants one: a folder for it is there."""
     if path.parent.is_dir():
-        of.screenshot(path=path, **options)
+        part.screenshot(path=path, **options)
 
 
 class Lab:
@@ -302,10 +302,10 @@ class Lab:
         script = "([name, args]) => jupyterapp.commands.execute(name, args).then(() => null)"
         self.page.evaluate(script, [name, args or {}])
 
-    def screenshot(self, name: str, of: Locator | None = None) -> Path:
+    def screenshot(self, name: str, part: Locator | None = None) -> Path:
         """Take a picture of the page, or of one element, and return where it is."""
         path = self._shots / f"{name}.png"
-        take(of or self.page, path)
+        take(part or self.page, path)
         return path
 
     def _run(self, command: str, *, wait: bool, timeout: float) -> None:

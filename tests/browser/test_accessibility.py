@@ -32,12 +32,12 @@ def violations(page: Page, *selectors: str) -> list[str]:
     return found
 
 
-def in_both_themes(lab: Lab, shot: str, *selectors: str, of: Locator | None = None) -> list[str]:
+def in_both_themes(lab: Lab, shot: str, *selectors: str, part: Locator | None = None) -> list[str]:
     """Return what axe-core finds in these elements in either theme, and take their pictures."""
     found = []
     for theme in THEMES:
         lab.theme(theme)
-        lab.screenshot(f"accessibility-{shot}-{theme}", of)
+        lab.screenshot(f"accessibility-{shot}-{theme}", part)
         found += [f"{theme}: {one}" for one in violations(lab.page, *selectors)]
     return found
 
@@ -54,7 +54,7 @@ def test_a_finished_card(lab: Lab) -> None:
     lab.open(CARDS)
     lab.run_all()
     lab.page.evaluate("document.querySelectorAll('.jp-Cell details').forEach(it => it.open = true)")
-    assert in_both_themes(lab, "card", ".jp-RenderedHTML", of=lab.cell(0)) == []
+    assert in_both_themes(lab, "card", ".jp-RenderedHTML", part=lab.cell(0)) == []
 
 
 def test_an_empty_panel(lab: Lab) -> None:

@@ -25,7 +25,7 @@ def in_both_themes(lab: Lab, charts: list[Locator], shot: str) -> Iterator[Locat
 
 
 def tip_of(chart: Locator) -> str:
-    """Point at the data of a chart, and return what the pointer is told."""
+    """Point at the data of a chart, and return the text that it shows there."""
     plot, tip = chart.locator(".hfmem-plot"), chart.locator(".hfmem-tip:visible")
     box = plot.bounding_box()
     assert box is not None
@@ -84,8 +84,8 @@ def test_a_kv_cache_grows_in_the_chart_while_it_is_generated(lab: Lab, training:
     for theme in THEMES:
         lab.theme(theme)
         lab.screenshot(f"kv-busy-{theme}")
-    told = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
-    assert "KV cache" in told
+    label = chart.locator(".hfmem-capacity").get_attribute("aria-label") or ""
+    assert "KV cache" in label
 
     lab.let_end()
     for theme in THEMES[::-1]:
@@ -120,12 +120,12 @@ def test_every_part_that_is_drawn_has_its_name_in_the_legend(lab: Lab) -> None:
         assert max(name.evaluate(low) for name in names) <= foot + 1
 
 
-# What was found of the budget is told later.
+# The findings about the budget are shown later.
 LEAK = f"""{SCRIPTED.format("leak")}
-told = [one for one in session.findings if one.kind == "budget"]
-session.findings = [one for one in session.findings if one not in told]
+budgets = [one for one in session.findings if one.kind == "budget"]
+session.findings = [one for one in session.findings if one not in budgets]
 """
-WARN = "session.findings[:0] = told\npublisher.finish()"
+WARN = "session.findings[:0] = budgets\npublisher.finish()"
 RAN_OUT = """
 from hfmem_widget.session import Guide
 for at in (6.0, 9.4):

@@ -287,8 +287,8 @@ HINT_IS_OFF = """() => fetch('/lab/api/settings/hfmem-widget:plugin').then(answe
 def test_the_interval_is_that_of_watches_that_name_none(lab: Lab) -> None:
     """The first has it as soon as its chart is there, later ones at once; a named one is stronger."""
     lab.server.write_setting("hfmem-widget", "plugin", {"interval": 0.5})
-    told = "print(*(one.polling.interval for one in (first, named, later)))"
-    cells = [busy("-o first"), busy("-o named --interval 0.2"), busy("-o later --no-chart"), told]
+    show = "print(*(one.polling.interval for one in (first, named, later)))"
+    cells = [busy("-o first"), busy("-o named --interval 0.2"), busy("-o later --no-chart"), show]
     lab.begin(*cells)
     panel = wait_for_panel(lab)
     lab.wait_for(

@@ -151,11 +151,11 @@ def test_a_report_shows_memory_at_a_moment(opened: Opened, shots: Path, width: i
     page, part = opened.page, opened.page.locator("#lines")
     page.set_viewport_size({"width": width, "height": 900})
     page.reload()
-    said = part.get_by_role("status").first
-    said.wait_for()
-    before = said.inner_text()
+    status = part.get_by_role("status").first
+    status.wait_for()
+    before = status.inner_text()
     click(page, part.get_by_role("img").first, 0.62, 120)
-    clicked = said.inner_text()
+    clicked = status.inner_text()
     marked = part.locator("[data-marked] th").all_inner_texts()
     found = faults(page, part, "#lines", shots / f"moments-{width}")
     part.get_by_label("after").first.focus()
@@ -165,7 +165,7 @@ def test_a_report_shows_memory_at_a_moment(opened: Opened, shots: Path, width: i
     assert before.startswith("Click the picture or move")
     assert " of it from project/train.py:61" in clicked
     assert [name.split()[1] for name in marked] == ["project/train.py:61"] * 2
-    assert said.inner_text().startswith("0.000 s after the start: 108.0 MiB allocated")
+    assert status.inner_text().startswith("0.000 s after the start: 108.0 MiB allocated")
 
 
 def test_a_card_shows_allocated_memory_at_a_moment(lab: Lab) -> None:
@@ -196,22 +196,22 @@ display(card_bundle(session, session.spans[0], with_chart=True), raw=True)
 @pytest.mark.parametrize("width", [900, 560, 320])
 def test_the_sliders_of_a_report(opened: Opened, shots: Path, width: int) -> None:
     """They fit, tell by keyboard what another size takes, and are grey beyond what is known."""
-    page, said = opened.page, opened.page.locator("#what-if [role=status]")
+    page, status = opened.page, opened.page.locator("#what-if [role=status]")
     page.set_viewport_size({"width": width, "height": 900})
     page.reload()
     page.locator("#what-if input").first.wait_for()
     found = faults(page, page.locator("#what-if"), "#what-if", shots / f"what-if-{width}")
-    before = said.inner_text()
+    before = status.inner_text()
     page.get_by_label("rows in a batch").focus()
     page.keyboard.press("ArrowRight")
-    more = said.inner_text()
+    more = status.inner_text()
     page.keyboard.press("End")
     take(page.locator("#what-if"), shots / f"what-if-beyond-{width}.png")
 
     assert found == []
     assert before.startswith("Batch 8 \N{MULTIPLICATION SIGN} 128: peak 566.0 MiB")
     assert more.startswith("Batch 9 \N{MULTIPLICATION SIGN} 128: peak 598.0 MiB")
-    assert "not known" in said.inner_text()
+    assert "not known" in status.inner_text()
 
 
 def test_the_sliders_of_a_card(lab: Lab) -> None:

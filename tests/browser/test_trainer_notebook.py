@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from tests.browser.jupyter import JupyterLab
 from tests.browser.lab import Lab, until_seen
 from tests.browser.panel import Panel
-from tests.kernel.test_notebooks import LEAK, said
+from tests.kernel.test_notebooks import LEAK, text_of
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "02-trainer.ipynb"
 SETUP, TRAINING, TABLE, OWN_LOOP = 3, 5, 7, 15
@@ -125,7 +125,7 @@ def test_a_loop_of_ones_own_is_drawn_as_steps(opened: Lab) -> None:
 @pytest.mark.slow
 def test_the_notebook_finds_its_long_batch(trained: Trained) -> None:
     """The long batch makes the worst step, phases are told apart, and logs carry peaks."""
-    text = said(trained.saved)
+    text = text_of(trained.saved)
     worst = trained.saved.cells[TABLE].outputs[0].data["text/plain"].splitlines()[2].split()
 
     # Of all batches one alone is so long, in either epoch. Where steps are short, some share a row.

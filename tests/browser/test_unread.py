@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hfmem_widget.view.wire.publisher import ENVELOPE
-from tests.browser.channel import Channel, told
+from tests.browser.channel import Channel, ours_in
 from tests.browser.jupyter import JupyterLab
 
 MOST = 5_000_000
@@ -61,11 +61,11 @@ def memory(server: JupyterLab) -> int:
     return int(psutil.Process(server.pid).memory_info().rss)
 
 
-def kept(came: list[dict[str, Any]]) -> int:
+def kept(received: list[dict[str, Any]]) -> int:
     """Return the bytes that the server kept of these messages: their text, their buffers, their envelopes."""
     sizes = (
         ENVELOPE + len(json.dumps(one["content"])) + sum(map(len, one.get("buffers", ())))
-        for one in came
+        for one in received
     )
     return sum(sizes)
 
@@ -99,10 +99,10 @@ def least(tmp_path: Path, cost: Callable[[JupyterLab, Path], int]) -> int:
     return min(costs)
 
 
-def arrived(came: list[dict[str, Any]]) -> bool:
+def arrived(received: list[dict[str, Any]]) -> bool:
     """Return whether the newest is among what came, and the server kept little enough of it."""
-    printed = "".join(one["content"].get("text", "") for one in came)
-    return kept(came) < MOST and f"seq {told(came)[-1]['seq']}" in printed
+    printed = "".join(one["content"].get("text", "") for one in received)
+    return kept(received) < MOST and f"seq {ours_in(received)[-1]['seq']}" in printed
 
 
 @pytest.mark.slow
@@ -125,11 +125,11 @@ def test_a_page_unread_for_an_hour_is_cheap(tmp_path: Path, gpus: int, *, is_clo
             wait_for(mark)
             # The newest messages are still on their way.
             time.sleep(1.0)
-            taken = memory(server) - before
+            growth = memory(server) - before
             if is_closed:
                 page.connect()
             assert arrived(page.read_until_idle(request))
-        return taken
+        return growth
 
     assert least(tmp_path, cost) < MOST
 
@@ -148,7 +148,7 @@ while not os.path.exists({enough!r}):
 
 def is_after(message: dict[str, Any], flooded: Path) -> bool:
     """Return whether this is a snapshot from after the flood: nothing of ours is dropped any more."""
-    if not any(one["kind"] == "snapshot" for one in told([message])) or not flooded.exists():
+    if not any(one["kind"] == "snapshot" for one in ours_in([message])) or not flooded.exists():
         return False
     sent: datetime = message["header"]["date"]
     return sent.timestamp() > flooded.stat().st_mtime + 1.0
@@ -163,11 +163,11 @@ def test_a_display_flood_costs_messages_and_not_the_end(tmp_path: Path) -> None:
     with JupyterLab(tmp_path, limit) as server, Channel(server) as page:
         page.run("%load_ext hfmem_widget")
         request = page.send(FLOOD.format(flooded=str(flooded), enough=str(enough)))
-        came = [page.read()]
-        while not is_after(came[-1], flooded):
-            came.append(page.read())
+        received = [page.read()]
+        while not is_after(received[-1], flooded):
+            received.append(page.read())
         enough.touch()
-        messages = told(came + page.read_until_idle(request))
+        messages = ours_in(received + page.read_until_idle(request))
     seqs = [one["seq"] for one in messages]
     lost = max(pairwise(seqs), key=lambda pair: pair[1] - pair[0])
 

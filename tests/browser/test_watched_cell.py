@@ -19,7 +19,7 @@ from tests.browser.shown import (
     wait_for_draws,
     wait_for_still_chart,
 )
-from tests.kernel.test_notebooks import LEAK, said
+from tests.kernel.test_notebooks import LEAK, text_of
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01-quickstart.ipynb"
 SETUP, TRAINING = 3, 5
@@ -62,7 +62,7 @@ def test_the_quickstart_runs_live_and_reopens_without_a_kernel(
     assert "all figures" in lab.cell(TRAINING).inner_text()
     lab.screenshot("quickstart-done")
     saved = lab.save()
-    text = said(saved)
+    text = text_of(saved)
     assert 'memwatch "fine-tune"' in text
     assert 'memwatch "inference"' in text
     assert not any(words in text for words in LEAK)

@@ -131,7 +131,7 @@ def test_an_unknown_host_gets_the_chart_at_the_end(kernel: Kernel, page: Page, s
     kernel.run("%memwatch on --min 0")
     view.run(UNTIL_ENOUGH)
     # A model that anywidget has not loaded within two seconds of the page's clock never gets a message.
-    read_until(view, "sent > 0")
+    read_until(view, "hasSent")
     # The page's clock alone: nobody has to wait as long as the loader does before it says so.
     read_until(view, "document.body.innerText.includes('still loading')", skip=5)
     take(page, shots / "webview-loading.png")

@@ -1,6 +1,6 @@
 // The page's side of webview.py: what lies between VS Code's widget manager and a kernel, and its renderers.
-const said = [];
-let sent = 0;
+const sent = [];
+let hasSent = false;
 const places = new Map();
 const widgets = new Map();
 const bytes = (text) => Uint8Array.from(atob(text), (it) => it.charCodeAt(0)).buffer;
@@ -20,8 +20,8 @@ class Comm {
     comms.set(commId, this);
   }
   send(data) {
-    said.push([this.commId, data]);
-    sent += 1;
+    sent.push([this.commId, data]);
+    hasSent = true;
     return { msg: { header: { msg_id: "" } }, done: Promise.resolve() };
   }
   open() {}

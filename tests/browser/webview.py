@@ -104,13 +104,13 @@ class Webview:
         self._kernel.send(code)
 
     def read(self, seconds: float = 0.2) -> None:
-        """Bring what the kernel has said to the page, and to the kernel what the page has."""
+        """Bring what the kernel has sent to the page, and to the kernel what the page has."""
         assert self._kernel is not None
         self._kernel.read(seconds)
         new, self._seen = self._kernel.published[self._seen :], len(self._kernel.published)
         for message in new:
             self._pass_on(message)
-        for comm, data in self.page.evaluate("said.splice(0)"):
+        for comm, data in self.page.evaluate("sent.splice(0)"):
             self._kernel.send_comm(comm, data)
 
     def _pass_on(self, message: Message) -> None:

@@ -21,10 +21,10 @@ def test_python_sends_what_is_in_git(name: str) -> None:
     for number, (old, new) in enumerate(zip_longest(kept, sent, fillvalue="(nothing)"), start=1):
         if old != new:
             differs = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
-            here = max(0, differs - 60)
+            start = max(0, differs - 60)
             pytest.fail(
                 f"line {number} of frames/{name}.json is not what is sent any more.\n"
-                f"in git: … {old[here:]:.160}\n  sent: … {new[here:]:.160}\n{IF_IT_SHOULD}",
+                f"in git: … {old[start:]:.160}\n  sent: … {new[start:]:.160}\n{IF_IT_SHOULD}",
                 pytrace=False,
             )
 

@@ -1,4 +1,4 @@
-"""What is said and drawn of all ranks, as one table that Python and the page both play.
+"""Sentences and pictures of all ranks, as one table that Python and the page both play.
 
 The front end's part is `js/tests/rank_rules.test.ts`.
 """
@@ -53,24 +53,24 @@ DRAWN: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize(
-    ("what", "given", "wanted"),
-    [(what, row[:-1], row[-1]) for what in DRAWN for row in RULES[what]],
+    ("rule", "given", "wanted"),
+    [(rule, row[:-1], row[-1]) for rule in DRAWN for row in RULES[rule]],
 )
-def test_lines_and_strip_are_the_live_charts(what: str, given: list[Any], wanted: object) -> None:
+def test_lines_and_strip_are_the_live_charts(rule: str, given: list[Any], wanted: object) -> None:
     """Which lines there are, how many ranks report, and a strip's colours, scale and height."""
-    assert DRAWN[what](*given) == wanted
+    assert DRAWN[rule](*given) == wanted
 
 
 CELLS = {"tables": rank_cells, "phase_tables": phase_cells}
 
 
 @pytest.mark.parametrize(
-    ("what", "case"),
-    [pytest.param(what, case, id=str(case["name"])) for what in CELLS for case in RULES[what]],
+    ("rule", "case"),
+    [pytest.param(rule, case, id=str(case["name"])) for rule in CELLS for case in RULES[rule]],
 )
-def test_a_table_is_that_of_the_live_chart(what: str, case: dict[str, Any]) -> None:
+def test_a_table_is_that_of_the_live_chart(rule: str, case: dict[str, Any]) -> None:
     """A table of ranks or of phases has only columns that say something, and figures in one unit."""
-    heads, rows = CELLS[what](ranks_of(case))
+    heads, rows = CELLS[rule](ranks_of(case))
     assert [heads, rows] == [case["heads"], case["rows"]]
 
 

@@ -90,12 +90,12 @@ WRITTEN: dict[str, Callable[..., str]] = {
 
 
 @pytest.mark.parametrize(
-    ("what", "given", "text"),
-    [(what, row[:-1], row[-1]) for what in WRITTEN for row in RULES[what]],
+    ("rule", "given", "text"),
+    [(rule, row[:-1], row[-1]) for rule in WRITTEN for row in RULES[rule]],
 )
-def test_texts_read_as_in_the_live_chart(what: str, given: list[Any], text: str) -> None:
+def test_texts_read_as_in_the_live_chart(rule: str, given: list[Any], text: str) -> None:
     """Sizes, counts, times and shares, how surely a peak is known, a bar of many; nothing of Plotly's own."""
-    assert WRITTEN[what](*given) == text
+    assert WRITTEN[rule](*given) == text
 
 
 @pytest.mark.parametrize(("stop", "count", "texts"), RULES["time_ticks"])
@@ -191,9 +191,9 @@ def test_the_worst_step_is_that_of_the_live_chart(
     Samples may differ by chance: one of no more tokens than most must stand out by 10 %.
     """
     counts = tokens or [8.0] * len(peaks)
-    both = enumerate(zip(peaks, counts, strict=True), 1)
+    numbered = enumerate(zip(peaks, counts, strict=True), 1)
     figures = partial(step, certainty=certainty)
-    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in both]
+    steps = [figures(at, peak=known(one), tokens=known(count)) for at, (one, count) in numbered]
     worst = worst_step(steps, GPU)
 
     assert (None if worst is None else worst.first) == number
@@ -235,12 +235,12 @@ def test_findings_are_marked_as_in_the_live_chart() -> None:
 @pytest.mark.parametrize("case", RULES["guides"], ids=lambda case: str(case["name"]))
 def test_guides_are_drawn_as_in_the_live_chart(case: dict[str, Any]) -> None:
     """Cut to what is looked at, and left out where they say nothing."""
-    told = case["guide"]
-    stop = math.inf if told["stop"] is None else told["stop"]
-    band = (told["band"][0], told["band"][1])
+    guide = case["guide"]
+    stop = math.inf if guide["stop"] is None else guide["stop"]
+    band = (guide["band"][0], guide["band"][1])
     session = Session("run")
-    ends = (told["start"], stop, told["first"], told["last"])
-    session.guides.append(Guide(GPU, told["kind"], "g", *ends, band))
+    ends = (guide["start"], stop, guide["first"], guide["last"])
+    session.guides.append(Guide(GPU, guide["kind"], "g", *ends, band))
     begin, end = case["view"]
     drawn = [
         {

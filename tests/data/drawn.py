@@ -32,7 +32,7 @@ STYLE = re.compile(r"(?:^|;)((?:font-weight|border-top|opacity|min-height|text-a
 FIGURE = re.compile(
     r"[+\u2212\u00b1<]?\d[\d,.:]*(?:[ \u00a0]?(?:[PTGMk]i?B|ms|s|min|h|%|B|M|k)\b)?"
 )
-TOLD = {"text", "name", "hovertext", "ticktext", "ticksuffix"}
+TEXT_KEYS = {"text", "name", "hovertext", "ticktext", "ticksuffix"}
 """Keys of Plotly's that are for people to read."""
 
 
@@ -47,14 +47,14 @@ class _Pieces(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        told = [f"{name}={given[name]}" for name in SHAPE if name in given]
-        told += STYLE.findall(re.sub(r"var\([^()]*(\([^()]*\))?\)", "var", given.get("style", "")))
-        if told:
-            self.found.append(f"{tag} {' '.join(told)}")
+        words = [f"{name}={given[name]}" for name in SHAPE if name in given]
+        words += STYLE.findall(re.sub(r"var\([^()]*(\([^()]*\))?\)", "var", given.get("style", "")))
+        if words:
+            self.found.append(f"{tag} {' '.join(words)}")
 
     def handle_data(self, data: str) -> None:
-        if told := figures(data):
-            self.found.append(f"{self.found.pop() if self.found else ''} | {told}")
+        if numbers := figures(data):
+            self.found.append(f"{self.found.pop() if self.found else ''} | {numbers}")
 
 
 def pieces_of_page(*bundles: Bundle) -> list[str]:
@@ -78,7 +78,7 @@ def _plain(value: Any, key: str = "") -> Any:
         return [_plain(one, key) for one in value]
     if isinstance(value, float):
         return None if value != value else float(f"{value:.4g}")  # noqa: PLR0124  (NaN)
-    return figures(value) if isinstance(value, str) and key in TOLD else value
+    return figures(value) if isinstance(value, str) and key in TEXT_KEYS else value
 
 
 def pieces_of_figure(figure: dict[str, Any]) -> list[str]:

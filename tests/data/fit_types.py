@@ -16,7 +16,7 @@ OTHERWISE: Final[Mapping[str, Mapping[str, Any]]] = {
     "jamba": {"num_hidden_layers": 8},
     "prophetnet": {"num_encoder_layers": 2, "num_decoder_layers": 2},
 }
-"""What makes those shallow whose layers differ, or are told otherwise; each kind of layer is there."""
+"""What makes models shallow whose layers differ or are set otherwise; each kind of layer is there."""
 
 DEEP: Final = ("mllama", "vipllava")
 """Those whose parts need all their layers, which are named one by one."""

@@ -69,19 +69,19 @@ def found(points: ComparablePoints) -> str:
     if one is None:
         return "none"
     sizes = (one.slope, one.low, one.high, one.intercept, one.grown, one.spread)
-    told = " ".join(f"{size / 1024:.6g}" for size in sizes)
-    return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.points}): {told}"
+    figures = " ".join(f"{size / 1024:.6g}" for size in sizes)
+    return f"{one.first:g}-{one.last:g} ({one.start:g}-{one.stop:g} s, {one.points}): {figures}"
 
 
 def of_shape(name: str) -> list[str]:
     """Return the series of a shape that have a trend, each with its figures."""
-    told = []
+    lines = []
     for count, noise in product(COUNTS, NOISE):
         for device, what in (("cuda:0", "a step"), ("cpu", "an evaluation")):
             trend = found(row(SHAPES[name], count, noise, device=device, what=what))
             if trend != "none":
-                told.append(f"{name}, {count} with {noise:g} MiB on {device}: {trend}")
-    return told
+                lines.append(f"{name}, {count} with {noise:g} MiB on {device}: {trend}")
+    return lines
 
 
 if __name__ == "__main__":

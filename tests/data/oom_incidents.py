@@ -40,10 +40,10 @@ def spans(*kinds: SpanKind, **counts: float) -> tuple[Span, ...]:
 
 def anatomy(device: Device, allocated: float, parts: Mapping[str, float]) -> Anatomy:
     """Return the parts at the instant of the error, given in GiB."""
-    told = tuple(
+    pieces = tuple(
         Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if parts.get(name, 0) > 0
     )
-    return Anatomy(device, "when it ran out", 1.0, allocated, allocated, allocated, told, "exact")
+    return Anatomy(device, "when it ran out", 1.0, allocated, allocated, allocated, pieces, "exact")
 
 
 def incident(

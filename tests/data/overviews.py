@@ -91,8 +91,8 @@ def overview_recorder(plan: Plan, *, until: float | None = None, ended: bool = T
     is_small = world <= SHOWN_SINGLY
     shown = tuple(range(world)) if is_small else (0, plan.worst)
     nodes = -(-world // plan.per_node)
-    where = f" on {nodes} nodes" if nodes > 1 else ""
-    devices = [Device("ranks", f"{world:,} ranks{where}", total=plan.total)]
+    on_nodes = f" on {nodes} nodes" if nodes > 1 else ""
+    devices = [Device("ranks", f"{world:,} ranks{on_nodes}", total=plan.total)]
     devices += [
         Device(
             f"rank:{rank}", f"rank {rank} · {_host(plan, rank)} · {plan.device}", total=plan.total
@@ -186,8 +186,8 @@ def _ranks(plan: Plan, stop: int, highest: dict[int, float], shown: Sequence[int
         ("evaluate", 0.59, peaks[1], seen[1]),
     )
     phases = tuple(
-        PhaseSkew(kind, share * peaks[-1], share * median, share * high, who)
-        for kind, share, high, who in of_phases
+        PhaseSkew(kind, share * peaks[-1], share * median, share * high, rank)
+        for kind, share, high, rank in of_phases
     )
     nodes = -(-plan.world // plan.per_node)
     return Ranks(
@@ -242,12 +242,12 @@ def _find(plan: Plan, session: Session, worst: int, highest: dict[int, float]) -
     )
     if plan.silent:
         first, last = plan.silent[0], plan.silent[-1]
-        who = f"Ranks {first} to {last}" if last > first else f"Rank {first}"
+        names = f"Ranks {first} to {last}" if last > first else f"Rank {first}"
         session.findings.append(
             Finding(
                 "rank-silent",
                 "warn",
-                f"{who} ({_host(plan, first)}) {'have' if last > first else 'has'} been silent for 97 s; "
+                f"{names} ({_host(plan, first)}) {'have' if last > first else 'has'} been silent for 97 s; "
                 "the others wait in step 312.",
             )
         )

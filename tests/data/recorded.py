@@ -9,7 +9,7 @@ from hfmem_widget.session.segments import MemoryMap, segments_of
 FOLDER = Path(__file__).parent / "snapshots"
 NAMES = ("native", "expandable", "mixed", "fragmented")
 """Interleaved frees with a side stream, without and with expandable segments; besides these a `MemPool`, a
-CUDA graph and 3,000 small blocks; what an out-of-memory error met whose segments were cut into pieces."""
+CUDA graph and 3,000 small blocks; the memory of an out-of-memory error with segments cut into pieces."""
 
 _STATES = {"+": "active_allocated", "-": "inactive", "~": "active_pending_free"}
 
@@ -28,8 +28,8 @@ def recorded_map(name: str) -> MemoryMap:
 def _blocks(segment: dict[str, Any]) -> list[dict[str, Any]]:
     blocks, address = [], segment["address"]
     for text in segment["blocks"].split():
-        size, _, asked = text[:-1].partition(":")
+        size, _, requested = text[:-1].partition(":")
         block = {"address": address, "size": int(size), "state": _STATES[text[-1]]}
-        blocks.append(block | {"requested_size": int(asked or size)})
+        blocks.append(block | {"requested_size": int(requested or size)})
         address += int(size)
     return blocks

@@ -12,9 +12,9 @@ def segment(*blocks: tuple[str, int], at: int = 0, **about: Any) -> Segment:
     """Return a segment of blocks given as state and MiB; rounded blocks are half used."""
     made, address = [], at << 40
     for state, size in blocks:
-        asked = {"used": size * M, "half": size * M // 2}.get(state, 0)
-        kind: BlockState = "allocated" if asked else "pending" if state == "pending" else "free"
-        made.append(Block(address, size * M, asked, kind))
+        used = {"used": size * M, "half": size * M // 2}.get(state, 0)
+        kind: BlockState = "allocated" if used else "pending" if state == "pending" else "free"
+        made.append(Block(address, size * M, used, kind))
         address += size * M
     size = address - (at << 40)
     return Segment("cuda:0", at << 40, size, "large", tuple(made), **about)

@@ -71,8 +71,8 @@ class Drawing:
             for one in self.svg.iter("circle")
         ]
 
-    def _x(self, told: str) -> float:
-        return float(told[:-1]) / 100 * self.width if told.endswith("%") else float(told)
+    def _x(self, text: str) -> float:
+        return float(text[:-1]) / 100 * self.width if text.endswith("%") else float(text)
 
     def _paths(self, frame: ET.Element, top: float) -> list[Path]:
         box = frame.get("viewBox")

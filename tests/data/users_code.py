@@ -289,9 +289,9 @@ def generating(bench: Bench) -> str:
     finally:
         restore(Decoder, "generate")
         restore(base, "__call__")
-    here = process_state(ours.GenerateContext)
-    assert here.generation is None, "a generation is left"
-    assert not here.in_call, "a call is left"
+    state = process_state(ours.GenerateContext)
+    assert state.generation is None, "a generation is left"
+    assert not state.in_call, "a call is left"
     assert Decoder.__call__ is usual
     assert "__call__" not in vars(base)
     return result

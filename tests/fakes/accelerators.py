@@ -96,13 +96,13 @@ def xpu(allocator: FakeAllocator) -> FakeTorch:
     read = torch._stats
 
     def stats(device: int) -> Stats:
-        told = read(device)
-        return {name: told[name] for name in counters}
+        figures = read(device)
+        return {name: figures[name] for name in counters}
 
     def all_stats(device: int) -> Stats:
-        told = read(device)
-        del told["reserved_bytes_by_private_pools"]
-        return told | {"num_ooms": 0}
+        figures = read(device)
+        del figures["reserved_bytes_by_private_pools"]
+        return figures | {"num_ooms": 0}
 
     torch._C._xpu_memoryStats = stats
     torch._C._accelerator_getDeviceStats = all_stats

@@ -134,11 +134,11 @@ class SimulatedRun:
         The files are as old as the run's own clock says.
         """
         directory.mkdir(mode=0o700, exist_ok=True)
-        about = directory / "run.json"
-        if not about.exists():
-            what = {"format": "hfmem-run", "version": 1, "run": self.run}
-            about.write_text(json.dumps(what | {"label": self.script.label, "created": self.began}))
-            about.chmod(0o600)
+        path = directory / "run.json"
+        if not path.exists():
+            head = {"format": "hfmem-run", "version": 1, "run": self.run}
+            path.write_text(json.dumps(head | {"label": self.script.label, "created": self.began}))
+            path.chmod(0o600)
         for stream, data in chain(self.advance(seconds), self.finish() if finish else ()):
             append(directory / stream, data)
             os.utime(directory / stream, (self.began + self.now,) * 2)
@@ -190,12 +190,12 @@ class SimulatedRank:
         self.recorder = Recorder(script.label, started_at=clock)
         self._session = self.recorder.session
         self._session.polling.interval = script.interval
-        who = Rank(
+        identity = Rank(
             *(rank, rank % script.per_node, script.world, attempt, host, pid), engine=script.engine
         )
         self.stream = f"r{rank:05d}-a{attempt}-{host}-{pid}.jsonl"
         self._run = run
-        self._lines = Lines(self._session, who, only_folds=script.world > ONE_BY_ONE)
+        self._lines = Lines(self._session, identity, only_folds=script.world > ONE_BY_ONE)
         self._chance = random.Random(1000 * attempt + rank)
         self._instants = random.Random(rank)
         share = 1 + 0.1 * (rank * script.stages // script.world if script.stages > 1 else 0)
@@ -364,9 +364,9 @@ class SimulatedRank:
     def _written(self, at: float) -> bytes:
         lines = [] if self._is_headed else [self._lines.head(self._run)]
         self._is_headed = True
-        taken, self._samples = self._samples, []
+        samples, self._samples = self._samples, []
         wall = self._session.started_at + at
-        lines += self._lines.samples(taken, wall)
+        lines += self._lines.samples(samples, wall)
         return b"".join([*lines, *self._lines.changed()])
 
 

@@ -83,10 +83,10 @@ class FakeTorch(ModuleType):
         if self.kind == "cuda":
             return self.snapshot
         (trace,) = self.snapshot["device_traces"]
-        taken = {**self.snapshot, "device_traces": [list(trace)]}
+        copy = {**self.snapshot, "device_traces": [list(trace)]}
         if self.recording:  # after the events were copied
             trace.append({"action": "snapshot", "addr": 0, "size": 0, "time_us": 1})
-        return taken
+        return copy
 
 
 def _old(enabled: Any, *, context: Any, stacks: Any, max_entries: Any) -> None:

@@ -54,8 +54,8 @@ report([wrong, len(edges), [peak.allocated, allocated, session.peak("cuda:0/allo
 
     assert wrong == []
     assert compared >= 8
-    told, together, highest, activations, certainty = at_peak
-    assert told == together == highest
+    allocated, together, highest, activations, certainty = at_peak
+    assert allocated == together == highest
     assert certainty == "exact"
     assert activations > 0
 

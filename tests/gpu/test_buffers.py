@@ -1,4 +1,4 @@
-"""Buffers of libraries on a real GPU: told by what owns them, so that hardly anything is unexplained."""
+"""Buffers of libraries on a real GPU: counted by what owns them, so that hardly anything is unexplained."""
 
 import json
 import subprocess
@@ -26,10 +26,10 @@ import json, sys
 import torch, hfmem_widget
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 
-def said(session, key="cuda:0"):
+def figures_of(session, key="cuda:0"):
     peak = session.anatomy("peak", device=key)
     parts = {part.name: part.bytes for part in peak.parts if part.name in OF_ALLOCATED}
-    return {"peak": session.peak(key + "/allocated"), "told": peak.allocated, "certainty": peak.certainty,
+    return {"peak": session.peak(key + "/allocated"), "total": peak.allocated, "certainty": peak.certainty,
             "parts": parts, "owners": dict(session.contents.libraries), "notes": list(peak.notes)}
 """
 
@@ -53,36 +53,36 @@ def net(width=4096, layers=6):
 """
 
 
-def check(told: dict[str, Any], what: str) -> None:
+def check(figures: dict[str, Any], label: str) -> None:
     """Require the parts of a peak to come to it, and little of it to be unexplained."""
-    parts, peak = told["parts"], told["peak"]
+    parts, peak = figures["parts"], figures["peak"]
     unexplained = (parts.get("unattributed", 0.0) + parts.get("before", 0.0)) / peak
     sizes = {name: round(size / MIB, 1) for name, size in parts.items()}
     share = f"{100 * unexplained:.2f} % of {peak / MIB:.1f} MiB unexplained"
-    print(f"{what}: {share}; {sizes}; {told['owners']}")  # noqa: T201  (for docs/measured)
-    assert sum(parts.values()) == told["told"] == peak
-    assert told["certainty"] == "exact"
+    print(f"{label}: {share}; {sizes}; {figures['owners']}")  # noqa: T201  (for docs/measured)
+    assert sum(parts.values()) == figures["total"] == peak
+    assert figures["certainty"] == "exact"
     assert unexplained <= MOST_UNEXPLAINED
 
 
 @pytest.mark.parametrize("habit", ["", "bf16=True"])
 def test_cublas_workspaces_are_counted(run_python: Run, habit: str) -> None:
     """By what PyTorch frees when they are cleared: the main thread's and autograd's."""
-    told, there = run_python.after(ALONE + TRAINER + SUM)(f"""
+    figures, there = run_python.after(ALONE + TRAINER + SUM)(f"""
 trainer = make_trainer([128] * 8, layers=6, {habit})
 with hfmem_widget.watch("train", quiet=True) as session:
     trainer.train()
-told = said(session)
+figures = figures_of(session)
 del trainer
 import gc; gc.collect()
 left = torch.cuda.memory_allocated(0)
 torch._C._cuda_clearCublasWorkspaces()
-report([told, left - torch.cuda.memory_allocated(0)])
+report([figures, left - torch.cuda.memory_allocated(0)])
 """)
 
-    check(told, f"Trainer {habit}")
-    assert told["owners"]["cuBLAS workspaces"] == there > 0
-    assert told["parts"]["libraries"] == there
+    check(figures, f"Trainer {habit}")
+    assert figures["owners"]["cuBLAS workspaces"] == there > 0
+    assert figures["parts"]["libraries"] == there
 
 
 def test_before_the_first_product_there_is_no_workspace(run_python: Run) -> None:
@@ -112,12 +112,12 @@ with hfmem_widget.watch("graph", quiet=True) as session, torch.no_grad():
         for _ in range(10):
             graph.replay()
         torch.cuda.synchronize()
-report(said(session))
+report(figures_of(session))
 """)
 
     parts = report["parts"]
     print(report)  # noqa: T201  (what of a graph's pool is explained)
-    assert sum(parts.values()) == report["told"] == report["peak"]
+    assert sum(parts.values()) == report["total"] == report["peak"]
     assert report["owners"]["cuBLAS workspaces"] > 0
 
 
@@ -129,7 +129,7 @@ import bitsandbytes as bnb
 model = net(4096, 6).cuda()
 with hfmem_widget.watch("8-bit", quiet=True) as session:
     train(model, torch.randn(256, 4096, device="cuda"), make=bnb.optim.AdamW8bit)
-report(said(session))
+report(figures_of(session))
 """)
 
     check(report, "bitsandbytes AdamW8bit")
@@ -159,13 +159,13 @@ with hfmem_widget.watch(how, quiet=True) as session:
     else:
         model = DistributedDataParallel(inner, device_ids=[rank], gradient_as_bucket_view=how == "views")
     train(model, torch.randn(1024, 4096, device="cuda"), steps=5)
-told = said(session, f"cuda:{rank}")
+figures = figures_of(session, f"cuda:{rank}")
 if how != "fsdp2":
     buckets = model.reducer._get_zeros_like_grad_buckets()
-    told["buckets"] = sum(each.buffer().nbytes for each in buckets)
+    figures["buckets"] = sum(each.buffer().nbytes for each in buckets)
 if rank == 0:
     with open(place, "w") as file:
-        json.dump(told, file)
+        json.dump(figures, file)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -176,7 +176,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("how", ["ddp", "views", "fsdp2"])
 def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) -> None:
     """DDP's buckets are counted to the byte, and FSDP's gathered parameters."""
-    script, place = tmp_path / "ranks.py", tmp_path / "said.json"
+    script, place = tmp_path / "ranks.py", tmp_path / "figures.json"
     script.write_text(RANKS)
     command = [sys.executable, *TORCHRUN, free_port(), str(script), how, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -192,7 +192,7 @@ def test_on_two_gpus_hardly_anything_is_unexplained(tmp_path: Path, how: str) ->
 
 def test_pinned_memory_is_counted_on_the_host(run_python: Run) -> None:
     """By PyTorch's own counter; before CUDA is initialised there is none, and nothing is initialised."""
-    up, told, truth, notes = run_python.after(SUM)("""
+    up, pinned, truth, notes = run_python.after(SUM)("""
 import time
 with hfmem_widget.watch("pin", quiet=True) as session:
     time.sleep(1.2)
@@ -205,5 +205,5 @@ report([up, session.latest("cpu/pinned"), truth, list(session.anatomy("now", dev
 """)
 
     assert not up
-    assert told == truth >= 96 * MIB
+    assert pinned == truth >= 96 * MIB
     assert any("pinned" in note for note in notes)

@@ -23,11 +23,11 @@ def look():
     waiting = sum(block["requested_size"] for one in torch.cuda.memory_snapshot() for block in one["blocks"]
                   if block["state"] == "active_pending_free")
     allocated = how.bytes("used") + how.bytes("rounding")
-    told = {"reserved": how.reserved, "allocated": allocated,
+    sums = {"reserved": how.reserved, "allocated": allocated,
             "active": allocated + how.bytes("pending"), "requested": how.bytes("used") + waiting,
             "inactive_split": sum(block.size for one in found.segments if one.in_use and not one.expandable
                                   for block in one.blocks if block.state == "free")}
-    assert told == counted, (told, counted)
+    assert sums == counted, (sums, counted)
     return {**{name: how.bytes(name) for name in LABELS}, "reserved": how.reserved, "fits": how.fits,
             "places": len(how.places), "seconds": found.seconds}
 """
@@ -139,9 +139,9 @@ report([shown.getvalue(), [len(found.segments), found.notes["cuda:0"]]])
 """)
 
     assert figures[0] == 0
-    for told in (text, figures[1]):
-        assert "cudaMallocAsync" in told
-        assert "100.0 MiB in use" in told
+    for sentence in (text, figures[1]):
+        assert "cudaMallocAsync" in sentence
+        assert "100.0 MiB in use" in sentence
 
 
 def test_holes_that_made_a_cell_need_more_are_a_finding(run_python: Run) -> None:

@@ -60,7 +60,7 @@ report([wrong[:5], len(look.ours), session.latest("cuda:0/kv_cache") - owned(*al
 
 def test_the_peak_is_explained(run_python: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Its parts add up to the allocator's own peak, and almost nothing is not attributed."""
-    parts, allocated, exact, told, sentence, cache, phases = run_python.after(LLAMA)("""
+    parts, allocated, exact, notes, sentence, cache, phases = run_python.after(LLAMA)("""
 from hfmem_widget.view.tokens import kv_cache_text
 attach()
 model = llama()
@@ -80,7 +80,7 @@ report([parts, peak.allocated, exact, list(peak.notes), kv_cache_text(session, s
 """)
     share = parts.get("unattributed", 0.0) / allocated
     with capsys.disabled():
-        print(f"\nnot attributed at the peak of generate: {100 * share:.2f} %; {parts}; {told}")  # noqa: T201
+        print(f"\nnot attributed at the peak of generate: {100 * share:.2f} %; {parts}; {notes}")  # noqa: T201
         print(f"{sentence} {cache} {phases}")  # noqa: T201
 
     assert sum(parts.values()) == allocated == exact

@@ -22,14 +22,14 @@ def train(rows):
     optimizer.zero_grad()
     return batch
 
-def told(session):
+def leaks_in(session):
     trends = [one for one in trends_of(session, session.spans[0]) if one.device.startswith("cuda")]
     titles = [finding_of(session, session.spans[0], one).title for one in trends]
     return [[one.what, one.slope, one.low, one.high, one.first, one.points] for one in trends] + titles
 """
 
 
-def test_kept_graphs_are_told_to_the_byte(run_python: Run) -> None:
+def test_kept_graphs_are_counted_to_the_byte(run_python: Run) -> None:
     """Every step keeps as much as the last: the slope is what one graph takes, and its bounds are too."""
     (trend, title), one_graph = run_python.after(LOOP)("""
 train(256)
@@ -43,7 +43,7 @@ with hfmem_widget.watch("leak", quiet=True) as session:
         with span("step", tokens=256):
             train(256)
             losses.append(model(torch.ones(256, 1024, device="cuda")).square().mean())
-report([told(session), one_graph])
+report([leaks_in(session), one_graph])
 """)
 
     assert trend[0] == "a step"
@@ -68,7 +68,7 @@ with hfmem_widget.watch("healthy", quiet=True) as session:
         if step % 40 == 39:
             with span("evaluate"), torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
                 model(torch.ones(4096, 1024, device="cuda"))
-report(told(session))
+report(leaks_in(session))
 """)
         == []
     )

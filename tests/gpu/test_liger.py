@@ -65,7 +65,7 @@ config = LlamaConfig(vocab_size=128256, hidden_size=512, intermediate_size=2048,
 torch.manual_seed(1)
 rows = [dict(input_ids=ids, labels=ids) for ids in torch.randint(1, 128256, (32, 512))]
 
-def run(asked=True, **options):
+def run(fitted=True, **options):
     torch.manual_seed(0)
     arguments = TrainingArguments(
         tempfile.mkdtemp(), per_device_train_batch_size=8, max_steps=3, logging_steps=1, seed=0,
@@ -76,7 +76,7 @@ def run(asked=True, **options):
     try:
         with hfmem_widget.watch("fit", quiet=True) as session:
             trainer.train()
-        fit = hfmem_widget.fit(session) if asked else None
+        fit = hfmem_widget.fit(session) if fitted else None
     except torch.OutOfMemoryError as raised:
         error = "out of memory"
     losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
@@ -85,7 +85,7 @@ def run(asked=True, **options):
     torch.cuda.empty_cache()
     return session, error, fit, losses
 
-whole, _, _, expected = run(asked=False, bf16=True)
+whole, _, _, expected = run(fitted=False, bf16=True)
 free = torch.cuda.mem_get_info()[1]
 torch.cuda.set_per_process_memory_fraction(0.8 * whole.peak("cuda:0/allocated") / free)
 _, error, _, _ = run(bf16=True)

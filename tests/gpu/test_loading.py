@@ -1,4 +1,4 @@
-"""Loading a checkpoint onto a real GPU: its shards are told, and its weights are counted there."""
+"""Loading a checkpoint onto a real GPU: its shards are spans, and its weights are counted there."""
 
 from tests.gpu.conftest import Run
 

@@ -41,7 +41,7 @@ def test_a_forecast_leaves_cuda_alone_and_children_can_use_it(run_python: Run) -
     """No context, no driver initialised, no thread of autograd's: a forked child computes and trains."""
     report = run_python.after(SHAPES)("""
 import os, hfmem_widget
-told = hfmem_widget.fit(llama, batch=2, length=256, checkpointing=True)
+fitted = hfmem_widget.fit(llama, batch=2, length=256, checkpointing=True)
 memory = hfmem_widget.max_memory()
 live = hfmem_widget.fit(transformers.BertForSequenceClassification(bert), batch=2, length=128)
 up = torch.cuda.is_initialized()
@@ -50,7 +50,7 @@ if child == 0:
     leaf = torch.ones(4, device="cuda", requires_grad=True)
     (leaf * 2).sum().backward()
     os._exit(0 if float(leaf.grad.sum()) == 8 else 1)
-report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), told.verdicts[0].room.device])
+report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), fitted.verdicts[0].room.device])
 """)
 
     assert report[:2] == [False, 0]
@@ -60,7 +60,7 @@ report([up, os.waitpid(child, 0)[1], sorted(map(str, memory)), told.verdicts[0].
 
 def test_what_is_free_agrees_with_cuda(run_python: Run) -> None:
     """Free and cached, once CUDA is up, are what CUDA and the allocator say."""
-    free, told = run_python(
+    free, offered = run_python(
         """
 import torch, hfmem_widget
 block = torch.empty(2 << 30, dtype=torch.uint8, device="cuda"); del block
@@ -69,7 +69,7 @@ report([free, hfmem_widget.max_memory(headroom=0.0)[0]])
 """
     )
 
-    assert told == pytest.approx(free, rel=0.005)
+    assert offered == pytest.approx(free, rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ report([free, hfmem_widget.max_memory(headroom=0.0)[0]])
 )
 def test_a_forecast_is_near_the_peak(run_python: Run, call: str, model: str, choices: str) -> None:
     """Told before loading, against the allocator's own peak of the third step."""
-    real, told = run_python.after(SHAPES + STEPS)(f"""
+    real, forecast = run_python.after(SHAPES + STEPS)(f"""
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.predict import predict
-told = predict({model}, Setting({choices})).total
-report([{call}, told])
+forecast = predict({model}, Setting({choices})).total
+report([{call}, forecast])
 """)
 
-    assert told == pytest.approx(real, rel=0.03)
+    assert forecast == pytest.approx(real, rel=0.03)
 
 
 MODELS = """
@@ -121,15 +121,15 @@ models = {
 @pytest.mark.parametrize("name", ["experts", "experts, Qwen", "images", "images, tiled", "text"])
 def test_a_real_step_confirms_the_forecast(run_python: Run, name: str, choices: str) -> None:
     """Within three percent, and never more than half a percent under; CUDA is left alone."""
-    told, tried, seconds, device, up = run_python.after(MODELS)(f"""
+    forecast, tried, seconds, device, up = run_python.after(MODELS)(f"""
 import torch, hfmem_widget
 fit = hfmem_widget.fit(models[{name!r}], batch=4, length=512, attempt=True, {choices})
 tried = fit.tried
 report([fit.forecast.total, tried.peak, tried.seconds, tried.device, torch.cuda.is_initialized()])
 """)
 
-    assert told == pytest.approx(tried, rel=0.03)
-    assert told >= 0.995 * tried
+    assert forecast == pytest.approx(tried, rel=0.03)
+    assert forecast >= 0.995 * tried
     assert seconds > 0
     assert [device, up] == ["cuda:0", False]
 
@@ -148,26 +148,26 @@ def test_a_real_step_is_made_with_bitsandbytes(run_python: Run, choices: str) ->
     """Whose figures are rules, so that only the order of magnitude is asked for."""
     pytest.importorskip("bitsandbytes")
     pytest.importorskip("peft")
-    told, tried = run_python.after(MODELS)(f"""
+    forecast, tried = run_python.after(MODELS)(f"""
 import hfmem_widget
 fit = hfmem_widget.fit(models["text"], batch=4, length=512, attempt=True, {choices})
 report([fit.forecast.total, fit.tried.peak])
 """)
 
-    assert told == pytest.approx(tried, rel=0.2)
+    assert forecast == pytest.approx(tried, rel=0.2)
 
 
 def test_a_real_step_that_does_not_fit_is_a_result(run_python: Run) -> None:
     """And the next one is made as if nothing had been."""
-    told, after = run_python.after(MODELS)("""
+    shown, after = run_python.after(MODELS)("""
 import hfmem_widget
 models["text"].vocab_size = 1 << 32
-told = repr(hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True))
+shown = repr(hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True))
 models["text"].vocab_size = 32000
-report([told, hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True).tried.peak])
+report([shown, hfmem_widget.fit(models["text"], batch=1, length=64, attempt=True).tried.peak])
 """)
 
-    assert "A real step ran out of memory" in told
+    assert "A real step ran out of memory" in shown
     assert after > 0
 
 

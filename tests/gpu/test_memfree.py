@@ -18,12 +18,11 @@ train()
 """
 
 
-def told(kernel: Kernel, line: str) -> str:
+def run_line(kernel: Kernel, line: str) -> str:
     result: Result = kernel.run(line)
     assert result.status == "ok", printed(result)
     (display,) = result.displays
-    text: str = display.content["data"]["text/plain"]
-    return text
+    return str(display.content["data"]["text/plain"])
 
 
 def counters(kernel: Kernel) -> tuple[int, int]:
@@ -38,8 +37,9 @@ def test_an_out_of_memory_errors_tensors_go_and_the_device_has_them_back(fresh: 
     allocated, reserved = counters(fresh)
     assert fresh.run(OUT_OF_MEMORY).errors[0].content["ename"] == "OutOfMemoryError"
     assert counters(fresh) == (allocated + 1024 * MIB, reserved + 1024 * MIB)
-    assert re.search(r"errors +1\.00 GiB.*\n +the error of cell", told(fresh, "%memholders --free"))
-    text = told(fresh, "%memholders --free errors")
+    listed = run_line(fresh, "%memholders --free")
+    assert re.search(r"errors +1\.00 GiB.*\n +the error of cell", listed)
+    text = run_line(fresh, "%memholders --free errors")
 
     assert counters(fresh) == (allocated, reserved)
     assert "cuda:0: freed 1.00 of " in text
@@ -52,13 +52,13 @@ def test_without_the_cache_reserved_stays(fresh: Kernel) -> None:
     """`--no-cache` frees a tensor into the cache, whose bytes are shown and a later `cache` returns."""
     fresh.run("kept = block(64)")
     allocated, reserved = counters(fresh)
-    told(fresh, "%memholders --free kept --no-cache")
+    run_line(fresh, "%memholders --free kept --no-cache")
 
     assert counters(fresh) == (allocated - 256 * MIB, reserved)
-    assert "cuda:0" in told(fresh, "%memholders --free")
-    cache = told(fresh, "%memholders --free")
+    assert "cuda:0" in run_line(fresh, "%memholders --free")
+    cache = run_line(fresh, "%memholders --free")
     assert re.search(r"CUDA's cache: at most cuda:0 2\d\d(\.\d)? MiB", cache)
-    told(fresh, "%memholders --free cache")
+    run_line(fresh, "%memholders --free cache")
     assert counters(fresh)[1] <= reserved - 256 * MIB
 
 

@@ -63,7 +63,7 @@ def test_listed_changes_fit(run_python: Run, gib: int, rows: int, length: int, l
     assert [name for name, _, _, failed in tried if failed] == []
     assert [name for name, failed in largest if failed] == []
     assert largest != []
-    assert all(0.95 * told <= real <= 1.01 * told for _, told, real, _ in tried), tried
+    assert all(0.95 * peak <= real <= 1.01 * peak for _, peak, real, _ in tried), tried
 
 
 MORE = """
@@ -94,12 +94,12 @@ report([fit.calibration, fit.forecast.total, float(session.peak("cuda:0/allocate
 
 def test_memory_that_a_dry_run_misses_is_in_the_scaled_forecast(run_python: Run) -> None:
     """Here the user's hooks keep it for the backward pass, and a measured step has it."""
-    told, forecast, measured, changes = run_python(TRAINER + MORE)
+    text, forecast, measured, changes = run_python(TRAINER + MORE)
 
-    assert "what would fit is scaled by that, part by part." in told
+    assert "what would fit is scaled by that, part by part." in text
     assert measured > 1.02 * forecast
     assert changes != []
-    assert all(0.95 * real <= said <= 1.05 * real for said, real in changes), changes
+    assert all(0.95 * real <= peak <= 1.05 * real for peak, real in changes), changes
 
 
 EVALUATED = """
@@ -152,5 +152,5 @@ def test_evaluations_have_a_forecast(run_python: Run, gib: int, rows: int, metri
     assert error == "out of memory"
     assert tried != []
     assert [name for name, _, _, fits, failed in tried if fits and failed] == []
-    peaks = [(told, real) for _, told, real, _, failed in tried if not failed]
-    assert all(0.95 * told <= real <= 1.01 * told for told, real in peaks), tried
+    peaks = [(peak, real) for _, peak, real, _, failed in tried if not failed]
+    assert all(0.95 * peak <= real <= 1.01 * peak for peak, real in peaks), tried

@@ -67,8 +67,8 @@ def test_every_notebook_runs_with_exact_peaks(path: Path) -> None:
     assert f'memwatch "{label}"' in card
     assert "cuda:0" in card
     assert "exact" in card
-    said = "\n".join(plain(cell) + printed(cell) for cell in notebook.cells if "outputs" in cell)
-    assert [words for words in SAYS.get(path.stem, ()) if words not in said] == []
+    text = "\n".join(plain(cell) + printed(cell) for cell in notebook.cells if "outputs" in cell)
+    assert [words for words in SAYS.get(path.stem, ()) if words not in text] == []
 
 
 def test_a_model_loaded_in_a_watched_cell_stays_on_the_card() -> None:

@@ -35,7 +35,7 @@ FREE, TOTAL = torch.cuda.mem_get_info()
 
 {scenario}
 
-def told(error):
+def description_of(error):
     frames = [
         (frame.filename.rpartition("/")[2], frame.lineno, frame.name)
         for frame in traceback.extract_tb(error.__traceback__)
@@ -50,9 +50,9 @@ def attempt(watch):
             sessions.append(session)
             scenario()
     except BaseException as error:
-        return told(error)
+        return description_of(error)
 
-def let_go():
+def free_all():
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
     for name in ("model", "kept", "optimizer", "trainer"):
@@ -62,13 +62,13 @@ def let_go():
 
 sessions = []
 bare = attempt(contextlib.nullcontext())
-let_go()
+free_all()
 before = torch.cuda.memory_allocated()
 {attach}
 printed, complained = io.StringIO(), io.StringIO()
 with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complained):
     watched = attempt(hfmem_widget.watch("provoked"))
-let_go()
+free_all()
 {after}
 session = sessions[-1]
 finding = next((one for one in session.findings if one.kind == "oom" and one.severity == "critical"), None)
@@ -178,16 +178,16 @@ OBSERVED = """
 import torch
 from hfmem_widget.features.oom.observer import OomObserver
 {before}
-told = []
+events = []
 observer = OomObserver()
-observer.listen(told.append)
+observer.listen(events.append)
 counts = [torch.cuda.memory_stats()["allocation.all.allocated"]]
 try:
     torch.empty(1 << 45, device="cuda")
 except torch.OutOfMemoryError:
     pass
 counts.append(torch.cuda.memory_stats()["allocation.all.allocated"])
-(one,) = told
+(one,) = events
 biggest = one.blocks.biggest[0]
 report([counts, one.blocks.count, [biggest.bytes, biggest.count], biggest.where])
 """
@@ -211,7 +211,7 @@ kept = attend()
 
 
 def test_blocks_have_their_lines_where_stacks_are_recorded(run_python: Run) -> None:
-    """With a recording on, the biggest live blocks are told by the user's line."""
+    """With a recording on, the biggest live blocks have the user's line."""
     *_, where = run_python(OBSERVED.format(before=RECORDED))
     assert where.endswith("in attend"), where
 

@@ -17,6 +17,7 @@ from tests.ranks.launch import free_port
 torch = pytest.importorskip("torch")
 
 WORLD = torch.cuda.device_count()
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
 pytestmark = pytest.mark.skipif(WORLD < 2, reason="needs two GPUs")
 
 SCRIPT = """
@@ -62,9 +63,9 @@ for step in range(30):
     optimizer.zero_grad()
     loss.item()
     time.sleep(0.05)
-said = {"peak": torch.cuda.max_memory_allocated(), "loss": loss.item()}
-with open(os.path.join(sys.argv[1], f"said-{rank}.json"), "w") as file:
-    json.dump(said, file)
+figures = {"peak": torch.cuda.max_memory_allocated(), "loss": loss.item()}
+with open(os.path.join(sys.argv[1], f"figures-{rank}.json"), "w") as file:
+    json.dump(figures, file)
 dist.destroy_process_group()
 """
 
@@ -88,9 +89,9 @@ arguments = TrainingArguments(
 )
 model = BertForSequenceClassification(BertConfig(**shape))
 Trainer(model=model, args=arguments, train_dataset=Rows()).train()
-said = {"peak": torch.cuda.max_memory_allocated()}
-with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
-    json.dump(said, file)
+figures = {"peak": torch.cuda.max_memory_allocated()}
+with open(os.path.join(sys.argv[1], f"figures-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+    json.dump(figures, file)
 torch.distributed.destroy_process_group()
 """
 
@@ -106,16 +107,15 @@ def launched(tmp_path: Path, kind: str) -> tuple[hfmem_widget.Session, list[dict
     """Return the session of a training with torchrun, and each rank's own figures."""
     script = tmp_path / "train.py"
     script.write_text(TRAINER if kind == "trainer" else SCRIPT, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     with hfmem_widget.watch(kind, quiet=True) as session:
         subprocess.run(
-            [sys.executable, *torchrun, str(script), str(tmp_path), kind], check=False, timeout=300
+            [sys.executable, *TORCHRUN, str(script), str(tmp_path), kind], check=False, timeout=300
         )
-    return session, what_was_said(tmp_path)
+    return session, figures_in(tmp_path)
 
 
-def what_was_said(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("said-*.json"))]
+def figures_in(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("figures-*.json"))]
 
 
 WORST = {"ddp": {WORLD - 1}, "fsdp": {WORLD - 1}, "tp": {WORLD - 2, WORLD - 1}, "keeps": {1}}
@@ -125,20 +125,20 @@ WORST = {"ddp": {WORLD - 1}, "fsdp": {WORLD - 1}, "tp": {WORLD - 2, WORLD - 1}, 
 @pytest.mark.parametrize("kind", WORST)
 def test_every_ranks_peak_is_its_own_to_the_byte(tmp_path: Path, kind: str) -> None:
     """And exact; the one with the largest batches, or that keeps 64 MiB more, is the worst."""
-    session, said = launched(tmp_path, kind)
+    session, figures = launched(tmp_path, kind)
     ranks = session.run.ranks
 
-    assert [ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in said]
+    assert [ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in figures]
     assert {row.certainty for row in ranks.values()} == {"exact"}
     assert session.run.worst in WORST[kind]
 
 
 def test_a_trainer_with_fsdp_has_every_ranks_peak_and_steps(tmp_path: Path) -> None:
     """To the byte; the script has no word of us."""
-    session, said = launched(tmp_path, "trainer")
+    session, figures = launched(tmp_path, "trainer")
     run = session.run
 
-    assert [run.ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in said]
+    assert [run.ranks[rank].peak for rank in range(WORLD)] == [one["peak"] for one in figures]
     assert [run.session(rank).steps.count for rank in range(WORLD)] == [8] * WORLD
 
 
@@ -156,7 +156,7 @@ def test_a_notebooks_own_launch_has_every_ranks_peak(tmp_path: Path) -> None:
     )
     initialised, peaks = json.loads(printed(notebook.cells[-1]))
 
-    assert peaks == [one["peak"] for one in what_was_said(tmp_path)]
+    assert peaks == [one["peak"] for one in figures_in(tmp_path)]
     assert len(peaks) == WORLD
     assert initialised is False
 
@@ -167,12 +167,11 @@ def test_the_loss_is_what_it_is_without_us(tmp_path: Path) -> None:
     (tmp_path / "without").mkdir()
     _, followed = launched(tmp_path / "with", "ddp")
     script = tmp_path / "with" / "train.py"
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
-    alone = [sys.executable, *torchrun, str(script), str(tmp_path / "without"), "ddp"]
+    alone = [sys.executable, *TORCHRUN, str(script), str(tmp_path / "without"), "ddp"]
     subprocess.run(alone, check=True, timeout=300)
-    said = what_was_said(tmp_path / "without")
+    figures = figures_in(tmp_path / "without")
 
-    assert [one["loss"] for one in followed] == [one["loss"] for one in said]
+    assert [one["loss"] for one in followed] == [one["loss"] for one in figures]
 
 
 def test_the_rank_that_ran_out_of_memory_is_named(tmp_path: Path) -> None:
@@ -188,9 +187,8 @@ def test_a_rank_that_waits_for_a_late_one_is_not_called_behind(tmp_path: Path) -
     """Rank 1 slept in step 21; the progress of ranks within short steps is unknown."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     late: list[hfmem_widget.Finding] = []
-    command = [sys.executable, *torchrun, str(script), str(tmp_path), "late"]
+    command = [sys.executable, *TORCHRUN, str(script), str(tmp_path), "late"]
     with hfmem_widget.watch("late", quiet=True) as session, subprocess.Popen(command) as launcher:
         while launcher.poll() is None:
             time.sleep(0.2)
@@ -222,7 +220,7 @@ trainer = Trainer(
     callbacks=[FromTheSecondStep()],
 )
 trainer.train()
-with open(os.path.join(sys.argv[1], f"said-{os.environ['LOCAL_RANK']}.json"), "w") as file:
+with open(os.path.join(sys.argv[1], f"figures-{os.environ['LOCAL_RANK']}.json"), "w") as file:
     json.dump({"peak": torch.cuda.max_memory_allocated()}, file)
 torch.distributed.destroy_process_group()
 """
@@ -242,16 +240,13 @@ def test_a_rank_by_itself_takes_what_ranks_of_a_trainer_take(tmp_path: Path, way
     shape |= {"num_key_value_heads": 8, "intermediate_size": 2816, "vocab_size": 50_000}
     script = tmp_path / "train.py"
     script.write_text(TOGETHER, encoding="utf-8")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD)]
     arguments = [str(script), str(tmp_path), json.dumps(shape), way]
-    subprocess.run([sys.executable, *torchrun, *arguments], check=True, timeout=300)
+    subprocess.run([sys.executable, *TORCHRUN, *arguments], check=True, timeout=300)
     choices: Any = {"batch": 4, "length": 512, "precision": "bf16", "shards": f"{way}:{WORLD}"}
     tried = hfmem_widget.fit(Qwen2Config(**shape), **choices, attempt=True).tried
 
     assert tried is not None
-    assert all(
-        one["peak"] == pytest.approx(tried.peak, rel=0.01) for one in what_was_said(tmp_path)
-    )
+    assert all(one["peak"] == pytest.approx(tried.peak, rel=0.01) for one in figures_in(tmp_path))
 
 
 REPLICAS = """
@@ -280,7 +275,7 @@ report([[move.name, move.batch, move.fits, move.tried] for move in (*session.mov
 """
 
 
-def test_replicas_that_run_out_are_told_of_one_process_for_each_gpu(run_python: Run) -> None:
+def test_replicas_that_run_out_have_changes_to_one_process_for_each_gpu(run_python: Run) -> None:
     """As of a Trainer in one process, which takes all GPUs; these have as many rows as now, and are tried."""
     moves = run_python(REPLICAS)
 

@@ -209,8 +209,8 @@ def fill():
         ),
     )
     lines = plain(notebook.cells[-1]).splitlines()
-    told = next(line for line in lines if line.startswith('memwatch "ranks"'))
+    summary = next(line for line in lines if line.startswith('memwatch "ranks"'))
 
     # 2 GiB and a CUDA context each, by the driver's own process list.
-    assert "2 devices rose by 2." in told
-    assert "by 2 child processes; this process used no GPU" in told
+    assert "2 devices rose by 2." in summary
+    assert "by 2 child processes; this process used no GPU" in summary

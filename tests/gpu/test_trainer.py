@@ -124,7 +124,7 @@ report(compared)
 @pytest.mark.parametrize("steps", ["auto", "each"])
 def test_steps_without_phases_equal_a_replay_of_the_trace(run_python: Run, steps: str) -> None:
     """Where next to nothing is affordable, each group of steps, epoch and the watch is 0 bytes off."""
-    wrong, kinds, certainties, distinct, said, block = run_python(
+    wrong, kinds, certainties, distinct, sentence, block = run_python(
         TRAINER
         + TRACE
         + """
@@ -149,7 +149,7 @@ report([*compared, session.polling.limited, [block.certainty, block.value - max(
     assert 0 < kinds["forward"] == kinds["backward"] == kinds["optimizer"] < 48
     assert certainties == ["exact"]
     assert distinct >= kinds["step"] // 2
-    assert said.startswith(f"phases on {kinds['forward']} of 96 steps")
+    assert sentence.startswith(f"phases on {kinds['forward']} of 96 steps")
     assert block == ["exact", 0]
 
 

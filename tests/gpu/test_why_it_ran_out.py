@@ -214,7 +214,7 @@ def test_what_would_have_to_change_is_named(run_python: Run, case: Provoked) -> 
         assert words in report["evidence"]["diagnosis"]
     first = report["advice"][0]
     assert first.startswith(case.advice) or "by a dry run of this model" in first.lower()
-    limits = [at for at, told in enumerate(report["advice"]) if told.startswith("Raise the limit")]
+    limits = [at for at, text in enumerate(report["advice"]) if text.startswith("Raise the limit")]
     assert limits
     assert limits[0] > 0
     promised = re.search(r"error alone holds ([\d.]+) ([MG])iB", " ".join(report["advice"]))

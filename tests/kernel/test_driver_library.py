@@ -41,14 +41,14 @@ import importlib, os, random, sys, time
 import hfmem_widget
 from hfmem_widget import Session
 import hfmem_widget.drivers.watch, pynvml
-# What a watch needs is loaded once, in the parent: a first child tells what that is.
-told, tell = os.pipe()
+# What a watch needs is loaded once, in the parent: a first child writes what that is.
+reader, writer = os.pipe()
 if os.fork() == 0:
     hfmem_widget.watch("loads", quiet=True).__enter__()
-    os.write(tell, " ".join(one for one in sys.modules if one.startswith("hfmem_widget")).encode())
+    os.write(writer, " ".join(one for one in sys.modules if one.startswith("hfmem_widget")).encode())
     os._exit(0)
 os.wait()
-for name in os.read(told, 65536).decode().split():
+for name in os.read(reader, 65536).decode().split():
     importlib.import_module(name)
 failed = []
 for number in range(int(sys.argv[1])):
@@ -120,32 +120,32 @@ def on_four_gpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         yield kernel
 
 
-def told_by(kernel: Kernel, cell: str) -> str:
+def summary_of(kernel: Kernel, cell: str) -> str:
     result = kernel.run(cell)
     assert result.status == "ok", result
-    said = [str(each.content["data"].get("text/plain", "")) for each in result.displays]
-    return next(line for text in said for line in text.splitlines() if " \u00b7 " in line)
+    texts = [str(each.content["data"].get("text/plain", "")) for each in result.displays]
+    return next(line for text in texts for line in text.splitlines() if " \u00b7 " in line)
 
 
 def test_a_shell_s_child_counts(on_four_gpus: Kernel) -> None:
     """`!python train.py`: a shell may be in between."""
     run = "!{sys.executable} -c '{RANK}' {os.environ['NVML_STUB_PROCESSES']} 1 4 1; true"
-    told = told_by(on_four_gpus, f"%%memwatch --label shell\n{run}")
+    summary = summary_of(on_four_gpus, f"%%memwatch --label shell\n{run}")
 
-    assert "cuda:1 rose by 15.5 GiB to 15.5 GiB, by 1 child process" in told
+    assert "cuda:1 rose by 15.5 GiB to 15.5 GiB, by 1 child process" in summary
 
 
 def test_workers_without_a_gpu_are_not_shown(on_four_gpus: Kernel) -> None:
     """Workers without a GPU, and a process that ran before, are not children of the cell."""
     cell = "%%memwatch --label idle\nfor _ in range(3): subprocess.run([sys.executable, '-c', '1'])"
 
-    assert "child" not in told_by(on_four_gpus, cell)
+    assert "child" not in summary_of(on_four_gpus, cell)
 
 
 def test_a_notebook_that_is_watched_shows_such_a_cell(on_four_gpus: Kernel) -> None:
     """Under `%memwatch on` a cell that changed little itself is left out, but not this one."""
     on_four_gpus.run("%memwatch on --no-chart")
-    told = told_by(on_four_gpus, "launch([0, 1])")
+    summary = summary_of(on_four_gpus, "launch([0, 1])")
     on_four_gpus.run("%memwatch off")
 
-    assert "2 devices rose by 15.5 GiB each" in told
+    assert "2 devices rose by 15.5 GiB each" in summary

@@ -54,8 +54,8 @@ def test_it_shows_a_cell_that_is_still_running(reloaded: Kernel) -> None:
     """Within a watched cell, it shows the cell at that moment."""
     code = "import time; time.sleep(0.2); get_ipython().run_line_magic('memanatomy', 'now')"
     result = reloaded.run(f"%%memwatch --no-chart --label live\n{code}")
-    told = [one.content["data"]["text/plain"] for one in result.displays]
-    (anatomy,) = [one for one in told if one.startswith("live\ncpu ")]
+    texts = [one.content["data"]["text/plain"] for one in result.displays]
+    (anatomy,) = [one for one in texts if one.startswith("live\ncpu ")]
     assert re.split(r"  +", anatomy.splitlines()[2])[:2] == ["part", "now"]
 
 

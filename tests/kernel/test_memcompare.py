@@ -21,7 +21,7 @@ def work(kernel: Kernel, label: str, mebibytes: int) -> None:
     assert kernel.run(WORK.format(label=label, mebibytes=mebibytes)).status == "ok"
 
 
-def told(result: Result) -> str:
+def text_of(result: Result) -> str:
     return str(result.shown["text/plain"])
 
 
@@ -50,13 +50,13 @@ def test_cells_are_compared_by_line(with_torch: Kernel) -> None:
         with_torch.run(f"%%memwatch --stacks --label {label}\n{code}")
     work(with_torch, "bare", 10)
 
-    lines = told(with_torch.run("%memcompare base head --by line -o seen"))
+    lines = text_of(with_torch.run("%memcompare base head --by line -o seen"))
     assert "head: 2.34 MiB more, allocated in cell [" in lines
     (text,) = re.findall(r"\n  (kept = .*)\n  was (kept = .*)\n", lines)
     assert text == ("kept = torch.ones(900, 1024)", "kept = torch.ones(300, 1024)")
     bytes_ = with_torch.run("print([change.bytes for change in seen.cells[1].changes])").text()
     assert bytes_.strip() == f"[{600 * 4096}]"
-    bare = told(with_torch.run("%memcompare base bare --by line"))
+    bare = text_of(with_torch.run("%memcompare base bare --by line"))
     assert "by line with bare: no stacks of cpu were recorded." in bare
 
 
@@ -73,7 +73,7 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
     kernel.run("%memwatch off")
     kernel.run("with hfmem_widget.watch('a block', quiet=True): pass")
 
-    lines = told(kernel.run("%memcompare")).splitlines()
+    lines = text_of(kernel.run("%memcompare")).splitlines()
 
     assert lines[0] == "memcompare: 4 cells, 6 runs \u00b7 cpu"
     assert lines[2].startswith("leaky ")
@@ -87,7 +87,7 @@ def test_the_history_of_a_notebook(start_kernel: StartKernel, torch_command: lis
     assert lines[8].endswith(" \u00b7 raised ValueError")
     assert lines[9].startswith("a block ")
 
-    listed = told(kernel.run("%memcompare --sort left --last 2"))
+    listed = text_of(kernel.run("%memcompare --sort left --last 2"))
     assert listed.startswith("memcompare: 2 cells, 2 runs")
 
 

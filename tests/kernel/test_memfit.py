@@ -15,14 +15,14 @@ config = LlamaConfig(architectures=["LlamaForCausalLM"], hidden_size=64, interme
 def test_a_card_is_shown_that_needs_no_kernel(reloaded: Kernel) -> None:
     """HTML without script, and plain text; the forecast is stored on request."""
     reloaded.run(CONFIG)
-    result = reloaded.run("%memfit config --batch 4 --length 64 --output told")
+    result = reloaded.run("%memfit config --batch 4 --length 64 --output fitted")
     bundle = result.shown
 
     assert "Largest batch" in bundle["text/plain"]
     assert "gradients" in bundle["text/html"]
     assert "<script" not in bundle["text/html"]
     assert result.text("stderr") == ""
-    assert reloaded.run("print(told.forecast.setting.batch)").text() == "4\n"
+    assert reloaded.run("print(fitted.forecast.setting.batch)").text() == "4\n"
 
 
 def test_an_attribute_of_a_variable_is_found(reloaded: Kernel) -> None:

@@ -29,7 +29,7 @@ def fresh(fresh: Kernel) -> Kernel:
     return fresh
 
 
-def told(kernel: Kernel, line: str) -> str:
+def run_line(kernel: Kernel, line: str) -> str:
     return str(kernel.run(line).shown["text/plain"])
 
 
@@ -49,11 +49,11 @@ def test_an_errors_variables_are_freed_and_the_heap_falls(fresh: Kernel) -> None
     """The heap falls by the predicted bytes, and the first line agrees with the table."""
     fresh.run(FAIL)
     assert printed(fresh.run(ALIVE)) == "[True]\n"
-    before = told(fresh, "%memholders --free")
+    before = run_line(fresh, "%memholders --free")
     assert figures(before)["errors"] == "32.0 MiB"
     assert "the error of cell [" in before
     assert printed(fresh.run(ALIVE)) == "[True]\n"
-    after = told(fresh, "%memholders --free errors")
+    after = run_line(fresh, "%memholders --free errors")
     assert printed(fresh.run(ALIVE)) == "[False]\n"
     assert change(after) == pytest.approx(-32, abs=NEAR)
     freed = re.search(r"^cpu: freed ([\d.]+) of", after)
@@ -72,8 +72,8 @@ def test_outputs_are_freed_in_every_copy_of_ipythons(fresh: Kernel) -> None:
     ):
         fresh.run(cell)
     fresh.run("kept = block(); alive.append(weakref.ref(kept)); kept")
-    assert figures(told(fresh, "%memholders --free"))["outputs"] == "4.00 MiB"
-    told(fresh, "%memholders --free outputs")
+    assert figures(run_line(fresh, "%memholders --free"))["outputs"] == "4.00 MiB"
+    run_line(fresh, "%memholders --free outputs")
     assert printed(fresh.run(ALIVE)) == "[False, True]\n"
     assert printed(fresh.run("print(list(Out), repr(_), repr(__))")) == "[] '' ''\n"
 
@@ -81,7 +81,7 @@ def test_outputs_are_freed_in_every_copy_of_ipythons(fresh: Kernel) -> None:
 def test_later_outputs_are_kept_as_usual(fresh: Kernel) -> None:
     """IPython keeps outputs and errors again after all of them were freed."""
     fresh.run("block()")
-    told(fresh, "%memholders --free all")
+    run_line(fresh, "%memholders --free all")
     number = fresh.run("17").reply["execution_count"]
     assert printed(fresh.run(f"print(_, Out[{number}], _{number})")) == "17 17 17\n"
     assert fresh.run("1 / 0").status == "error"
@@ -91,7 +91,7 @@ def test_later_outputs_are_kept_as_usual(fresh: Kernel) -> None:
 def test_remaining_memory_is_shown_with_its_holders(fresh: Kernel) -> None:
     """The text after a release has the bytes and the names of what stays."""
     fresh.run("losses = [block() for _ in range(3)]; cache = {'a': block(2)}; spare = block()")
-    text = told(fresh, "%memholders --free spare")
+    text = run_line(fresh, "%memholders --free spare")
     assert "still held: 12.0 MiB by losses[0..2], 8.00 MiB by cache['a']." in text
 
 
@@ -159,10 +159,10 @@ def test_the_card_names_who_holds_what_was_left(fresh: Kernel) -> None:
     """Losses kept with their graphs are named on the card, with what to keep instead."""
     losses = "losses = [weight.exp().sum() for _ in range(30)]"
     bundle = card(fresh, f"weight = torch.nn.Parameter(torch.ones(2**20))\n{losses}")
-    told = re.search(r"([\d.]+) MiB left behind(.*)", bundle["text/plain"])
-    assert told is not None, bundle["text/plain"]
-    assert "is held by losses[0..29] (the graphs of 30 tensors)" in told[2]
-    assert 120 < float(told[1]) < 135
+    found = re.search(r"([\d.]+) MiB left behind(.*)", bundle["text/plain"])
+    assert found is not None, bundle["text/plain"]
+    assert "is held by losses[0..29] (the graphs of 30 tensors)" in found[2]
+    assert 120 < float(found[1]) < 135
     assert "detached tensors in losses" in bundle["text/html"]
 
 

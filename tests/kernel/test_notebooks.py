@@ -28,7 +28,7 @@ def run(path: Path, command: list[str], smaller: Mapping[str, str] | None = None
     return run_notebook(notebook, command)
 
 
-def said(notebook: Any) -> str:
+def text_of(notebook: Any) -> str:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     plain = [(one.get("text", ""), one.get("data", {}).get("text/plain", "")) for one in outputs]
     return "\n".join(stream + shown for stream, shown in plain)
@@ -49,7 +49,7 @@ def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
     """Readers without a GPU see a whole run on one, small and without an error."""
     notebook = nbformat.read(NOTEBOOKS[2], as_version=4)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    text = said(notebook)
+    text = text_of(notebook)
 
     assert outputs
     assert not [output for output in outputs if output["output_type"] == "error"]
@@ -71,7 +71,7 @@ def test_the_stored_outputs_of_the_anatomy_are_of_a_gpu() -> None:
 def test_the_anatomy_notebook_tells_what_each_technique_saves(torch_command: list[str]) -> None:
     """One table has a row for each technique that could run, with the right counted parts."""
     notebook = run(NOTEBOOKS[2], torch_command, {"else (32, 128)": "else (12, 128)"})
-    text = said(notebook)
+    text = text_of(notebook)
     table = next(cell for cell in notebook.cells if 'table["certainty"]' in cell.source)
     rows: dict[str, list[str]] = {}
     for line in table.outputs[0].data["text/plain"].splitlines():
@@ -94,7 +94,7 @@ def test_the_anatomy_notebook_tells_what_each_technique_saves(torch_command: lis
 
 def test_the_leak_notebook_finds_its_leak_and_who_holds_it(torch_command: list[str]) -> None:
     """The card of the faulty loop names both in one sentence; the fixed loop has no such card."""
-    text = said(run(NOTEBOOKS[3], torch_command))
+    text = text_of(run(NOTEBOOKS[3], torch_command))
     cards = [part.partition(" chart:")[0] for part in text.split("memwatch ")]
     (leaking,) = [part for part in cards if part.startswith('"leaking"') and " grows by " in part]
     fixed = [part for part in cards if part.startswith('"fixed"')]
@@ -111,7 +111,7 @@ def test_the_leak_notebook_finds_its_leak_and_who_holds_it(torch_command: list[s
 def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[str]) -> None:
     """Two cells fail with their causes; the error's memory is named, freed and measured; the rest fits."""
     notebook = run(NOTEBOOKS[4], torch_command)
-    text = said(notebook)
+    text = text_of(notebook)
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
     assert len([output.ename for output in outputs if output.output_type == "error"]) == 2
@@ -130,7 +130,7 @@ def test_the_notebook_about_running_out_explains_and_frees(torch_command: list[s
 def test_the_notebook_about_keeping_records_compares_and_alerts(torch_command: list[str]) -> None:
     """A recording opens unchanged; the history has the drift of runs; a finding calls the function."""
     notebook = run(NOTEBOOKS[5], torch_command)
-    text = said(notebook)
+    text = text_of(notebook)
     opened = next(cell for cell in notebook.cells if cell.source.startswith("adamw = "))
     history = next(cell for cell in notebook.cells if cell.source.startswith("%memcompare --sort"))
 
@@ -148,7 +148,7 @@ def test_the_notebook_about_keeping_records_compares_and_alerts(torch_command: l
 def test_two_ranks_are_in_one_chart(torch_command: list[str]) -> None:
     """The card names the worst, phases are compared over ranks, and each rank is a session of its own."""
     notebook = run(NOTEBOOKS[6], torch_command, {"width=768": "width=256"})
-    text = said(notebook)
+    text = text_of(notebook)
     skew = next(cell for cell in notebook.cells if "run.skew()" in cell.source)
 
     assert 'memwatch "two ranks"' in text

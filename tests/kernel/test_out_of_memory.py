@@ -67,19 +67,19 @@ def test_nothing_is_kept_alive(with_torch: Kernel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "said"),
+    ("code", "name", "text"),
     [
         ("bytearray(1 << 60)", "MemoryError", "does not report"),
         ("import numpy; numpy.zeros((1 << 20, 1 << 30))", "MemoryError", "8.00 PiB in one piece"),
         ("raise ValueError('no') from MemoryError()", "ValueError", "does not report"),
     ],
 )  # fmt: skip
-def test_other_errors_of_memory(with_torch: Kernel, code: str, name: str, said: str) -> None:
+def test_other_errors_of_memory(with_torch: Kernel, code: str, name: str, text: str) -> None:
     """Python's and NumPy's are recognised, also as the cause of another error."""
     result = with_torch.run(f"%%memwatch\n{code}")
     assert result.reply["ename"] == name
     (card,) = cards(result)
-    assert said in card["text/plain"]
+    assert text in card["text/plain"]
 
 
 def test_quiet_keeps_the_finding(with_torch: Kernel) -> None:

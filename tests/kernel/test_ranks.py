@@ -56,8 +56,8 @@ dist.destroy_process_group()
 
 def tells_of_ranks(message: Message) -> bool:
     """Return whether this message is about two ranks: all together, and each."""
-    told = message.content.get("data", {}).get("content", {}) if message.kind == "comm_msg" else {}
-    devices = told.get("schema", {}).get("devices", [])
+    data = message.content.get("data", {}).get("content", {}) if message.kind == "comm_msg" else {}
+    devices = data.get("schema", {}).get("devices", [])
     return [device["key"] for device in devices] == ["ranks", "rank:0", "rank:1"]
 
 
@@ -84,7 +84,7 @@ def launched(torch_command: list[str], tmp_path_factory: pytest.TempPathFactory)
         yield kernel, kernel.collect(running)
 
 
-def said(kernel: Kernel, expression: str) -> Any:
+def value_of(kernel: Kernel, expression: str) -> Any:
     """Return the value of an expression in the kernel, by way of JSON."""
     result = kernel.run(f"print(json.dumps({expression}))")
     assert result.status == "ok", result.errors
@@ -96,9 +96,9 @@ def test_the_ranks_of_a_cell_are_in_its_session(launched: tuple[Kernel, Result])
     kernel, result = launched
 
     assert result.status == "ok", result.text("stderr")
-    assert said(kernel, "[len(s.run.ranks), s.run.world, s.run.worst]") == [2, 2, 1]
-    assert said(kernel, "[s.run.session(rank).steps.count for rank in (0, 1)]") == [8, 8]
-    assert said(kernel, "s.run.running") is False
+    assert value_of(kernel, "[len(s.run.ranks), s.run.world, s.run.worst]") == [2, 2, 1]
+    assert value_of(kernel, "[s.run.session(rank).steps.count for rank in (0, 1)]") == [8, 8]
+    assert value_of(kernel, "s.run.running") is False
 
 
 def test_torchruns_ranks_are_in_a_given_directory(tmp_path: Path, bare_command: list[str]) -> None:
@@ -110,9 +110,9 @@ def test_torchruns_ranks_are_in_a_given_directory(tmp_path: Path, bare_command: 
     with Kernel({"OMP_NUM_THREADS": "1"}, command=bare_command) as kernel:
         kernel.run("%load_ext hfmem_widget\nimport sys, json")
         first = kernel.run(f"%%memwatch -o s --ranks {tmp_path / 'run'}\n{torchrun}")
-        found = said(kernel, "[len(s.run.ranks), s.run.directory.name]")
+        found = value_of(kernel, "[len(s.run.ranks), s.run.directory.name]")
         opened = kernel.run(f"%memwatch open {tmp_path / 'run'} -o back")
-        back = said(kernel, "[len(back.ranks), back.running]")
+        back = value_of(kernel, "[len(back.ranks), back.running]")
 
     assert [first.status, opened.status] == ["ok"] * 2
     assert found == [2, "run"]
@@ -158,11 +158,11 @@ def newest(run: Path) -> float:
     return max(path.stat().st_mtime for path in run.glob("r*.jsonl"))
 
 
-def waited_for(what: Callable[[], bool]) -> bool:
+def waited_for(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 240.0
-    while not what() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.1)
-    return what()
+    return condition()
 
 
 def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_no_ranks_are_followed_with_no_ranks(kernel: Kernel, tmp_path: Path) -> 
     start = f"print([one.wait() for one in start({script!r}, {str(flag)!r})])"
 
     assert "[0, 0]" in kernel.run(f"%%memwatch -o other --no-ranks\n{start}").text()
-    assert said(kernel, "other.run") is None
+    assert value_of(kernel, "other.run") is None
 
 
 def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
@@ -184,13 +184,13 @@ def test_ranks_outlive_the_extension_and_the_kernel(kernel: Kernel, tmp_path: Pa
     start = f"ranks = start({str(SCRIPTS / 'until.py')!r}, {str(flag)!r})"
     begun = kernel.run(f"%%memwatch -o s --ranks {run}\n{start}\nwait({str(run)!r})")
     unloaded = kernel.run("%unload_ext hfmem_widget")
-    known = said(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
+    known = value_of(kernel, "[len(s.run.ranks), [one.poll() for one in ranks]]")
     kernel.restart()
     kernel.run("%load_ext hfmem_widget\nimport json")
     written = newest(run)
     opened = kernel.run(f"%memwatch open {run} -o back")
     live = kernel.wait_for(tells_of_ranks)
-    is_running = said(kernel, "back.running")
+    is_running = value_of(kernel, "back.running")
     goes_on = waited_for(lambda: newest(run) > written)
     flag.touch()
     card = kernel.wait_for(is_card)
@@ -221,7 +221,7 @@ def test_an_interrupt_ends_the_ranks_as_it_would(launched: tuple[Kernel, Result]
     )
 
     assert result.status == "error"
-    assert said(kernel, "variables() == before")
-    assert said(kernel, "len(interrupted.run.ranks)") == 2
-    assert said(kernel, "[one.kind for one in interrupted.run.findings]") == []
+    assert value_of(kernel, "variables() == before")
+    assert value_of(kernel, "len(interrupted.run.ranks)") == 2
+    assert value_of(kernel, "[one.kind for one in interrupted.run.findings]") == []
     assert "memwatch:" not in result.text("stderr")

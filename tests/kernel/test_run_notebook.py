@@ -213,10 +213,10 @@ def test_a_program_reads_what_each_cell_took(base: tuple[Path, Ended], tmp_path:
 
 def test_an_interrupt_ends_the_kernel(tmp_path: Path) -> None:
     """The exit code is that of an interrupt, and no process is left."""
-    told = tmp_path / "its" / "pid"
+    pid_file = tmp_path / "its" / "pid"
     cell = "import os, time\nopen('new', 'w').write(str(os.getpid()))\nos.rename('new', 'pid')"
     process = start(tmp_path, [f"{cell}\ntime.sleep(600)"])
-    while not told.exists():
+    while not pid_file.exists():
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -224,4 +224,4 @@ def test_an_interrupt_ends_the_kernel(tmp_path: Path) -> None:
 
     assert process.returncode == INTERRUPTED
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.read_text("utf-8")), 0)
+        os.kill(int(pid_file.read_text("utf-8")), 0)

@@ -25,8 +25,8 @@ def cards(result: Result) -> list[str]:
 
 def kind_of(message: Message) -> str:
     """Return the kind of one of our messages to a widget: snapshot or rows; empty for other messages."""
-    told = message.content.get("data", {}) if message.kind == "comm_msg" else {}
-    return str(told.get("content", {}).get("kind", ""))
+    data = message.content.get("data", {}) if message.kind == "comm_msg" else {}
+    return str(data.get("content", {}).get("kind", ""))
 
 
 def assert_nothing_left(kernel: Kernel) -> None:
@@ -222,9 +222,9 @@ def test_a_cell_of_a_subshell_has_a_watch_of_its_own(reloaded: Kernel) -> None:
     reloaded.wait_for(lambda one: one.kind == "display_data" and one.parent == first.request)
     cell = "began.set()\nwhile session.running: time.sleep(0.01)"
     second = reloaded.send(f"%%memwatch -l second\n{cell}", subshell=subshell)
-    told = [cards(reloaded.collect(one)) for one in (first, second)]
+    shown = [cards(reloaded.collect(one)) for one in (first, second)]
 
-    assert [[card.split('"')[1] for card in one] for one in told] == [["first"], ["second"]]
+    assert [[card.split('"')[1] for card in one] for one in shown] == [["first"], ["second"]]
     assert_nothing_left(reloaded)
 
 
@@ -273,7 +273,7 @@ def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str
     """In the error, by `%tb`, in linecache and in the history, with the lines' own numbers."""
     result = reloaded.run(f"{above}{BOOK}\ndef fail():\n    return 1 / 0\nfail()")
     first = above.count("\n") + 1
-    told = without_colours("\n".join(result.errors[0].content["traceback"]))
+    traceback = without_colours("\n".join(result.errors[0].content["traceback"]))
     again = without_colours("\n".join(reloaded.run("%tb").errors[0].content["traceback"]))
     cached = reloaded.run("import linecache; print(linecache.getlines(fail.__code__.co_filename))")
     history = reloaded.run(f"%history {result.reply['execution_count']}")
@@ -281,7 +281,7 @@ def test_a_traceback_shows_the_users_own_first_line(reloaded: Kernel, above: str
     version = reloaded.run("import IPython; print(IPython.version_info[0])").text()
     shows_first = version.strip() != "8"
 
-    for one in (told, again):
+    for one in (traceback, again):
         assert "arm_cell" not in one
         assert f"{first} # {BOOK}" in one or not shows_first
         assert points_at(one, first + 2)

@@ -38,10 +38,10 @@ def test_the_cells_own_lines_are_named(notebook: Kernel) -> None:
     cell = "small = torch.ones(1000)\nbig = torch.ones(1024, 1024)"
     result = notebook.run(f"%%memwatch --stacks --no-chart -o session\n{cell}")
     number = result.reply["execution_count"]
-    told = shown(result)
-    assert f"cell [{number}] line 3  big = torch.ones(1024, 1024)" in told
-    assert f"cell [{number}] line 2  small = torch.ones(1000)" in told
-    assert "aten::ones" in told
+    text = shown(result)
+    assert f"cell [{number}] line 3  big = torch.ones(1024, 1024)" in text
+    assert f"cell [{number}] line 2  small = torch.ones(1000)" in text
+    assert "aten::ones" in text
     sizes = value(notebook, "[row.bytes for row in session.stacks.rows()]")
     assert sizes == f"[{4 * 1024**2}, 4000]"
     assert value(notebook, LEFT) == "0"

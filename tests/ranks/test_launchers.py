@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 SITE = "import os; os.environ['SITE_RAN'] = os.environ.get('SITE_RAN', '') + 'x'"
 
 
-def said(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("said-*.json"))]
+def reports(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("report-*.json"))]
 
 
 def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) -> None:
@@ -32,10 +32,10 @@ def test_a_trainer_under_torchrun_is_followed_and_not_changed(tmp_path: Path) ->
     python(*TORCHRUN, *words, environ=followed(run, environ))
     ranks = sessions(run)
 
-    assert said(plain) == said(watched) != []
-    assert said(watched)[1]["rank"] == 1
-    assert said(watched)[1]["site"]
-    assert said(watched)[1]["cuda"] is False
+    assert reports(plain) == reports(watched) != []
+    assert reports(watched)[1]["rank"] == 1
+    assert reports(watched)[1]["site"]
+    assert reports(watched)[1]["cuda"] is False
     assert [rank.label for rank in ranks] == ["rank 0", "rank 1"]
     assert [rank.steps.count for rank in ranks] == [6, 6]
     assert {span.kind for span in ranks[1].spans} >= {"block", "train", "step", "forward"}

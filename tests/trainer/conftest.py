@@ -35,7 +35,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def time_for_dry_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all dry runs after an error made, however busy the machine is."""
-    if request.path.name in {"test_moves.py", "test_recording.py"}:
+    if request.path.name in {"test_moves.py", "test_tried_moves.py", "test_recording.py"}:
         monkeypatch.setattr("hfmem_widget.features.fit.moves.SECONDS_AFTER_AN_ERROR", 600.0)
 
 

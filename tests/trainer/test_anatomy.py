@@ -36,7 +36,7 @@ def states_of(trainer: Any) -> float:
 
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_parts_at_a_step_have_the_bytes_of_their_storages(tmp_path: Path, accumulated: int) -> None:
-    """Weights, gradients and states are exact to the byte before and after it."""
+    """Weights, gradients and states are exact to the byte before and after an optimizer step."""
     trainer = make_trainer(tmp_path, gradient_accumulation_steps=accumulated, max_steps=3)
     session = session_of(trainer)
 
@@ -54,7 +54,7 @@ def test_parts_at_a_step_have_the_bytes_of_their_storages(tmp_path: Path, accumu
 
 
 def test_no_gradients_are_counted_between_steps(tmp_path: Path) -> None:
-    """A Trainer frees them at the end of each step."""
+    """A Trainer frees the gradients at the end of each step."""
     session = session_of(make_trainer(tmp_path, max_steps=2))
 
     steps = of_kind(session, "step")
@@ -62,7 +62,7 @@ def test_no_gradients_are_counted_between_steps(tmp_path: Path) -> None:
 
 
 def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
-    """A dry run of the live model knows its weights and states; the peak has as much."""
+    """A forecast has the weights and states of the live model, beside those that were measured."""
     trainer = make_trainer(tmp_path, max_steps=2)
     session_of(trainer)  # from now on its parts are known at each sample, whichever is the highest
     fitted = hfmem_widget.fit(session_of(trainer))
@@ -76,7 +76,7 @@ def test_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_the_optimizer_of_a_forecast_is_the_models_own(trainer: Any) -> None:
-    """It is not one that another model was trained with since."""
+    """An optimizer with which another model was trained afterwards is not the one of the forecast."""
     with hfmem_widget.watch(quiet=True) as session:
         trainer.train()
         small = torch.nn.Linear(2, 2)
@@ -89,7 +89,7 @@ def test_the_optimizer_of_a_forecast_is_the_models_own(trainer: Any) -> None:
 
 
 def test_a_forecast_leaves_the_training_alone(tmp_path: Path) -> None:
-    """The model trains on to the same weights as one that nothing was forecast of."""
+    """A training goes on after a forecast with the same losses as without one."""
     losses = []
     for forecasts in (False, True):
         trainer = make_trainer(tmp_path, max_steps=2)
@@ -112,7 +112,7 @@ def test_a_training_that_was_not_watched_has_no_forecast(trainer: Any) -> None:
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_the_model_of_an_evaluation_is_counted(trainer: Any, method: str) -> None:
-    """Its weights are a part from the first batch on."""
+    """Weights are a part from the first batch of an evaluation on."""
     given = (trainer.eval_dataset,) if method == "predict" else ()
     with hfmem_widget.watch(quiet=True) as session:
         getattr(trainer, method)(*given)
@@ -128,7 +128,7 @@ EACH = 220  # bytes of a further part, in the bar and below it
 
 
 def test_the_card_of_a_training_is_small(trainer: Any) -> None:
-    """Its HTML is at most 6 kB where the bar has four parts: how many others there are, the machine says."""
+    """A card has at most 6 kB of HTML with four parts in its bar, and 220 bytes for each further one."""
     session = session_of(trainer)
     session.polling = Polling()  # a busy machine has a note more
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
@@ -144,7 +144,7 @@ CHANGE = "gradient checkpointing"
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Mapping[str, Any]:
-    """Return what a real training keeps of its model; here it is said to have been on a GPU."""
+    """Return what a real training keeps of its model; it says that it was on a GPU."""
     ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     shape = {"vocab_size": 65536, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
     session = session_of(make_trainer(tmp_path, model=made("GPT2LMHeadModel", **shape, **ids)))
@@ -192,7 +192,7 @@ def peaks(fit: Fit) -> dict[str, float]:
 
 
 def test_a_step_that_agrees_changes_nothing(recipe: Mapping[str, Any], tmp_path: Path) -> None:
-    """Up to two per cent; nor does a step of another model."""
+    """A measured step within 2 % of its forecast changes no peak, nor does a step of another model."""
     other, stays = unmeasured(recipe, tmp_path)
     agreeing = fitted(recipe, tmp_path, 1.01 * other.forecast.total, stays)
 
@@ -202,7 +202,7 @@ def test_a_step_that_agrees_changes_nothing(recipe: Mapping[str, Any], tmp_path:
 
 @pytest.mark.parametrize("times", [0.5, 1.5, 3.0])
 def test_a_steps_memory_is_scaled(recipe: Mapping[str, Any], tmp_path: Path, times: float) -> None:
-    """A change makes as many times as much, and its interval is wider than before."""
+    """If a step took more or less than its forecast, each change is scaled by as much."""
     first, stays = unmeasured(recipe, tmp_path)
     certain = map(first.forecast.bytes, ("libraries", "gradients"))
     held = sum(stays.values()) + sum(certain)
@@ -217,7 +217,7 @@ def test_a_steps_memory_is_scaled(recipe: Mapping[str, Any], tmp_path: Path, tim
 
 
 def test_a_part_is_scaled_by_its_own(recipe: Mapping[str, Any], tmp_path: Path) -> None:
-    """States that take twice as much do so in a change that keeps the optimizer, and in no other."""
+    """States of twice the size are so in a change that keeps the optimizer, and in no other."""
     first, stays = unmeasured(recipe, tmp_path)
     more = stays | {"optimizer": 2 * stays["optimizer"]}
     scaled = fitted(recipe, tmp_path, first.forecast.total + stays["optimizer"], more)
@@ -229,7 +229,7 @@ def test_a_part_is_scaled_by_its_own(recipe: Mapping[str, Any], tmp_path: Path) 
 
 
 def test_unmeasured_parts_scale_nothing(recipe: Mapping[str, Any], tmp_path: Path) -> None:
-    """Then the card says that the two differ, and no more."""
+    """If the parts of a step were not measured, the card says only that step and forecast differ."""
     first, stays = unmeasured(recipe, tmp_path)
     fit = fitted(recipe, tmp_path, 1.5 * first.forecast.total, {"weights": stays["weights"]})
 
@@ -238,14 +238,14 @@ def test_unmeasured_parts_scale_nothing(recipe: Mapping[str, Any], tmp_path: Pat
 
 
 def test_nothing_is_compared_after_an_error(recipe: Mapping[str, Any], tmp_path: Path) -> None:
-    """The step that failed may have been another one than those before."""
+    """After an error no step is compared: the one that failed may have had another batch."""
     evidence = {"device": "cuda:0", "room": 5, "allocated": 9}
     error = Finding("oom", "critical", "Out.", evidence, (), 7)
 
     assert fitted(recipe, tmp_path, 10 * MIB, {"weights": 9.0}, error).calibration == ""
 
 
-SAID = "What other models (LlamaForCausalLM) take within a step is not counted."
+NOT_COUNTED = "What other models (LlamaForCausalLM) take within a step is not counted."
 
 
 def teacher() -> Any:
@@ -257,31 +257,31 @@ def teacher() -> Any:
 class Distilling(InOrder):
     """A Trainer whose loss asks a teacher, without gradients."""
 
-    asked: Any = None
+    teacher: Any = None
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Return the model's loss, and how far it is from the teacher."""
         with torch.no_grad():
-            wanted = self.asked(**inputs).logits
+            target = self.teacher(**inputs).logits
         outputs = model(**inputs)
-        return outputs.loss + (outputs.logits - wanted).square().mean()
+        return outputs.loss + (outputs.logits - target).square().mean()
 
 
-def distilled(folder: Path, asked: Any) -> tuple[Any, Session]:
+def distilled(folder: Path, model: Any) -> tuple[Any, Session]:
     trainer = make_trainer(folder, kind=Distilling)
-    trainer.asked = asked
+    trainer.teacher = model
     return trainer, session_of(trainer)
 
 
 def test_a_training_with_a_teacher_is_not_said_to_fit(tmp_path: Path) -> None:
     """The forecast is a lower bound, and says why; so does that of a recording."""
-    trainer, session = distilled(tmp_path, asked := teacher())
+    trainer, session = distilled(tmp_path, other := teacher())
     live = hfmem_widget.fit(session)
     recorded = hfmem_widget.fit(hfmem_widget.open(session.save(tmp_path / "run.hfmem.jsonl")))
-    del trainer, asked
+    del trainer, other
 
     for fit in (live, recorded):
-        assert SAID in repr(fit)
+        assert NOT_COUNTED in repr(fit)
         assert fit.forecast.bound == "lower"
         assert fit.verdicts[0].fits is None
         assert fit.what_if is None
@@ -290,34 +290,34 @@ def test_a_training_with_a_teacher_is_not_said_to_fit(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_model_is_not_another_model(tmp_path: Path) -> None:
-    """The model itself, asked without gradients, is not one either."""
+    """A model that is also called without gradients is not another model."""
     trainer = make_trainer(tmp_path, kind=Distilling)
-    trainer.asked = trainer.model
+    trainer.teacher = trainer.model
     fit = hfmem_widget.fit(session_of(trainer))
 
     assert "other models" not in repr(fit)
     assert fit.verdicts[0].fits
 
 
-def asked(trainer: Any, other: Any) -> None:
+def ask(trainer: Any, other: Any) -> None:
     with torch.no_grad():
         other(**padded(trainer.train_dataset))
 
 
-def trained(trainer: Any, other: Any) -> None:
+def train_other(trainer: Any, other: Any) -> None:
     make_trainer(Path(trainer.args.output_dir), model=other).train()
 
 
 def loop(trainer: Any, other: Any) -> None:
     """Train the model of a Trainer without it, and ask the other one before and after all steps."""
-    asked(trainer, other)
+    ask(trainer, other)
     trainer.optimizer = torch.optim.AdamW(trainer.model.parameters())
     for _ in range(3):
         with hfmem_widget.span("step", tokens=72, longest=9):
             trainer.model(**padded(trainer.train_dataset)).loss.backward()
             trainer.optimizer.step()
             trainer.optimizer.zero_grad()
-    asked(trainer, other)
+    ask(trainer, other)
 
 
 def train(trainer: Any, _other: Any) -> None:
@@ -325,9 +325,9 @@ def train(trainer: Any, _other: Any) -> None:
 
 
 APART = {
-    "asked before": (asked, train),
-    "asked after": (train, asked),
-    "trained before": (trained, train),
+    "asked before": (ask, train),
+    "asked after": (train, ask),
+    "trained before": (train_other, train),
     "asked around a loop": (loop,),
 }
 
@@ -347,7 +347,7 @@ def test_a_model_that_ran_before_or_afterwards_does_not_count(tmp_path: Path, ac
 
 
 def test_the_newest_of_several_trainings_is_forecast(tmp_path: Path) -> None:
-    """By its own batch, also where an earlier one had a larger model or one of the same size."""
+    """A forecast has the batch of the newest training, though an earlier model was larger or as large."""
     models = (tiny_model(), teacher(), teacher())
     trainers = [
         make_trainer(tmp_path, model=model, per_device_train_batch_size=rows)
@@ -365,15 +365,15 @@ def test_the_newest_of_several_trainings_is_forecast(tmp_path: Path) -> None:
 def test_a_teacher_of_a_single_step_counts(tmp_path: Path) -> None:
     """Models that ran before the end of the first step count if there is no second one."""
     trainer = make_trainer(tmp_path, kind=Distilling, max_steps=1)
-    trainer.asked = wanted = teacher()
+    trainer.teacher = kept = teacher()
 
-    assert SAID in repr(hfmem_widget.fit(session_of(trainer)))
-    del wanted
+    assert NOT_COUNTED in repr(hfmem_widget.fit(session_of(trainer)))
+    del kept
 
 
 @pytest.mark.slow
 def test_memory_of_another_model_is_not_available(recipe: Any, tmp_path: Path) -> None:
-    """Its weights and its optimizer's states stay, such as those of a discriminator."""
+    """Weights and states of another model, such as a discriminator, stay."""
     available = 200 * MIB
     held = {"weights": 100.0 * MIB, "optimizer": 200.0 * MIB}
     own = {**recipe, "available": {"cuda:0": available}}
@@ -387,19 +387,19 @@ def test_memory_of_another_model_is_not_available(recipe: Any, tmp_path: Path) -
 class DistillingPlainly(InOrder):
     """A Trainer whose loss asks a module that is none of transformers'."""
 
-    asked: Any = None
+    teacher: Any = None
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Return the model's loss, and what the module says."""
         with torch.no_grad():
-            wanted = self.asked.eval()(inputs["input_ids"])
-        return model(**inputs).loss + wanted.mean()
+            target = self.teacher.eval()(inputs["input_ids"])
+        return model(**inputs).loss + target.mean()
 
 
 def test_a_teacher_may_be_any_module(tmp_path: Path) -> None:
-    """One of torch's own has a name, too."""
+    """A teacher that is a plain module of torch is named, too."""
     trainer = make_trainer(tmp_path, kind=DistillingPlainly)
-    trainer.asked = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16))
+    trainer.teacher = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 16))
     session = session_of(trainer)
 
-    assert SAID.replace("LlamaForCausalLM", "Sequential") in repr(hfmem_widget.fit(session))
+    assert NOT_COUNTED.replace("LlamaForCausalLM", "Sequential") in repr(hfmem_widget.fit(session))

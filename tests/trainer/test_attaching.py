@@ -34,7 +34,7 @@ def callbacks_of(trainer: Any) -> list[str]:
 
 
 def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
-    """Its class is followed, whenever the Trainer was built."""
+    """A Trainer is followed whenever it was built, since its class is."""
     attaching.detach()
     trainer = make_trainer(tmp_path)
     attaching.attach()
@@ -43,7 +43,7 @@ def test_a_trainer_built_before_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_training_with_own_callbacks_is_followed_once(tmp_path: Path, number: int) -> None:
-    """The user's stands in for ours; a second one of them does nothing."""
+    """A callback of the user's stands in for ours, and a second one does nothing."""
     session = session_of(
         make_trainer(tmp_path, callbacks=[MemoryCallback() for _ in range(number)])
     )
@@ -61,7 +61,7 @@ def followed() -> list[Any]:
 
 
 def test_detaching_puts_the_original_methods_back() -> None:
-    """The very same functions, however often; ours have the library's docstrings."""
+    """After detaching, the functions are the very same as before; ours have the library's docstrings."""
     attaching.detach()
     originals = followed()
     for _ in range(100):
@@ -79,7 +79,7 @@ def test_detaching_puts_the_original_methods_back() -> None:
 
 
 def test_another_librarys_wrapper_survives(monkeypatch: pytest.MonkeyPatch, trainer: Any) -> None:
-    """It stays when we leave, ours beneath it does nothing then, and follows once when a watch is back."""
+    """A wrapper around ours stays when we leave, and trainings are followed once when a watch is back."""
     ours = Trainer.train
 
     @functools.wraps(ours)
@@ -100,7 +100,7 @@ def test_another_librarys_wrapper_survives(monkeypatch: pytest.MonkeyPatch, trai
 def test_a_training_without_a_watch_has_nothing_of_ours(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, begun: list[WatchOptions], *, polled: bool
 ) -> None:
-    """It has no callback, no hook and no poller, also where an earlier watch has left one."""
+    """Without a watch there is no callback, no hook and no poller, though an earlier watch had one."""
     if polled:
         shared_monitor()
     seen: list[object] = []
@@ -119,7 +119,7 @@ def test_a_training_without_a_watch_has_nothing_of_ours(
 
 
 def test_all_trainings_have_its_options(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Here each training ends above its budget, and shows nothing."""
+    """Both trainings end above the budget of the Trainer's watch, and show nothing."""
     hfmem_widget.watch(trainer, budget="1MiB", stop=True, quiet=True)
     steps = [trainer.train().global_step for _ in range(2)]
 
@@ -128,7 +128,7 @@ def test_all_trainings_have_its_options(trainer: Any, capsys: pytest.CaptureFixt
 
 
 def test_the_newest_options_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also without any; a callback of the user's keeps its label unless there is another."""
+    """The last call of `watch` counts; a callback's label stays unless the call has another."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(label="fine-tune")])
     cases: list[tuple[dict[str, Any] | None, str]] = [
         (None, 'memwatch "fine-tune"'),
@@ -148,7 +148,7 @@ def test_the_newest_options_are_used(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_watch_is_called_a_training(trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A watch that is entered as a block has the name of the Trainer's class."""
+    """A watch of a Trainer is called a training; as a block it has the name of the Trainer's class."""
     with hfmem_widget.watch(trainer, quiet=True) as session:
         pass
     assert session.label == "InOrder"
@@ -160,7 +160,7 @@ def test_a_watch_is_called_a_training(trainer: Any, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("options", [{"devices": ["zz"]}, {"interval": -1}])
 def test_invalid_options_for_a_trainer_are_an_error(trainer: Any, options: dict[str, Any]) -> None:
-    """At once, since nobody enters the watch; the Trainer stays as it was."""
+    """Invalid options raise at once, since nobody enters the watch; the Trainer stays as it was."""
     with pytest.raises(OptionError, match=r"there is no device 'zz'|interval"):
         hfmem_widget.watch(trainer, **options)
 
@@ -171,7 +171,7 @@ def test_invalid_options_for_a_trainer_are_an_error(trainer: Any, options: dict[
 def test_a_fault_of_ours_is_reported_once_and_all_steps_are_made(
     trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It does not end the training."""
+    """A fault of ours does not end the training."""
     with hfmem_widget.watch(quiet=True) as session:
         monkeypatch.setattr(
             shared_monitor(), "open_span", mock.Mock(side_effect=OSError("no more spans"))
@@ -185,7 +185,7 @@ def test_a_fault_of_ours_is_reported_once_and_all_steps_are_made(
 
 
 def test_the_training_is_the_same_to_the_byte(tmp_path: Path) -> None:
-    """Losses and weights do not depend on whether it was watched."""
+    """Losses and weights do not depend on whether a training was watched."""
     options: dict[str, Any] = {"gradient_accumulation_steps": 2, "num_train_epochs": 3}
     logged: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
 
@@ -220,7 +220,7 @@ class TrainsByItself(InOrder):
 
 
 def test_a_train_method_of_its_own_is_followed_with_a_callback(tmp_path: Path) -> None:
-    """Nothing surrounds such a method, so that its events alone tell of steps and phases."""
+    """A `train` that is not surrounded has its steps and phases from its events alone."""
     session = session_of(make_trainer(tmp_path, kind=TrainsByItself, callbacks=[MemoryCallback]))
 
     assert outline(session) == (
@@ -230,7 +230,7 @@ def test_a_train_method_of_its_own_is_followed_with_a_callback(tmp_path: Path) -
 
 @pytest.mark.full
 def test_a_callback_made_before_the_trainer_is_imported_follows_it(tmp_path: Path) -> None:
-    """Without `%load_ext`: the Trainer that is given it is followed, whenever its class came."""
+    """Without `%load_ext`, a callback follows its Trainer though that was imported later."""
     code = f"""
 import sys
 import hfmem_widget
@@ -253,7 +253,7 @@ print(before, session.steps.count, session.spans[-1].kind)
 
 
 def test_a_callback_that_is_added_later_follows_its_trainer(tmp_path: Path) -> None:
-    """Without `%load_ext`, and to a Trainer that is built already."""
+    """Without `%load_ext`, a callback follows a Trainer that was built before."""
     attaching.detach()
     trainer = make_trainer(tmp_path)
     trainer.add_callback(MemoryCallback())
@@ -264,7 +264,7 @@ def test_a_callback_that_is_added_later_follows_its_trainer(tmp_path: Path) -> N
 
 
 def test_after_a_watch_methods_are_the_librarys_own(tmp_path: Path) -> None:
-    """If the extension is not loaded and the Trainer has no callback of ours."""
+    """Without the extension and a callback of ours, methods are surrounded only during a watch."""
     attaching.detach()
     methods = [vars(Trainer)[name] for name in METHODS]
     join = torch.distributed.init_process_group
@@ -279,7 +279,7 @@ def test_after_a_watch_methods_are_the_librarys_own(tmp_path: Path) -> None:
 
 
 def test_a_callback_of_the_users_stays_followed_beyond_a_watch(tmp_path: Path) -> None:
-    """A training may come to it at any time."""
+    """While a callback of ours exists, methods stay surrounded: a training may begin at any time."""
     attaching.detach()
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(quiet=True)])
     with hfmem_widget.watch(quiet=True):
@@ -290,7 +290,7 @@ def test_a_callback_of_the_users_stays_followed_beyond_a_watch(tmp_path: Path) -
 
 
 def test_a_training_is_followed_though_a_library_undid_its_patch_in_a_watch(tmp_path: Path) -> None:
-    """The library puts back the Trainer's own method, from before ours was there."""
+    """A library that puts back a method of before takes ours away; the next watch surrounds it again."""
     attaching.detach()
     original = Trainer.train
     with mock.patch.object(Trainer, "train", functools.partialmethod(original)):
@@ -319,7 +319,7 @@ class Looks(TrainerCallback):  # type: ignore[misc]  # transformers is not check
 @pytest.mark.parametrize("removed", [True, False])
 @pytest.mark.parametrize("own", [True, False])
 def test_callbacks_stand_where_they_stood(tmp_path: Path, *, own: bool, removed: bool) -> None:
-    """Ours is the first while it follows; one that somebody took away meanwhile is not put back."""
+    """Our callback is the first while it follows; one that was taken away meanwhile is not put back."""
     looks = Looks(takes=removed)
     looks.trainer = trainer = make_trainer(tmp_path, callbacks=[looks, *[MemoryCallback()] * own])
     before = callbacks_of(trainer)
@@ -332,7 +332,7 @@ def test_callbacks_stand_where_they_stood(tmp_path: Path, *, own: bool, removed:
 
 @pytest.mark.parametrize(("label", "named"), [("", "kept"), ("mine", "mine")])
 def test_a_label_of_its_own_comes_first(label: str, named: str) -> None:
-    """Before that of the options; a copy has both, and no part in the training."""
+    """A callback's own label comes before that of its options; a copy has both, and no training."""
     made = MemoryCallback(log=True, label=label, options=WatchOptions(label="kept", quiet=True))
     make, args = made.__reduce__()
     copy = make(*args)
@@ -377,7 +377,7 @@ def test_only_a_notebooks_forked_children_and_quiet_callbacks_are_quiet(
     in_notebook: bool,
     quiet: bool,
 ) -> None:
-    """What such a child sends to the notebook is dropped; a script's children print."""
+    """A notebook's forked child is quiet, since its output is dropped; a script's children print."""
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if is_child else None)
     monkeypatch.setattr(following, "running_shell", lambda: object() if in_notebook else None)
     make_trainer(tmp_path, callbacks=[MemoryCallback(**options)]).train()
@@ -386,7 +386,7 @@ def test_only_a_notebooks_forked_children_and_quiet_callbacks_are_quiet(
 
 
 def test_a_loop_of_its_own_that_begins_anew_makes_another_attempt() -> None:
-    """Within the same watch, though no event says that the first attempt has ended."""
+    """A loop that begins anew in the same watch is another attempt, though no event ended the first."""
     callback = MemoryCallback()
     args = SimpleNamespace(gradient_accumulation_steps=1)
     state = SimpleNamespace(

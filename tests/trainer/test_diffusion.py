@@ -37,7 +37,7 @@ def pictured(pipeline: Any, **options: Any) -> Session:
 
 @pytest.mark.parametrize("name", tiny.PICTURES)
 def test_a_picture_has_its_phases_and_steps(name: str) -> None:
-    """With nothing from the user, and the pixels are those of the pipeline unwatched."""
+    """Phases and steps need nothing from the user, and the pixels are those of an unwatched pipeline."""
     bare = tiny.PICTURES[name]()
     with hfmem_widget.watch(quiet=True) as session:
         watched = tiny.PICTURES[name]()
@@ -49,7 +49,7 @@ def test_a_picture_has_its_phases_and_steps(name: str) -> None:
 
 
 def test_the_models_of_a_pipeline_are_counted() -> None:
-    """Text encoder, UNet and VAE are its weights; what a picture takes besides is temporary."""
+    """Text encoder, UNet and VAE are weights; what a picture takes besides is temporary."""
     pipeline = tiny.stable_diffusion()
     models: Any = (pipeline.unet, pipeline.vae, pipeline.text_encoder)
     size = sum(one.nbytes for model in models for one in model.parameters())
@@ -88,7 +88,7 @@ NOT_DECODED = PICTURE.removesuffix("\n  decode")
 
 
 @pytest.mark.parametrize(
-    ("make", "call", "options", "told"),
+    ("make", "call", "options", "text"),
     [
         (tiny.from_noise, tiny.picture, {}, NOT_DECODED),
         (tiny.stable_diffusion, tiny.prompted, {"output_type": "latent"}, NOT_DECODED),
@@ -97,19 +97,19 @@ NOT_DECODED = PICTURE.removesuffix("\n  decode")
     ],
     ids=["pixels", "latents", "one's own", "in tiles"],
 )
-def test_each_picture_is_one_call(make: Any, call: Any, options: dict[str, Any], told: str) -> None:
-    """However it is made; a second one has steps of its own, numbered from one."""
+def test_each_picture_is_one_call(make: Any, call: Any, options: dict[str, Any], text: str) -> None:
+    """Each picture has steps of its own, numbered from one, however it is made."""
     pipeline = make()
     with hfmem_widget.watch(quiet=True) as session:
         call(pipeline, **options)
         call(pipeline, **options)
 
-    assert outline(session) == f"{told}\n{told}"
+    assert outline(session) == f"{text}\n{text}"
     assert session.steps.count == 6
 
 
 def test_a_picture_that_fails_ends_its_phases() -> None:
-    """The step and all around it say how, no hook is left, and the next one is followed."""
+    """The step and all spans around it have the error, no hook is left, and the next one is followed."""
     pipeline = tiny.stable_diffusion()
     with hfmem_widget.watch(quiet=True) as session:
         with pytest.raises(RuntimeError, match="the user's own"):
@@ -126,7 +126,7 @@ def test_a_picture_that_fails_ends_its_phases() -> None:
 
 
 def test_the_steps_of_a_picture_within_a_training_are_not_steps_of_the_training() -> None:
-    """A picture that is made now and then has its phases, and its steps are counted there."""
+    """A picture within a training has phases and counts its own steps."""
     pipeline = tiny.stable_diffusion()
     model = torch.nn.Linear(4, 4)
     with hfmem_widget.watch(quiet=True) as session:
@@ -142,7 +142,7 @@ def test_the_steps_of_a_picture_within_a_training_are_not_steps_of_the_training(
 
 
 def test_very_short_steps_are_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All are counted, and the decoding after them is not among them."""
+    """All short steps are counted in one span, and the decoding after them is not among them."""
     monkeypatch.setattr(grouping, "ALLOWANCE", -1.0)
     monkeypatch.setattr(diffusion, "MOST_GROUP", 1e9)
     session = pictured(tiny.stable_diffusion())
@@ -167,7 +167,7 @@ def test_the_steps_of_a_compiled_model_are_counted(*, in_place: bool) -> None:
 
 
 def test_pipelines_have_their_own_methods_after_the_last_watch() -> None:
-    """Nothing of ours stays on their classes."""
+    """Nothing of ours stays on the classes of pipelines."""
     pipeline = tiny.stable_diffusion()
     pictured(pipeline)
     attaching.detach()

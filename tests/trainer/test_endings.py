@@ -70,7 +70,7 @@ def outcomes(session: Session) -> dict[str, str]:
     [(RuntimeError("step 3"), "raised RuntimeError"), (KeyboardInterrupt(), "interrupted")],
 )
 def test_an_error_ends_every_open_span(error: BaseException, outcome: str, tmp_path: Path) -> None:
-    """Training, epoch and step name it; only the block itself is open after it."""
+    """Training, epoch and step have the error as outcome; only the block stays open after it."""
     trainer = failing(tmp_path)
     trainer.error = error
     with hfmem_widget.watch(quiet=True) as session:
@@ -84,7 +84,7 @@ def test_an_error_ends_every_open_span(error: BaseException, outcome: str, tmp_p
 
 
 def test_an_error_in_a_forward_pass_ends_that_phase(tmp_path: Path) -> None:
-    """It is the last phase, with the error as its outcome; the step keeps its number and its tokens."""
+    """The forward pass is the last phase, with the error as outcome; the step keeps number and tokens."""
     trainer = make_trainer(tmp_path, num_train_epochs=2)
 
     def fails(module: Any, *_: object) -> None:
@@ -100,7 +100,7 @@ def test_an_error_in_a_forward_pass_ends_that_phase(tmp_path: Path) -> None:
 
 
 def test_a_forward_pass_that_is_tried_again_is_another_phase(tmp_path: Path) -> None:
-    """Where the user's own loss catches the error, the step goes on."""
+    """If the user's own loss catches the error, the step goes on."""
 
     class TriesAgain(InOrder):
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
@@ -123,7 +123,7 @@ def test_a_forward_pass_that_is_tried_again_is_another_phase(tmp_path: Path) -> 
 
 
 def test_an_error_in_the_data_ends_the_epoch(tmp_path: Path) -> None:
-    """Batches are fetched before their step begins."""
+    """Batches are fetched before their step begins, so an error in one is the epoch's, not a step's."""
 
     def breaks(batch: Sequence[Row]) -> Row:
         if any(len(row["input_ids"]) == 6 for row in batch):
@@ -136,7 +136,7 @@ def test_an_error_in_the_data_ends_the_epoch(tmp_path: Path) -> None:
 
 
 def test_the_traceback_has_no_frame_of_ours(tmp_path: Path) -> None:
-    """It is the same with and without a watch."""
+    """A traceback is the same with and without a watch."""
 
     def frames() -> list[tuple[str, int | None, str]]:
         with pytest.raises(RuntimeError) as raised:
@@ -165,7 +165,7 @@ def test_nothing_of_a_failed_training_is_held(tmp_path: Path) -> None:
 
 
 def test_a_training_after_an_error_is_a_training_of_its_own(tmp_path: Path) -> None:
-    """Also in the same cell, with the same Trainer."""
+    """The same Trainer may train again in the same cell."""
     trainer = failing(tmp_path)
     with hfmem_widget.watch(quiet=True) as session:
         with pytest.raises(RuntimeError):
@@ -183,7 +183,7 @@ def test_a_training_after_an_error_is_a_training_of_its_own(tmp_path: Path) -> N
 def test_an_interrupt_in_our_own_bookkeeping_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """It is delivered as soon as a span is open, and whatever is open then ends."""
+    """An interrupt is delivered once a span is open, and every open span ends."""
     monitor = shared_monitor()
     original = monitor.open_span
 
@@ -223,7 +223,7 @@ class Greedy(torch.nn.Module):  # type: ignore[misc]  # torch is not checked her
 
 
 def test_attempts_to_find_a_batch_size_are_trainings_of_their_own(tmp_path: Path) -> None:
-    """The later ones say which attempt they are, with what batch size."""
+    """Later attempts are numbered and have their batch size."""
     model = Greedy()
     trainer = make_trainer(
         tmp_path, model=model, auto_find_batch_size=True, remove_unused_columns=False
@@ -249,7 +249,7 @@ class Afterwards(TrainerCallback):  # type: ignore[misc]  # transformers is not 
 
 
 def test_the_span_of_a_training_ends_with_its_event(tmp_path: Path) -> None:
-    """What comes after the last step is outside of it, though `train()` goes on."""
+    """Memory after the last step is outside of the training, though `train()` goes on."""
     session = session_of(make_trainer(tmp_path, callbacks=[Afterwards()]))
 
     assert outline(session, depth=0).splitlines() == ["train", "afterwards"]
@@ -299,7 +299,7 @@ def test_the_training_ends_after_the_step_and_its_checkpoint_is_there(tmp_path: 
 
 
 def test_a_training_that_crosses_its_budget_in_the_last_step_is_not_ended(tmp_path: Path) -> None:
-    """Nothing was left to be ended."""
+    """After the last step nothing is left to be ended."""
     _, trainer, finding = trained(tmp_path, steps=3, stop=True)
 
     assert trainer.state.global_step == 3
@@ -319,11 +319,11 @@ def test_a_training_that_crosses_its_budget_in_the_last_step_is_not_ended(tmp_pa
 def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train(
     step: int, most: int, world: int, *, is_last: bool, alone: bool, ends: bool
 ) -> None:
-    """A training that it ends is saved first."""
-    asked: list[Any] = []
+    """A training that the budget ends is saved first."""
+    calls: list[Any] = []
 
     def should_end(at: int, **more: bool) -> bool:
-        asked.append((at, more))
+        calls.append((at, more))
         return ends
 
     callback = MemoryCallback()
@@ -334,7 +334,7 @@ def test_a_budget_knows_the_step_whether_it_is_the_last_and_whether_others_train
     state = SimpleNamespace(max_steps=most, global_step=step, log_history=[])
     callback.on_step_end(SimpleNamespace(world_size=world), state, control)
 
-    assert asked == [(step, {"alone": alone, "is_last": is_last})]
+    assert calls == [(step, {"alone": alone, "is_last": is_last})]
     assert (control.should_save, control.should_training_stop) == (ends, ends)
 
 
@@ -349,7 +349,7 @@ def test_the_card_names_the_failed_step(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_lone_callback_shows_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is polled afterwards."""
+    """A callback without a watch shows the card, and nothing is polled afterwards."""
     trainer = running_out(tmp_path, callbacks=[hfmem_widget.MemoryCallback()])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()

@@ -116,7 +116,7 @@ USUAL = (
 
 @pytest.mark.parametrize("habit", some_of(HABITS, USUAL))
 def test_the_figure_at_every_step_is_what_the_cache_owns(habit: str) -> None:
-    """To the byte, whatever implements it; older releases keep a static one in the model."""
+    """The figure is exact to the byte for every cache; older releases keep a static one in the model."""
     kind, options = HABITS[habit]
     try:
         session, look, _, left = generate(made(kind), **options)
@@ -130,7 +130,7 @@ def test_the_figure_at_every_step_is_what_the_cache_owns(habit: str) -> None:
 
 
 def test_the_caches_of_a_model_and_its_assistant_both_count() -> None:
-    """The assistant's own calls are no spans: they would be one for each few tokens."""
+    """Calls of an assistant have no spans: there would be one for each few tokens."""
     session, look, *_ = generate(made(llama), IDS[:1], assistant_model=made(llama))
 
     assert look.ours == look.theirs
@@ -139,14 +139,14 @@ def test_the_caches_of_a_model_and_its_assistant_both_count() -> None:
 
 
 def test_a_generation_has_a_prefill_and_a_decode() -> None:
-    """Spans with peaks and tokens of their own; the steps of the decode are one span."""
+    """Both spans have peaks and tokens of their own; the steps of the decode are one span."""
     session = session_of(made(llama))
     (prefill,), (decode,) = of_kind(session, "prefill"), of_kind(session, "decode")
 
     assert outline(session) == "generate\n  prefill\n  decode"
     assert [span.label for span in of_kind(session, "block")[1:]] == ["generate"]
-    asked = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0, "beams": 1}
-    assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36, **asked}
+    counts = {"made_of_each": 1, "whole": 12 + NEW, "sampled": 0, "beams": 1}
+    assert prefill.counts == {"samples": 3, "longest": 12, "tokens": 36, **counts}
     assert {"steps": 11, "tokens": 33, "samples": 3, "longest": 23}.items() <= decode.counts.items()
     assert prefill.peaks["cpu/allocated"].value > 0
     assert decode.peaks["cpu/allocated"].value > 0
@@ -154,7 +154,7 @@ def test_a_generation_has_a_prefill_and_a_decode() -> None:
 
 
 def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
-    """No call has returned it yet, so it is found in what the error still holds."""
+    """The cache is found in what the error holds, since no call has returned it yet."""
     model = made(llama)
     model.model.layers[1].mlp.forward = Mock(side_effect=RuntimeError("CPU out of memory."))
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True) as session:
@@ -167,7 +167,7 @@ def test_the_cache_of_a_prefill_that_runs_out_of_memory_is_counted() -> None:
 
 
 def test_unattributed_memory_does_not_rise_within_a_generation() -> None:
-    """What it takes besides weights and cache are activations and temporaries."""
+    """Memory of a generation besides weights and cache is activations and temporaries."""
     session, *_ = generate(made(llama))
     block = next(span for span in session.spans if span.label == "generate")
     (inside,) = of_kind(session, "decode")
@@ -178,7 +178,7 @@ def test_unattributed_memory_does_not_rise_within_a_generation() -> None:
 
 
 def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
-    """Keys and values, two layers, two heads of eight, four bytes each, three sequences."""
+    """A token has keys and values in two layers and two heads, eight floats each, for three sequences."""
     session, *_ = generate(made(llama))
     cache = session.kv_cache()
 
@@ -193,7 +193,7 @@ def test_bytes_a_token_are_those_of_all_layers_and_sequences() -> None:
 
 
 def test_the_sentence_on_a_sliding_window_says_where_it_stops_growing() -> None:
-    """Its layers keep no more tokens than that."""
+    """Layers with a window keep no more tokens than that."""
     session, look, *_ = generate(made(mistral))
     cache = session.kv_cache()
 
@@ -204,7 +204,7 @@ def test_the_sentence_on_a_sliding_window_says_where_it_stops_growing() -> None:
 
 
 def test_the_sentence_on_a_static_cache_has_its_limit() -> None:
-    """It is allocated at once."""
+    """A static cache is allocated at once."""
     session, look, *_ = generate(made(llama), cache_implementation="static")
     cache = session.kv_cache()
 
@@ -215,7 +215,7 @@ def test_the_sentence_on_a_static_cache_has_its_limit() -> None:
 
 
 def test_a_static_cache_with_a_sliding_window_does_not_grow() -> None:
-    """It is allocated at once, for the window."""
+    """A static cache with a window is allocated at once, for the window."""
     session, look, *_ = generate(made(mistral), cache_implementation="static")
 
     assert len(set(look.ours)) == 1
@@ -223,7 +223,7 @@ def test_a_static_cache_with_a_sliding_window_does_not_grow() -> None:
 
 
 def test_a_cache_in_a_variable_counts_until_it_is_deleted() -> None:
-    """Also in the next watch; nothing of ours keeps it."""
+    """A cache counts in the next watch, too, and nothing of ours keeps it."""
     model, kept = made(llama), DynamicCache()
     assert session_of(model, past_key_values=kept).latest("cpu/kv_cache") == owned(kept)
 
@@ -248,7 +248,7 @@ def test_the_cache_of_a_call_has_no_bytes_of_an_earlier_one(*, has_one: bool) ->
 
 
 def test_a_cache_filled_before_is_found_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts although no call that filled it was seen."""
+    """A cache counts although no call that filled it was seen."""
     with torch.no_grad():
         output = made(llama)(IDS, use_cache=True)
     monkeypatch.setattr("__main__.a_cell_s_output", output, raising=False)
@@ -271,7 +271,7 @@ def steps_by_hand(model: Any, session: Session) -> Iterator[tuple[float, int]]:
 
 @pytest.mark.parametrize("kind", [llama, gpt2, mistral], ids=["llama", "gpt2", "mistral"])
 def test_a_loop_by_hand_is_followed(kind: Callable[[], Any]) -> None:
-    """Also of a model that no variable of the notebook holds, whoever makes the cache."""
+    """A loop is followed though no variable of the notebook holds its model, whoever makes the cache."""
     with hfmem_widget.watch(quiet=True) as session:
         seen = list(steps_by_hand(made(kind), session))
 
@@ -313,7 +313,7 @@ def test_a_model_that_returns_tuples_is_followed() -> None:
 
 
 def test_an_encoder_has_no_series_of_a_cache() -> None:
-    """None is made where no cache is filled."""
+    """Without a filled cache there is no series."""
     with hfmem_widget.watch(quiet=True) as session, torch.no_grad():
         made(t5).get_encoder()(IDS)
 
@@ -321,7 +321,7 @@ def test_an_encoder_has_no_series_of_a_cache() -> None:
 
 
 def test_the_cache_of_a_training_is_part_of_the_activations() -> None:
-    """Where gradients are wanted it belongs to the graph, and has no series."""
+    """A cache with gradients belongs to the graph, and has no series."""
     with hfmem_widget.watch(quiet=True) as session:
         made(llama)(IDS, labels=IDS, use_cache=True).loss.backward()
 
@@ -343,7 +343,7 @@ def test_a_watch_does_not_change_what_is_generated(habit: str) -> None:
 
 
 def test_a_generation_on_another_thread_is_followed() -> None:
-    """As with a streamer, which the notebook's thread reads meanwhile."""
+    """A generation on another thread is followed, as with a streamer that the notebook's thread reads."""
 
     class Words:
         def decode(self, ids: Any, **_: Any) -> str:
@@ -364,7 +364,7 @@ def test_a_generation_on_another_thread_is_followed() -> None:
 
 
 def test_a_generation_that_fails_ends_its_phases() -> None:
-    """The next one is followed again."""
+    """After a generation that failed, the next one is followed."""
 
     class Failing(StoppingCriteria):  # type: ignore[misc]
         def __call__(self, *_: Any, **__: Any) -> Any:
@@ -382,7 +382,7 @@ def test_a_generation_that_fails_ends_its_phases() -> None:
 
 
 def test_a_compiled_model_stays_in_one_graph() -> None:
-    """What surrounds a call is traced to nothing, and gives what the model gives."""
+    """The wrapper around a call leaves nothing in the graph, and returns what the model returns."""
     model = made(llama)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
@@ -393,7 +393,7 @@ def test_a_compiled_model_stays_in_one_graph() -> None:
 
 
 def test_a_cache_is_copied_and_pickled_as_ever() -> None:
-    """Nothing of ours is put on it."""
+    """A cache has no attribute of ours."""
     model, kept = made(llama), DynamicCache()
     with hfmem_widget.watch(quiet=True):
         model.generate(IDS, past_key_values=kept, max_new_tokens=2)
@@ -404,7 +404,7 @@ def test_a_cache_is_copied_and_pickled_as_ever() -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None:
-    """Also without an attention mask and a cache; what was unattributed before is known too."""
+    """A model without mask and cache counts, too; what was unattributed before is known."""
     model = made(gpt2)
     with hfmem_widget.watch(quiet=True) as session, mode():
         model(IDS, labels=IDS)
@@ -416,7 +416,7 @@ def test_a_model_that_is_just_called_is_counted(mode: Callable[[], Any]) -> None
 def test_the_user_is_not_warned_of_an_old_name_that_only_we_use(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transformers 5 says once in a process that `past_key_values` is an old name: to who uses it."""
+    """Transformers 5 warns once in a process of the old name `past_key_values`, and only its users."""
     logger = transformers.utils.logging.get_logger("transformers")
     monkeypatch.setattr(logger, "propagate", True)
     type(logger).warning_once.cache_clear()

@@ -85,7 +85,7 @@ def took(model: Any, given: dict[str, torch.Tensor], **options: Any) -> int:
 @pytest.mark.parametrize("beams", [1, 4], ids=["greedy", "beams"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_generation_has_the_peak_of_a_real_one(kind: str, beams: int, new: int) -> None:
-    """Within 2 %: states and both caches for each beam, and the scores of the next token."""
+    """The forecast is within 2 %: states and both caches for each beam, and scores of the next token."""
     model, options = MODELS[kind]().eval(), {"num_beams": beams, "max_new_tokens": new}
     with hfmem_widget.watch("run", quiet=True) as session:
         model.generate(**source(kind), **options)
@@ -100,7 +100,7 @@ def test_a_generation_has_the_peak_of_a_real_one(kind: str, beams: int, new: int
 
 @pytest.mark.parametrize("kind", ["T5", "Whisper"])
 def test_a_change_that_fits_takes_the_forecast_memory(kind: str) -> None:
-    """Fewer rows, new tokens and beams, and of text shorter sources are each run for real."""
+    """Changes to rows, new tokens, beams and the length of a text are each run for real."""
     model, options = MODELS[kind]().eval(), {"num_beams": 4, "max_new_tokens": 100}
     whole = took(model, source(kind), **options)
     failing_after(model, 3)
@@ -116,8 +116,8 @@ def test_a_change_that_fits_takes_the_forecast_memory(kind: str) -> None:
             {"rows": size} if "sequence" in name else {"length": size} if "source" in name else {}
         )
         changed = dict(part.split("=") for part in move.code.split(", ") if part and not given)
-        asked = options | {option: int(value) for option, value in changed.items()}
-        run[name] = took(real, source(kind, **given), **asked)
+        reduced = options | {option: int(value) for option, value in changed.items()}
+        run[name] = took(real, source(kind, **given), **reduced)
 
     assert len(listed) == (4 if kind == "T5" else 3)
     for name, move in listed.items():
@@ -217,23 +217,23 @@ def generated(case: Case, given: dict[str, torch.Tensor] | None = None) -> tuple
     make, options = case
     given = given or (source("BART") if make is bart else {"input_ids": PROMPTS})
 
-    def asked() -> dict[str, Any]:
+    def new_options() -> dict[str, Any]:
         made_now = {name: one() if callable(one) else one for name, one in options.items()}
         return {"max_new_tokens": NEW, **made_now}
 
     model = make().eval()
     try:
-        peak = took(model, given, **asked())
+        peak = took(model, given, **new_options())
     except (ImportError, ValueError, TypeError) as error:
         pytest.skip(f"not in this release of transformers: {error}")
     with hfmem_widget.watch("run", quiet=True) as session:
-        model.generate(**given, **asked())
+        model.generate(**given, **new_options())
     return hfmem_widget.fit(session).forecast.total - began(session), peak
 
 
 @pytest.mark.parametrize("name", some_of(CASES, USUAL))
 def test_a_generation_with_any_cache_has_the_peak_of_a_real_one(name: str) -> None:
-    """Within 2 %, whatever it keeps of earlier tokens, and however it chooses the next."""
+    """The forecast is within 2 %, whichever tokens a cache keeps, and however the next is chosen."""
     forecast, peak = generated(CASES[name])
 
     assert forecast == pytest.approx(peak, rel=0.02)
@@ -252,7 +252,7 @@ def test_rows_with_padding_take_a_mask(kind: str) -> None:
 
 
 def test_options_may_be_given_in_an_object() -> None:
-    """By position, too, which is how the call's own signature has them."""
+    """Options may be given in an object, by position, too, as in the call's own signature."""
     model, options = llama().eval(), GenerationConfig(max_new_tokens=NEW, **STATIC)
     peak = took(model, {"input_ids": PROMPTS}, generation_config=options)
     with hfmem_widget.watch("run", quiet=True) as session:
@@ -298,7 +298,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("why", REFUSED)
 def test_a_generation_with_unknown_needs_has_no_forecast(why: str) -> None:
-    """One sentence says why."""
+    """One sentence says why there is no forecast."""
     with pytest.raises(OptionError, match=f"this generation has no forecast: {why}"):
         generated((llama, REFUSED[why]), {"input_ids": PROMPTS[:1]})
 

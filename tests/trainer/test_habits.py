@@ -62,7 +62,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -> None:
-    """One forward, one backward, one optimizer; fp16 needs a GPU."""
+    """A step has one forward, one backward and one optimizer; fp16 needs a GPU."""
     model = MODELS.get(setting, tiny_model)()
     trainer = make_trainer(tmp_path, max_steps=1, model=model, **SETTINGS[setting])
 
@@ -71,7 +71,7 @@ def test_a_setting_leaves_the_phases_as_they_are(tmp_path: Path, setting: str) -
 
 @pytest.mark.parametrize("workers", [2, 8])
 def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> None:
-    """They are forked in the middle of a watch, and the training gets all its batches."""
+    """Workers are forked in the middle of a watch, and the training gets all its batches."""
     session = session_of(make_trainer(tmp_path, dataloader_num_workers=workers))
 
     assert [group.tokens for group in session.steps] == [36, 32]
@@ -79,7 +79,7 @@ def test_workers_that_load_data_are_left_alone(tmp_path: Path, workers: int) -> 
 
 
 def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
-    """It is said once, however many trainings there are, and both sets of figures are complete."""
+    """One note stands for all trainings, and both sets of figures are complete."""
     trainer = make_trainer(tmp_path, skip_memory_metrics=False, logging_strategy="epoch")
     with hfmem_widget.watch(quiet=True) as session:
         trainer.train()
@@ -92,7 +92,7 @@ def test_the_trainers_own_memory_metrics_cost_one_note(tmp_path: Path) -> None:
 
 
 def test_a_model_compiled_in_place_has_no_hooks(tmp_path: Path) -> None:
-    """They would be compiled with it again; before the backward pass the step has no phase."""
+    """Hooks would be compiled with the model; so a step has no phase before its backward pass."""
     hooks: list[int] = []
 
     class Looks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
@@ -145,7 +145,7 @@ def test_the_first_of_two_trainings_at_once_is_followed_and_a_note_says_so(tmp_p
 
 
 def test_a_training_that_outlived_its_cell_lets_another_be_followed(tmp_path: Path) -> None:
-    """Following it ended with the cell, so the next Trainer is the only one."""
+    """A training is followed no longer than its cell, so the next Trainer is the only one."""
     first = make_trainer(tmp_path / "a", kind=Meets)
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
@@ -163,7 +163,7 @@ def test_a_training_that_outlived_its_cell_lets_another_be_followed(tmp_path: Pa
 
 
 def test_a_fork_in_the_middle_of_a_training_is_harmless(tmp_path: Path) -> None:
-    """The child goes its way; the parent's training is followed to its end."""
+    """The parent's training is followed to its end, whatever the child does."""
 
     class Forks(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
         def on_pre_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
@@ -197,7 +197,7 @@ class CopiesTheTrainer(TrainerCallback):  # type: ignore[misc]  # transformers i
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_trainer_can_be_copied_while_it_is_followed(tmp_path: Path, *, own: bool) -> None:
-    """The copy has the callback if the Trainer was given one, and no part in this training."""
+    """A copy has the callback that the Trainer was given, and no part in this training."""
     copies = CopiesTheTrainer()
     callbacks = [copies, *([MemoryCallback(log=True)] if own else [])]
     copies.trainer = trainer = make_trainer(tmp_path, max_steps=2, callbacks=callbacks)
@@ -232,7 +232,7 @@ EXPERIMENTAL = {"ORPO": "orpo", "CPO": "cpo", "OnlineDPO": "online_dpo"}
     ],
 )
 def test_training_adapters_is_followed(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
-    """All weights are counted, and gradients and states of those alone that are trained."""
+    """All weights are counted, but gradients and states only of those that are trained."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
     config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
     model = peft.get_peft_model(tiny_model(), config)
@@ -290,7 +290,7 @@ TEXTS = ["a cat", "one more dog", "fish", "a b c d", "go", "what is it", "no", "
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_supervised_fine_tuning_is_followed(tmp_path: Path, *, packing: bool) -> None:
-    """TRL's own logs and ours agree on how many tokens there were."""
+    """TRL's own logs and ours have the same number of tokens."""
     options: dict[str, Any] = {"packing": packing, "max_length": 32, "max_steps": 1}
     logged: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
     trainer = of_trl("SFT", tmp_path, [{"text": text} for text in TEXTS], **options, **logged)

@@ -49,7 +49,7 @@ def forecast(model: Any, **options: Any) -> Forecast:
 
 
 def test_a_forecast_with_liger_has_no_logits(stand_in: ModuleType) -> None:
-    """The kernels make them for a part of the rows at a time, and nothing of them is kept."""
+    """Liger's kernels make logits for a part of the rows at a time, and keep none."""
     model = llama()
     logits = ROWS * LENGTH * WORDS * 2
 
@@ -81,7 +81,7 @@ def test_a_model_with_ligers_kernels_has_their_forecast(stand_in: ModuleType) ->
 
 
 def test_names_in_transformers_stay(stand_in: ModuleType) -> None:
-    """Liger replaces functions and classes of a model's module; a forecast puts them back."""
+    """Functions and classes that Liger replaces in a model's module are put back after a forecast."""
     before = dict(vars(modeling_llama))
     forward = modeling_llama.LlamaModel.forward
 
@@ -92,7 +92,7 @@ def test_names_in_transformers_stay(stand_in: ModuleType) -> None:
 
 
 def test_kernels_still_run_on_other_tensors_during_a_dry_run(stand_in: ModuleType) -> None:
-    """Only a launch with a meta tensor does nothing."""
+    """During a dry run only a launch with a meta tensor does nothing."""
     values = torch.zeros(3)
     with dry_run.undisturbed():
         stand_in.kernel[(1,)](values)
@@ -104,7 +104,7 @@ def test_kernels_still_run_on_other_tensors_during_a_dry_run(stand_in: ModuleTyp
 
 
 def test_liger_is_among_the_changes_of_a_training_with_labels(stand_in: ModuleType) -> None:
-    """It keeps the loss, and is written as an argument of the Trainer."""
+    """Liger keeps the loss, and is written as an argument of the Trainer."""
     model = llama()
     given = dict.fromkeys(("input_ids", "labels"), ((ROWS, LENGTH), torch.int64))
     seen = SeenBatch(weakref.ref(model), given, ROWS, LENGTH)
@@ -130,20 +130,20 @@ def test_liger_is_among_the_changes_of_a_training_with_labels(stand_in: ModuleTy
 
 
 def test_a_forecast_with_liger_needs_liger() -> None:
-    """Where it is not installed, one sentence says so."""
+    """Without Liger one sentence says that it is not installed."""
     with pytest.raises(OptionError, match="Liger's kernels need liger-kernel, CUDA in use"):
         forecast(llama(), liger=True)
 
 
 def test_a_liger_that_cannot_be_imported_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without a working triton: the forecast is refused, and nothing else fails."""
+    """Without a working triton the forecast is refused, and nothing else fails."""
     monkeypatch.setitem(sys.modules, "liger_kernel", ModuleType("liger_kernel"))
     with pytest.raises(OptionError, match="Liger's kernels need liger-kernel"):
         forecast(llama(), liger=True)
 
 
 def test_liger_needs_a_gpu() -> None:
-    """Its kernels run nowhere else."""
+    """Liger's kernels run on a GPU alone."""
     with pytest.raises(OptionError, match="Liger's kernels need a GPU"):
         predict(llama().config, Setting(liger=True, device="cpu"))
     with pytest.raises(OptionError, match="Liger's kernels need a GPU"):

@@ -79,7 +79,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_each_shard_is_a_span_with_its_bytes(sharded: Path) -> None:
-    """They follow one another within the load, and their bytes add up to the checkpoint's."""
+    """Shards follow one another within the load, and their bytes add up to the checkpoint's."""
     session, model = loaded(sharded, LlamaForCausalLM)
     (load,) = of_kind(session, "load")
     shards = [span for span in session.spans if span.parent == load.id]
@@ -100,7 +100,7 @@ def test_each_shard_is_a_span_with_its_bytes(sharded: Path) -> None:
     ids=["plain", "cast", "device map", "auto"],
 )
 def test_a_watch_does_not_change_what_is_loaded(sharded: Path, options: dict[str, Any]) -> None:
-    """To the bit, however it is loaded."""
+    """Weights are the same to the bit, however they are loaded."""
     bare = AutoModelForCausalLM.from_pretrained(sharded, **options)
     assert running_monitor() is None
     session, watched = loaded(sharded, **options)
@@ -112,7 +112,7 @@ def test_a_watch_does_not_change_what_is_loaded(sharded: Path, options: dict[str
 
 @since_5
 def test_unthreaded_shards_are_followed(sharded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, where transformers is told so."""
+    """Each shard has a span, too, if transformers is set to load without threads."""
     monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", "1")
     session, _ = loaded(sharded)
 
@@ -131,7 +131,7 @@ def test_a_shard_without_weights_of_the_model_has_no_span(tmp_path: Path) -> Non
 
 
 def test_weights_that_are_given_have_no_shards() -> None:
-    """Nothing is read."""
+    """A load from a state dict reads no file and has no shards."""
     model = tiny_model()
     given = {"config": model.config, "state_dict": model.state_dict()}
     session, _ = loaded(None, GPT2LMHeadModel, **given)
@@ -141,7 +141,7 @@ def test_weights_that_are_given_have_no_shards() -> None:
 
 
 def test_a_model_made_of_models_has_a_load_for_each(tmp_path: Path) -> None:
-    """One after the other."""
+    """The parts of an encoder-decoder model are two loads, one after the other."""
     sizes = {"hidden_size": 16, "intermediate_size": 16}
     part = made("BertModel", **sizes, num_hidden_layers=2, num_attention_heads=2)
     for name in ("encoder", "decoder"):
@@ -155,7 +155,7 @@ def test_a_model_made_of_models_has_a_load_for_each(tmp_path: Path) -> None:
 
 
 def test_adapters_are_loads_of_their_own(sharded: Path, tmp_path: Path) -> None:
-    """PEFT's are followed too, behind their base's."""
+    """The load of PEFT's adapter follows the load of its base model."""
     peft = pytest.importorskip("peft")
     attaching.detach()
     attaching.attach()
@@ -187,7 +187,7 @@ def transformers_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 @since_5  # two loads at a time leave models of transformers 4 on the meta device, with or without us
 @pytest.mark.usefixtures("transformers_as_it_was")
 def test_loads_on_two_threads_do_not_mix(sharded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two at a time load what they should, nothing is complained of, and no span stays open."""
+    """Both loads have the right weights and a closed span, and nothing is printed on stderr."""
     bare = LlamaForCausalLM.from_pretrained(sharded)
     loaded: list[Any] = []
 
@@ -204,7 +204,7 @@ def test_loads_on_two_threads_do_not_mix(sharded: Path, capsys: pytest.CaptureFi
 
 
 def test_a_model_is_counted_as_it_is_loaded(sharded: Path) -> None:
-    """Though no variable holds it yet. Cast, so that its weights are on the heap and no mapped file's."""
+    """A model counts before a variable holds it. Cast, its weights are on the heap and in no mapped file."""
     session, model = loaded(sharded, LlamaForCausalLM, dtype=torch.bfloat16)
     (load,) = of_kind(session, "load")
 
@@ -219,7 +219,7 @@ def methods_of_reading() -> list[Any]:
 
 @since_5
 def test_methods_of_reading_are_surrounded_only_while_a_load_is_watched(sharded: Path) -> None:
-    """Otherwise they are those of the library, whatever happened in the watched load."""
+    """After a watched load, also one that failed, they are the library's own."""
     before = methods_of_reading()
     LlamaForCausalLM.from_pretrained(sharded)
     with pytest.raises(TypeError):

@@ -53,7 +53,7 @@ class Reads(TrainerCallback):  # type: ignore[misc]  # transformers is not check
 
 @pytest.mark.parametrize("ours_first", [True, False])
 def test_every_callback_reads_the_figures(tmp_path: Path, *, ours_first: bool) -> None:
-    """Also one that stands before ours in the list."""
+    """A callback that stands before ours in the list reads them, too."""
     reads, memory = Reads(), MemoryCallback(log=True)
     callbacks = [memory, reads] if ours_first else [reads, memory]
     session_of(make_trainer(tmp_path, callbacks=callbacks, **EVERY_STEP))
@@ -64,7 +64,7 @@ def test_every_callback_reads_the_figures(tmp_path: Path, *, ours_first: bool) -
 
 
 def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
-    """It has the highest of their peaks in GiB, and the sum of their tokens, padding included."""
+    """A log has the highest peak of its steps in GiB, and the sum of their tokens, padding included."""
     trainer = logging(tmp_path, num_train_epochs=2, **EVERY_STEP | {"logging_steps": 2})
     session = session_of(trainer)
 
@@ -77,7 +77,7 @@ def test_a_log_covers_the_steps_since_the_last(tmp_path: Path) -> None:
 
 
 def test_the_figures_are_in_gib(tmp_path: Path) -> None:
-    """Allocated is that of the time of the log, and not above the peak; reserved is its own figure."""
+    """Allocated memory is that of the time of the log, not above the peak; reserved is its own figure."""
     trainer = logging(tmp_path, **EVERY_STEP)
     session = session_of(trainer)
 
@@ -92,7 +92,7 @@ def test_the_figures_are_in_gib(tmp_path: Path) -> None:
 
 
 def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
-    """Under names that begin as its metrics do, with several data sets too."""
+    """Figures of an evaluation have the prefix of its metrics, with several data sets, too."""
     trainer = logging(tmp_path, eval_strategy="steps", eval_steps=1)
     trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
     session = session_of(trainer)
@@ -112,7 +112,7 @@ def test_an_evaluations_log_has_its_own_peak(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
-    """It follows the prefix that its metrics are given."""
+    """Figures have the prefix that the user gives to the metrics."""
     trainer = logging(tmp_path)
     with hfmem_widget.watch(quiet=True):
         trainer.evaluate(metric_key_prefix="test")
@@ -122,7 +122,7 @@ def test_an_evaluation_by_hand_is_logged_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("callbacks", [[], [MemoryCallback]])
 def test_logs_have_no_figures_of_ours_unasked(tmp_path: Path, callbacks: list[Any]) -> None:
-    """They are the user's own."""
+    """Without `log=True` the logs are the user's own."""
     reads = Reads()
     trainer = make_trainer(
         tmp_path, callbacks=[*callbacks, reads], eval_strategy="epoch", **EVERY_STEP
@@ -134,7 +134,7 @@ def test_logs_have_no_figures_of_ours_unasked(tmp_path: Path, callbacks: list[An
 
 
 def test_unknown_figures_are_left_out() -> None:
-    """A log has no NaN, which some of its readers refuse."""
+    """A log has no NaN, which some readers of logs refuse."""
     figures = {"peak_allocated": 1.5 * GIB, "peak_reserved": math.nan}
 
     assert logged(figures) == {"hfmem/peak_allocated_gib": 1.5}
@@ -152,12 +152,12 @@ def test_unknown_figures_are_left_out() -> None:
     ],
 )
 def test_the_prefix_is_the_one_in_use(names: list[str], prefix: str) -> None:
-    """An evaluation always logs how long it took; metrics of the user's own may be called alike."""
+    """The prefix is that of the runtime, which every evaluation logs; other metrics may resemble it."""
     assert prefix_of(names) == prefix
 
 
 def test_tensorboard_reads_the_figures(tmp_path: Path) -> None:
-    """Its own reader finds them in the file, in the groups of the training and of the evaluation."""
+    """TensorBoard's reader finds them in the groups of the training and of the evaluation."""
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trainer = logging(tmp_path, eval_strategy="epoch", report_to="tensorboard", **EVERY_STEP)
     session_of(trainer)
@@ -173,7 +173,7 @@ def test_tensorboard_reads_the_figures(tmp_path: Path) -> None:
 
 
 def test_one_rank_logs_the_figures_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside its own, read from the run that it is a rank of; an evaluation's log has its own alone."""
+    """One rank logs figures of the whole run beside its own; an evaluation's log has its own alone."""
     SimulatedRun(Script(world=4)).write(tmp_path / "run", 10.0)
     monkeypatch.setattr("hfmem_widget.drivers.trainer.directory_here", lambda: tmp_path / "run")
     callback = MemoryCallback(log=True, ranks=True)
@@ -193,7 +193,7 @@ def test_one_rank_logs_the_figures_of_all(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_training_that_is_no_rank_says_once_how_to_log_those_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It logs its own figures."""
+    """A training that is no rank logs its own figures."""
     trainer = make_trainer(tmp_path, callbacks=[MemoryCallback(log=True, ranks=True)], **EVERY_STEP)
     session_of(trainer)
 

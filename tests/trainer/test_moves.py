@@ -1,12 +1,8 @@
 """What would fit: changes to a training that a watch has seen, by dry runs of its model."""
 
 import gc
-import math
 import re
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,83 +11,33 @@ import torch
 
 import hfmem_widget
 from hfmem_widget.errors import OptionError
-from hfmem_widget.features.fit.live_bytes import LiveBytes
-from hfmem_widget.features.fit.model import Tried
-from hfmem_widget.features.fit.moves import DryRuns, moves_of, tried_moves
-from hfmem_widget.features.fit.predict import changed_forecast
-from hfmem_widget.features.fit.setting import Setting
-from hfmem_widget.features.fit.training import Training
-from hfmem_widget.session import Device, Move
 from hfmem_widget.text import MIB
+from tests.trainer.models import (
+    MODELS,
+    Make,
+    bert_classifier,
+    gpt2,
+    gpt2_of_two_layers,
+    llama,
+    moves,
+    options_of,
+    peak_of,
+    real_peak,
+    resnet,
+    t5,
+    training,
+    vit,
+    whisper,
+)
 from tests.trainer.tiny import (
     InOrder,
     Plain,
-    made,
     make_trainer,
     rows,
     running_out,
     session_of,
     watched,
 )
-
-Make = Callable[[], Any]
-
-SMALL = {
-    "vocab_size": 64,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-}
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-IDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": None}
-SIDES = {f"{side}_{name}": size for side in ("encoder", "decoder")
-         for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 128))}  # fmt: skip
-
-gpt2 = partial(
-    made, "GPT2LMHeadModel", vocab_size=64, n_positions=128, n_embd=64, n_layer=1, n_head=2,
-    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0), **IDS,
-)  # fmt: skip
-gpt2_of_two_layers = partial(gpt2, n_layer=2)
-llama = partial(made, "LlamaForCausalLM", **SMALL)
-bert_classifier = partial(made, "BertForSequenceClassification", **SMALL, **NO_DROPOUT)
-bart = partial(
-    made, "BartForConditionalGeneration", vocab_size=64, d_model=64, max_position_embeddings=128,
-    dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=2,
-    forced_eos_token_id=None, **SIDES,
-)  # fmt: skip
-MODELS: dict[str, Make] = {
-    "gpt2": gpt2,
-    "llama": llama,
-    "qwen3": partial(made, "Qwen3ForCausalLM", **SMALL, num_key_value_heads=1, head_dim=32),
-    "bert_masked": partial(made, "BertForMaskedLM", **SMALL, **NO_DROPOUT),
-    "bert_classifier": bert_classifier,
-    "distilbert": partial(
-        made, "DistilBertForTokenClassification", vocab_size=64, dim=64, hidden_dim=128, n_layers=1,
-        n_heads=2, max_position_embeddings=128, dropout=0.0, attention_dropout=0.0,
-    ),
-    "bart": bart,
-}  # fmt: skip
-vit = partial(
-    made, "ViTForImageClassification", hidden_size=64, intermediate_size=128, num_hidden_layers=2,
-    num_attention_heads=2, image_size=48, **NO_DROPOUT,
-)  # fmt: skip
-resnet = partial(
-    made, "ResNetForImageClassification", embedding_size=16, hidden_sizes=[16, 32], depths=[1, 1]
-)
-t5 = partial(
-    made, "T5ForConditionalGeneration", vocab_size=64, d_model=64, d_ff=128, d_kv=32, num_layers=1,
-    num_heads=2, dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
-)  # fmt: skip
-whisper = partial(
-    made, "WhisperForConditionalGeneration", vocab_size=64, d_model=64, max_source_positions=100,
-    max_target_positions=64, dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    decoder_start_token_id=1, **SIDES,
-)  # fmt: skip
 
 
 def data_for(model: Any) -> list[dict[str, Any]]:
@@ -137,29 +83,6 @@ def losses(folder: Path, make: Make, **options: Any) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def training(make: Make, room: float = math.inf, optimizer: str = "AdamW", **setting: Any) -> Any:
-    """Return a training of eight rows of 64 tokens, of a model that is here."""
-    torch.manual_seed(0)
-    model = make()
-    steps = getattr(torch.optim, optimizer)(model.parameters())
-    ran = Setting(batch=8, length=64, precision="fp32", optimizer=optimizer, device="cpu")
-    ran = replace(ran, **setting)
-    forecast = changed_forecast(model, ran, steps)
-    return Training(Device("cpu", ""), model, steps, ran, forecast, "model", room)
-
-
-def moves(of: Any) -> list[Move]:
-    return list(moves_of(of, DryRuns(of, time.monotonic() + 60)))
-
-
-def options_of(move: Move) -> dict[str, Any]:
-    return {change.name: eval(change.value) for change in move.changes}
-
-
-def states_of(optimizer: Any) -> list[Any]:
-    return [each for state in optimizer.state.values() for each in state.values()]
-
-
 EACH_MODEL = pytest.mark.parametrize(
     "make",
     [
@@ -174,10 +97,10 @@ EACH_MODEL = pytest.mark.parametrize(
 def test_the_loss_changes_as_the_row_says(tmp_path: Path, make: Make) -> None:
     """A real Trainer has the same loss where the row says so, and else as many times as much."""
     before = losses(tmp_path, make)
-    told = [move for move in moves(training(make)) if move.cost == "" or "times as" in move.cost]
+    listed = [move for move in moves(training(make)) if move.cost == "" or "times as" in move.cost]
 
-    assert 4 in {move.batch for move in told}
-    for move in told:
+    assert 4 in {move.batch for move in listed}
+    for move in listed:
         found = re.search(r"(\d+) times", move.cost)
         times = int(found[1]) if found else 1
         after = losses(tmp_path, make, **options_of(move))
@@ -188,46 +111,18 @@ def test_the_loss_changes_as_the_row_says(tmp_path: Path, make: Make) -> None:
 
 @EACH_MODEL
 def test_the_peak_of_a_change_is_that_of_a_real_step(make: Make) -> None:
-    """Of each change that a plain loop can make, within 1 %."""
-    told, real = {}, {}
+    """Each change that a plain loop can make has the peak of a real step, within 1 %."""
+    forecast, real = {}, {}
     [row, *_] = data_for(make())
     for move in moves(training(make)):
         changed = {change.name.rpartition("_")[2] for change in move.changes}
         if changed <= {"checkpointing", "size", "steps"}:
-            told[move.name] = move.peak
+            forecast[move.name] = move.peak
             rows, checkpointing = collated([row] * move.batch), "checkpointing" in changed
             real[move.name] = real_peak(make, rows, checkpointing, move.accumulation)
 
-    assert told == pytest.approx(real, rel=0.01)
-    assert len(told) >= 1
-
-
-def real_peak(make: Make, rows: dict[str, Any], checkpointing: bool, batches: int = 1) -> float:
-    """Return the bytes at the peak of a real step of some batches."""
-    model = (ran := training(make)).model.train()
-    if checkpointing:
-        enable: Any = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
-    return peak_of(model, ran.optimizer, rows, batches)
-
-
-def peak_of(model: Any, optimizer: Any, rows: dict[str, Any], batches: int = 1) -> float:
-    """Return the bytes of all tensors at the peak of a second step, counted as they are made."""
-    for _ in range(2):
-        live = LiveBytes(device="cpu")
-        live.leave_out([*model.parameters(), *model.buffers(), *states_of(optimizer)])
-        with live:
-            for _ in range(batches):
-                batch = {name: tensor.clone() for name, tensor in rows.items()}
-                result = model(**batch)
-                loss = result["loss"]
-                del result
-                loss.backward()
-                del loss, batch
-            optimizer.step()
-            optimizer.zero_grad()
-    held = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
-    return float(live.peak + held + sum(one.nbytes for one in states_of(optimizer) if one.ndim))
+    assert forecast == pytest.approx(real, rel=0.01)
+    assert len(forecast) >= 1
 
 
 def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None:
@@ -236,17 +131,17 @@ def test_the_model_is_the_one_that_the_watch_has_trained(tmp_path: Path) -> None
     sessions = [session_of(first)]
     second = trainer_of(tmp_path, bert_classifier)
     sessions.append(session_of(second))
-    told = [hfmem_widget.fit(session).forecast.model for session in sessions]
+    models = [hfmem_widget.fit(session).forecast.model for session in sessions]
     del first
     gc.collect()
 
-    assert told == ["GPT2LMHeadModel", "BertForSequenceClassification"]
+    assert models == ["GPT2LMHeadModel", "BertForSequenceClassification"]
     with pytest.raises(OptionError, match="no longer exists"):
         hfmem_widget.fit(sessions[0])
 
 
-def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
-    """Steps that share a window have no batches: the worst of the others counts. Another model is said."""
+def test_a_loop_whose_steps_are_short_has_a_forecast() -> None:
+    """The largest batch of a step that was measured alone counts; a note says that other models ran."""
     model, other = gpt2_of_two_layers(), bert_classifier()
     optimizer = torch.optim.AdamW(model.parameters())
     with hfmem_widget.watch("run", quiet=True) as session:
@@ -268,7 +163,7 @@ def test_a_loop_whose_steps_are_short_can_be_asked_about() -> None:
 
 
 def test_changes_that_keep_the_loss_come_first() -> None:
-    """Each needs less than the training did, and those that fit come before those that may."""
+    """Changes that keep the loss come first; each needs less than the training did."""
     ran = training(llama)
     listed = moves(ran)
 
@@ -278,7 +173,7 @@ def test_changes_that_keep_the_loss_come_first() -> None:
 
 
 def test_two_changes_are_combined_if_one_is_not_enough() -> None:
-    """Those that keep the loss; where nothing fits, the two that need least are listed."""
+    """Two changes that keep the loss are combined; where nothing fits, the two that need least are listed."""
     small: dict[str, Any] = {"length": 63, "precision": "bf16", "optimizer": "SGD"}
     ran = training(gpt2_of_two_layers, **small)
     alone = moves(replace(ran, room=1.01 * ran.held))
@@ -312,7 +207,7 @@ BATCHES: dict[str, tuple[Make, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("make", "sizes"), BATCHES.values(), ids=BATCHES)
 def test_dry_runs_have_similar_batches(tmp_path: Path, make: Make, sizes: dict[str, Any]) -> None:
-    """The forecast is the peak of a real step of such a batch, within 3 %."""
+    """A forecast is the peak of a real step of such a batch, within 3 %."""
     model = make()
     trainer = make_trainer(
         tmp_path, model=model, data=[row_of(**sizes)] * 12, collate=torch.utils.data.default_collate,
@@ -351,7 +246,7 @@ def test_the_forecast_is_of_the_trained_model_however_large_another_one_is(tmp_p
 
 
 def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
-    """The row of such a model names that as its cost."""
+    """The row of a model with batch normalisation names that as its cost."""
 
     def normed() -> Any:
         model = llama()
@@ -363,7 +258,7 @@ def test_fewer_rows_change_batch_statistics_and_so_the_loss() -> None:
 
 
 def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has the code to change; the session has the same changes."""
+    """A card has the code of the changes, and the session has the same changes."""
     session = watched(running_out(tmp_path).train, quiet=False)
     printed = capsys.readouterr().out
 
@@ -374,7 +269,7 @@ def test_a_card_lists_what_would_fit(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_steps_that_a_trainer_accumulates_stay_as_many_rows(tmp_path: Path) -> None:
-    """Though memory ran out in the first step, before its batches could be counted."""
+    """A step keeps its rows, though memory ran out before the batches of a first step were counted."""
     session = watched(
         running_out(tmp_path, gradient_accumulation_steps=2, data=rows((5, 9, 4, 7) * 6)).train
     )
@@ -407,7 +302,7 @@ def test_a_training_that_ended_well_has_a_forecast(tmp_path: Path, trainer: Any)
     ],
 )
 def test_fewer_rows_may_change_a_loss_of_the_users_own(tmp_path: Path, how: str, cost: str) -> None:
-    """Such as that of a Trainer's subclass; a Trainer that smooths labels averages by itself."""
+    """A subclass's loss may depend on the rows; smoothed labels, which the Trainer averages, do not."""
 
     class Own(InOrder):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
@@ -424,23 +319,23 @@ def test_fewer_rows_may_change_a_loss_of_the_users_own(tmp_path: Path, how: str,
 
 
 def test_the_last_batch_of_an_epoch_does_not_set_the_number_of_rows(tmp_path: Path) -> None:
-    """It is smaller than the others: a step keeps as many rows as the Trainer was asked for."""
+    """A step keeps as many rows as the Trainer's options have, though the last batch is smaller."""
     session = watched(running_out(tmp_path, after=1, data=rows((5, 9, 4, 7, 6))).train)
 
     assert {move.batch * move.accumulation for move in session.moves} == {4}
 
 
 def test_memory_that_an_earlier_error_held_may_be_free() -> None:
-    """No change is said not to fit that would fit without it."""
-    of = replace(training(gpt2, length=63), room=1.0, spare=1e12)
+    """A change may fit if the memory of an earlier error would be enough for it."""
+    run = replace(training(gpt2, length=63), room=1.0, spare=1e12)
 
-    listed = moves(of)
+    listed = moves(run)
     assert {move.fits for move in listed} == {None}
     assert 4 in {move.batch for move in listed}
 
 
 def test_changes_for_a_loop_of_ones_own_have_no_code() -> None:
-    """Its rows have what each change needs, and no arguments of a Trainer."""
+    """Rows of a loop have what each change needs, and no arguments of a Trainer."""
     listed = moves(replace(training(gpt2, length=63), loss="loop"))
 
     assert {move.changes for move in listed} == {()}
@@ -460,7 +355,7 @@ def test_an_evaluation_that_ran_out_lists_no_changes_of_the_training(tmp_path: P
 
 
 def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: Path) -> None:
-    """A function of the user's decides what it keeps of them."""
+    """A function of the user's may keep any part of the predictions."""
     trainer = running_out(tmp_path, evaluates=True, eval_strategy="epoch")
     trainer.compute_metrics = trainer.preprocess_logits_for_metrics = lambda *_: {}
     session = watched(trainer.train)
@@ -469,140 +364,11 @@ def test_an_evaluation_whose_predictions_are_unknown_has_no_forecast(tmp_path: P
         hfmem_widget.fit(session)
 
 
-def on_gpus(**more: Any) -> Any:
-    """Return a training that needs 1.5 times its room, where two GPUs are."""
-    of = training(llama)
-    return replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total / 1.5, **more)
-
-
-def test_gpus_that_are_idle_share_the_rows_of_a_step() -> None:
-    """DDP has a whole forecast; of FSDP the least is known, so it may fit, and its layers are named."""
-    ddp, fsdp = (move for move in moves(on_gpus()) if "2 GPUs" in move.name)
-
-    assert (ddp.name, ddp.batch, ddp.fits) == (
-        "DistributedDataParallel on 2 GPUs, 4 rows on each",
-        4,
-        True,
-    )
-    assert (fsdp.batch, fsdp.fits, fsdp.need[:9]) == (4, None, "at least ")
-    config = options_of(fsdp)["fsdp_config"]
-    assert config == {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
-    assert "torchrun --nproc-per-node 2" in fsdp.cost
-
-
-@pytest.mark.parametrize(
-    ("rows", "each", "note"),
-    [((8, 2), (4, 2), ""), ((3, 4), (3, 2), ""), ((3, 1), (3, 1), "2 times the rows in a step")],
-)
-def test_a_step_has_as_many_rows_on_two_gpus(rows: Any, each: Any, note: str) -> None:
-    """Where rows or batches can be divided; else the row says that it has more."""
-    of = training(llama, batch=rows[0], accumulation=rows[1])
-    of = replace(of, device=Device("cuda:0", ""), gpus=2, room=of.forecast.total)
-    listed = [move for move in moves(of) if move.name.startswith("FSDP on")]
-
-    assert {(move.batch, move.accumulation) for move in listed} == {each}
-    assert all(note in move.cost for move in listed)
-
-
-def test_each_change_of_a_training_with_replicas_is_one_of_ddp_or_fsdp() -> None:
-    """With the rows that a GPU has now; what goes into a script for torchrun is not for the cell."""
-    ddp = training(llama, batch=4, shards="ddp:2")
-    ddp = replace(
-        ddp, gpus=2, is_replicated=True, device=Device("cuda:0", ""), room=ddp.forecast.total
-    )
-    listed = moves(ddp)
-    names = [move.name for move in listed]
-
-    assert all(" on 2 GPUs" in name for name in names)
-    assert len(set(names)) == len(names)
-    assert "DistributedDataParallel on 2 GPUs" in names
-    assert "DistributedDataParallel on 2 GPUs and gradient checkpointing" in names
-    assert any(name.startswith("FSDP") for name in names)
-    assert "arguments" not in {change.target for move in listed for change in move.changes}
-
-
-def test_replicas_have_the_forecast_of_ddp(trainer: Any) -> None:
-    """Half of the rows on each of two GPUs, and a note says that it is not their own."""
-    model = trainer.model
-    wrapped = torch.nn.DataParallel(model)
-    wrapped.device_ids = [0, 1]  # as on a machine with two GPUs
-    optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.ones(4, 9, dtype=torch.long)
-    with hfmem_widget.watch("train", steps="each", quiet=True) as session:
-        for _ in range(3):
-            model(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    fitted = hfmem_widget.fit(session)
-
-    assert (fitted.forecast.setting.batch, fitted.forecast.setting.shards) == (2, "ddp:2")
-    assert "nn.DataParallel has no forecast; this is that of DistributedDataParallel." in repr(
-        fitted
-    )
-    assert fitted.measured == {}
-
-
-def test_a_model_of_which_each_device_has_a_part_has_no_forecast() -> None:
-    """As with ``device_map``."""
-    model: Any = llama()
-    optimizer = torch.optim.AdamW(model.parameters())
-    ids = torch.ones(2, 16, dtype=torch.long)
-    with hfmem_widget.watch("train", quiet=True) as session:
-        for _ in range(2):
-            with hfmem_widget.span("step", tokens=32, longest=16):
-                model(input_ids=ids, labels=ids).loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-    model.elsewhere = torch.nn.Linear(1, 1, device="meta")
-    with pytest.raises(OptionError, match="over several devices"):
-        hfmem_widget.fit(session)
-
-
-def test_changes_are_tried_in_real_steps(
-    trainer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The row has what they took, or that memory ran out; a change that cannot be tried has a sentence."""
-    session = session_of(trainer)
-    given: list[Any] = []
-
-    def attempt(_: Any, setting: Setting, optimizer: Any = None, **__: Any) -> Tried:
-        given.append((setting, optimizer))
-        if len(given) == 2:
-            raise OptionError("a real step cannot be tried with this")
-        return Tried(5 * int(MIB), math.nan if len(given) == 3 else 0.25, "cpu")
-
-    monkeypatch.setattr("hfmem_widget.features.fit.trial.tried_step", attempt)
-    fitted = hfmem_widget.fit(session, attempt=True)
-    capture = capsys.readouterr()
-
-    assert len(fitted.moves) == len(given) >= 3
-    assert [(move.tried, move.seconds) for move in fitted.moves[:3]] == [
-        (5 * MIB, 0.25), (None, None), (5 * MIB, None),
-    ]  # fmt: skip
-    assert "tried: 5.00 MiB, 250 ms a step" in repr(fitted)
-    assert "tried: out of memory, with 5.00 MiB allocated" in repr(fitted)
-    assert "Change 2: a real step cannot be tried with this." in capture.err
-    assert {optimizer.name for setting, optimizer in given if optimizer} == {"AdamW"}
-    assert session.moves == list(fitted.moves)
-
-
-def test_a_least_peak_becomes_the_measured_one() -> None:
-    """Of FSDP, which is then sure to fit or not."""
-    of = on_gpus()
-    settings = moves_of(of, DryRuns(of, time.monotonic() + 60))
-    fsdp = next(move for move in settings if move.name.startswith("FSDP"))
-    for fits, share in ((True, 0.5), (False, 2.0)):
-        measured = Tried(int(share * of.room), 0.1, "cuda:0")
-        [tried] = tried_moves(of, {fsdp: settings[fsdp]}, lambda *_, took=measured: took)
-        assert (tried.fits, tried.peak) == (fits, measured.peak)
-        assert not tried.need.startswith("at least")
-
-
 @pytest.mark.parametrize(
     ("dtype", "precision"), [(torch.bfloat16, "bf16"), (torch.float16, "fp16"), (None, "fp32")]
 )
 def test_the_autocast_of_a_loop_is_in_its_forecast(dtype: Any, precision: str) -> None:
-    """It is seen where the loop calls its model."""
+    """Autocast is seen where the loop calls its model."""
     model: Any = llama()
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.ones(2, 16, dtype=torch.long)

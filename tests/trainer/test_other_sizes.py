@@ -12,7 +12,7 @@ import torch
 from hfmem_widget.features.fit.moves import DryRuns, largest, moves_of
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
-from tests.trainer.test_moves import (
+from tests.trainer.models import (
     Make,
     gpt2,
     gpt2_of_two_layers,
@@ -55,7 +55,7 @@ def step_of(make: Make, rows: int, length: int, checkpointing: bool) -> float:
 
 @pytest.mark.parametrize("ending", [TimeoutError, KeyboardInterrupt])
 def test_the_largest_sizes_are_left_out_if_time_runs_out(ending: type[BaseException]) -> None:
-    """An interrupt ends only the search for them, too: the changes are listed without."""
+    """An interrupt ends only the search for the largest sizes: the changes are listed without them."""
     ran = training(gpt2)
     made: set[Setting] = set()
 
@@ -109,9 +109,9 @@ t5 = partial(made, "T5ForConditionalGeneration", d_model=256, d_ff=1024, num_lay
              d_kv=64, vocab_size=8000, decoder_start_token_id=0)  # fmt: skip
 
 
-def worked_out(of: Any, seconds: float = 600.0) -> tuple[Any, Any]:
-    dry = DryRuns(of, time.monotonic() + seconds)
-    return what_if(of, dry), dry
+def worked_out(run: Any, seconds: float = 600.0) -> tuple[Any, Any]:
+    dry = DryRuns(run, time.monotonic() + seconds)
+    return what_if(run, dry), dry
 
 
 @pytest.mark.slow
@@ -133,8 +133,8 @@ def test_other_sizes_take_what_their_dry_runs_say(make: Any, attention: str, dev
 
     The models are so small that the blocks of a GPU's allocator count for much.
     """
-    of = training(partial(make, attn_implementation=attention), length=128, device=device)
-    known, dry = worked_out(of)
+    base = training(partial(make, attn_implementation=attention), length=128, device=device)
+    known, dry = worked_out(base)
 
     assert (known.rows, known.lengths) == ((1, 16), (64, 256))
     assert {(each.checkpointing, each.precision) for each in known.variants} >= {
@@ -142,7 +142,7 @@ def test_other_sizes_take_what_their_dry_runs_say(make: Any, attention: str, dev
         (True, "fp32"),
     }
     for each in known.variants:
-        changed = replace(of.setting, checkpointing=each.checkpointing, precision=each.precision)
+        changed = replace(base.setting, checkpointing=each.checkpointing, precision=each.precision)
         for rows, length in ELSEWHERE:
             run = dry(replace(changed, batch=rows, length=length))
             peak = each.peak(rows, length)
@@ -162,7 +162,7 @@ def test_sizes_without_a_dry_run_are_not_offered() -> None:
 
 
 def test_rows_are_no_longer_than_the_model_takes() -> None:
-    """Where the training has them as long already, shorter ones alone are known."""
+    """If the rows are as long as the model takes, only shorter ones are known."""
     known, _ = worked_out(training(partial(wide_gpt2, n_positions=64), length=64, batch=2))
 
     assert known.lengths[1] == 64

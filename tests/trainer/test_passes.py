@@ -16,11 +16,11 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.features.fit.live_bytes import LiveBytes
 from hfmem_widget.features.fit.passes import moves_of_passes
 from hfmem_widget.session import Move, Session
-from tests.trainer import test_moves
-from tests.trainer.test_moves import gpt2
+from tests.trainer import models
+from tests.trainer.models import gpt2
 from tests.trainer.tiny import TEXT, make_trainer, of_kind, watched
 
-MODELS = {name: test_moves.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
+MODELS = {name: models.MODELS[name] for name in ("gpt2", "llama", "qwen3", "bert_masked")}
 
 
 EACH_MODEL = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
@@ -88,7 +88,7 @@ def peak_above(model: Any, run: Callable[[], object]) -> int:
 
 @EACH_MODEL
 def test_evaluating_fewer_rows_takes_what_was_said(tmp_path: Path, make: Callable[[], Any]) -> None:
-    """The largest batch that fits is listed, and a real pass of it takes no more than the row says."""
+    """A real pass of the largest batch that fits takes no more than its row says."""
     model = make()
     session = evaluated(tmp_path, model)
     whole = peak_above(real := make().eval(), lambda: passed(real, ROWS))
@@ -112,7 +112,7 @@ def passed(model: Any, count: int) -> object:
 
 
 def test_an_evaluation_of_which_predictions_are_kept_may_keep_none(tmp_path: Path) -> None:
-    """That is listed with what it costs; on the host, nothing can be moved elsewhere."""
+    """Keeping none is listed with what it costs; on the host, nothing can be moved elsewhere."""
     model = gpt2()
     session = evaluated(tmp_path, model, metrics=lambda _: {})
     [move] = moves_with(session, room=1e9)
@@ -146,7 +146,7 @@ def test_an_evaluation_that_keeps_its_predictions_takes_what_was_said(
 
 @pytest.mark.parametrize("preprocess", [None, lambda logits, _: logits.argmax(-1)])
 def test_kept_rows_are_counted_unless_a_function_chooses(tmp_path: Path, preprocess: Any) -> None:
-    """A function of the user's may keep less of each row, so none are counted then."""
+    """Rows of which a function of the user's may keep less are not counted."""
     trainer = evaluating(tmp_path, gpt2(), lambda _: {})
     trainer.eval_dataset = {"one": rows(), "two": rows(3)}
     trainer.preprocess_logits_for_metrics = preprocess
@@ -160,7 +160,7 @@ def test_kept_rows_are_counted_unless_a_function_chooses(tmp_path: Path, preproc
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
 def test_a_generation_has_fewer_rows_or_fewer_tokens(name: str) -> None:
-    """Both fit as a real one does, with what its cache takes at the end."""
+    """Both changes need what a real run with them needs, within 2 %."""
     # Of a longer prompt, what the first pass calculates takes as much as the cache of the last.
     model, real = MODELS[name](), MODELS[name]()
     whole = peak_above(model, answering(model))
@@ -181,7 +181,7 @@ def test_a_generation_has_fewer_rows_or_fewer_tokens(name: str) -> None:
 
 
 def test_an_answer_of_hardly_any_tokens_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where less than an eighth of the tokens would fit, fewer sequences alone are listed."""
+    """If less than an eighth of the tokens would fit, only fewer sequences are listed."""
     monkeypatch.setattr("hfmem_widget.features.fit.passes.others_of", lambda *_: 0.0)
     model = gpt2()
     whole = peak_above(model, answering(model, TOKENS))
@@ -193,7 +193,7 @@ def test_an_answer_of_hardly_any_tokens_is_not_advised(monkeypatch: pytest.Monke
 
 
 def test_fewer_sequences_have_other_random_draws() -> None:
-    """The result is not the same if tokens are drawn."""
+    """With drawn tokens the result is not the same."""
     model, ids = gpt2(), torch.ones(ROWS, TOKENS, dtype=torch.int64)
     failing_after(model, 3)
     session = watched(lambda: model.generate(input_ids=ids, max_new_tokens=80, do_sample=True))
@@ -202,7 +202,7 @@ def test_fewer_sequences_have_other_random_draws() -> None:
 
 
 def test_a_generation_within_a_training_has_changes_of_its_own(tmp_path: Path) -> None:
-    """A callback generates and runs out: no change of the training is listed."""
+    """If a callback's generation runs out, no change of the training is listed."""
 
     class Samples(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
@@ -225,7 +225,7 @@ def began(session: Session) -> float:
 
 @pytest.mark.parametrize("metrics", [None, lambda _: {}], ids=["loss alone", "predictions"])
 def test_an_evaluation_that_went_well_has_a_forecast(tmp_path: Path, metrics: Any) -> None:
-    """It is the peak of a real one; an evaluation that keeps no predictions needs less."""
+    """The forecast is the peak of a real evaluation; one that keeps no predictions needs less."""
     trainer = evaluating(tmp_path, gpt2(), metrics)
     with hfmem_widget.watch("run", quiet=True) as session:
         trainer.evaluate()
@@ -240,7 +240,7 @@ def test_an_evaluation_that_went_well_has_a_forecast(tmp_path: Path, metrics: An
 
 
 def test_a_generation_that_went_well_has_a_forecast() -> None:
-    """It goes up to the last token, and is not that of another model that ran since."""
+    """The forecast goes up to the last token, and is not of another model that ran afterwards."""
     model = gpt2()
     with hfmem_widget.watch("run", quiet=True) as session:
         answering(model)()
@@ -250,7 +250,7 @@ def test_a_generation_that_went_well_has_a_forecast() -> None:
     assert fitted.forecast.setting.length == WHOLE
     assert fitted.forecast.total - began(session) == pytest.approx(peak, rel=0.02)
 
-    other = test_moves.gpt2_of_two_layers()
+    other = models.gpt2_of_two_layers()
     with hfmem_widget.watch("other", quiet=True):
         answering(other)()
     again = hfmem_widget.fit(session).forecast
@@ -258,7 +258,7 @@ def test_a_generation_that_went_well_has_a_forecast() -> None:
 
 
 def test_a_generation_whose_model_is_gone_has_no_forecast() -> None:
-    """The error does not call it a training whose optimizer is missing."""
+    """The error does not call the generation a training whose optimizer is missing."""
     model = gpt2()
     with hfmem_widget.watch("run", quiet=True) as session:
         model.generate(input_ids=torch.ones(2, 8, dtype=torch.int64), max_new_tokens=4)

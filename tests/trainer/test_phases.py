@@ -35,7 +35,7 @@ A_STEP = {"rows": 4, "batches": 1}
 
 
 def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
-    """They lie side by side in the step, the step in its epoch, the epoch in the training."""
+    """Phases lie side by side in the step, the step in its epoch, the epoch in the training."""
     session = session_of(trainer)
 
     assert outline(session) == f"{EPOCH}\n    step 1{PHASES}\n    step 2{PHASES}"
@@ -43,7 +43,7 @@ def test_a_step_is_forward_backward_and_optimizer(trainer: Any) -> None:
 
 
 def test_a_watch_within_a_step_takes_no_phase_from_it(tmp_path: Path) -> None:
-    """Such as around `training_step`; the watch has a session of its own."""
+    """A watch around `training_step` has a session of its own, and the outer one keeps its phases."""
 
     class Watched(Trainer):  # type: ignore[misc]  # transformers has no types
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def test_one_callback_may_follow_two_trainings_at_once(tmp_path: Path) -> None:
 
 
 def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
-    """Each has its own forward and backward; the optimizer is the step's."""
+    """Each substep has its own forward and backward; the optimizer is the step's."""
     trainer = make_trainer(
         tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=1
     )
@@ -90,7 +90,7 @@ def test_accumulated_batches_are_substeps(tmp_path: Path) -> None:
 
 
 def test_evaluations_and_saves_lie_between_the_steps(tmp_path: Path) -> None:
-    """They say at which step they came, and the forward passes in them are no phases of a step."""
+    """They have the number of their step, and their forward passes are no phases of a step."""
     trainer = make_trainer(
         tmp_path, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2
     )
@@ -102,7 +102,7 @@ def test_evaluations_and_saves_lie_between_the_steps(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_on_several_data_sets_has_one_for_each(tmp_path: Path) -> None:
-    """They lie in the evaluation as a whole."""
+    """The evaluations of single data sets lie in the evaluation as a whole."""
     trainer = make_trainer(tmp_path, eval_strategy="epoch")
     trainer.eval_dataset = {"short": rows((3, 3)), "long": rows((9, 9))}
     session = session_of(trainer)
@@ -145,7 +145,7 @@ class Endless(torch.utils.data.IterableDataset):  # type: ignore[misc]  # torch 
 
 
 def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None:
-    """How many there will be is unknown, and left out."""
+    """The label of an epoch does not say how many there will be if that is unknown."""
     session = session_of(make_trainer(tmp_path, data=Endless(), max_steps=5))
 
     epochs = ("1\n    step 1\n    step 2", "2\n    step 3\n    step 4", "3\n    step 5")
@@ -154,7 +154,7 @@ def test_epochs_of_data_without_a_length_are_counted_too(tmp_path: Path) -> None
 
 
 def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
-    """Steps and epochs go on where the checkpoint was, and the training says how many were done."""
+    """Steps and epochs go on from the checkpoint, and the training has the number of those before."""
     options: dict[str, Any] = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
     make_trainer(tmp_path, **options).train()
     with hfmem_widget.watch(quiet=True) as session:
@@ -169,7 +169,7 @@ def test_a_resumed_training_counts_on(tmp_path: Path) -> None:
 
 
 def test_a_training_within_a_step_lies_in_it(tmp_path: Path) -> None:
-    """A callback that trains another model, as in distillation, does not mix the two up."""
+    """The steps of a training that a callback starts, as in distillation, are its own."""
 
     class Trains(TrainerCallback):  # type: ignore[misc]  # transformers is not checked here
         def on_optimizer_step(self, *_: Any, **__: Any) -> None:
@@ -184,7 +184,7 @@ def test_a_training_within_a_step_lies_in_it(tmp_path: Path) -> None:
 
 
 def test_a_sequence_to_sequence_trainer_is_followed(tmp_path: Path) -> None:
-    """Its generation during an evaluation lies in the evaluation."""
+    """A generation during an evaluation lies in the evaluation."""
     layers = {"num_layers": 1, "num_heads": 2, "vocab_size": VOCABULARY}
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, **layers}
     generates = {"predict_with_generate": True, "generation_max_length": 4}
@@ -252,7 +252,7 @@ def with_reference(model: Any, inputs: Any) -> Any:
 
 @pytest.mark.parametrize(("how", "tokens"), [(twice, 72), (with_reference, 36)])
 def test_forward_passes_are_one_phase(tmp_path: Path, how: Callable[..., Any], tokens: int) -> None:
-    """All are counted, but for one without gradients, which is part of what surrounds it."""
+    """All forward passes are counted but those without gradients, which are part of the span around."""
     kind = type("Trainer", (CallsItsOwnWay,), {"how": staticmethod(how)})
     session = session_of(make_trainer(tmp_path, kind=kind, max_steps=1))
 

@@ -23,7 +23,7 @@ from hfmem_widget.errors import OptionError
 from hfmem_widget.monitor.monitor import Monitor
 from hfmem_widget.session import Session
 from tests.data import ROOT
-from tests.trainer.test_moves import bart, bert_classifier, llama, resnet, vit
+from tests.trainer.models import bart, bert_classifier, llama, resnet, vit
 from tests.trainer.tiny import (
     Plain,
     make_trainer,
@@ -102,7 +102,7 @@ def test_a_second_training_is_recorded_under_a_name_with_a_number(tmp_path: Path
 
 
 def test_a_name_that_is_taken_is_refused_when_the_callback_is_made(tmp_path: Path) -> None:
-    """Long before the training begins, which would go on without us."""
+    """A name in use is an error long before the training, which would go on without us."""
     path = tmp_path / "run.hfmem.jsonl"
     path.write_text("mine", encoding="utf-8")
 
@@ -158,9 +158,9 @@ def recipe_of(path: Path) -> Any:
     return next(line["of"] for line in lines if line["k"] == "recipe")
 
 
-def changed(path: Path, **of: Any) -> Path:
+def changed(path: Path, **changes: Any) -> Path:
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    next(line for line in lines if line["k"] == "recipe")["of"] |= of
+    next(line for line in lines if line["k"] == "recipe")["of"] |= changes
     other = path.with_name(f"other{len(list(path.parent.iterdir()))}.hfmem.jsonl")
     other.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return other
@@ -228,7 +228,7 @@ def training(folder: Path, model: Any, **options: Any) -> Any:
     ],
 )
 def test_a_recording_has_the_live_models_forecast(tmp_path: Path, make: Make, options: Any) -> None:
-    """Every part of it, and every move with its peak."""
+    """Every part and every move of the forecast has the same peak as with the live model."""
     trainer = training(tmp_path, make(), **options)
     session = session_of(trainer)
     back = opened(session, tmp_path)
@@ -242,7 +242,7 @@ def test_a_recording_has_the_live_models_forecast(tmp_path: Path, make: Make, op
 
 
 def test_a_recordings_forecast_is_of_its_own_model_and_room(tmp_path: Path) -> None:
-    """Whatever is trained in this process."""
+    """A recording's forecast does not depend on what this process trains."""
     back = opened(session_of(make_trainer(tmp_path)), tmp_path)
     session_of(other := make_trainer(tmp_path, model=llama()))
     held = hfmem_widget.fit(back).verdicts[0].room.available - 0.9 * back.recipe["available"]["cpu"]
@@ -257,7 +257,7 @@ def test_a_recordings_forecast_is_of_its_own_model_and_room(tmp_path: Path) -> N
 
 
 def test_a_recording_of_a_training_that_ran_out_has_its_changes(tmp_path: Path) -> None:
-    """The room is that of its error."""
+    """Changes are for the room that the error left."""
     trainer = running_out(tmp_path)
     path = tmp_path / "run.hfmem.jsonl"
     with pytest.raises(RuntimeError), hfmem_widget.watch(quiet=True, record=str(path)) as session:
@@ -272,7 +272,7 @@ def test_a_recording_of_a_training_that_ran_out_has_its_changes(tmp_path: Path) 
 
 
 def test_a_command_prints_its_forecast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As text, and as JSON; there is no cell to write into."""
+    """The command prints text or JSON; there is no cell to write into."""
     path = session_of(make_trainer(tmp_path)).save(tmp_path / "run.hfmem.jsonl.gz")
     capsys.readouterr()
     assert main(["fit", str(path)]) == 0
@@ -290,7 +290,7 @@ def test_a_command_prints_its_forecast(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_no_name_of_a_file_and_no_label_is_recorded(tmp_path: Path) -> None:
-    """Wherever the model came from, and whatever its labels are called."""
+    """A recording names neither the folder of a model nor its labels."""
     folder = tmp_path / HIDDEN
     labelled().save_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder)
@@ -334,7 +334,7 @@ def endless(model: Any) -> Any:
 def test_a_model_that_cannot_be_made_again_is_refused(
     tmp_path: Path, change: Callable[[Any], Any], why: str
 ) -> None:
-    """In one sentence, and the recording is as good as others."""
+    """One sentence refuses a forecast, and all else of the recording is shown."""
     trainer = make_trainer(tmp_path, model=tiny_model(), remove_unused_columns=False)
     trainer.model = trainer.model_wrapped = change(tiny_model())
     back = opened(session_of(trainer), tmp_path)
@@ -345,7 +345,7 @@ def test_a_model_that_cannot_be_made_again_is_refused(
 
 
 def test_a_model_that_was_changed_since_is_refused(tmp_path: Path) -> None:
-    """Its configuration does not say what it has."""
+    """A model that differs from its configuration has no forecast."""
     model = tiny_model()
     model.transformer.ln_f = torch.nn.Sequential(torch.nn.Linear(16, 16), model.transformer.ln_f)
     back = opened(session_of(make_trainer(tmp_path, model=model)), tmp_path)
@@ -354,7 +354,7 @@ def test_a_model_that_was_changed_since_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_recording_without_a_training_has_no_model(tmp_path: Path) -> None:
-    """Nor has one of an earlier release."""
+    """A recording without a training has no forecast."""
     with hfmem_widget.watch(quiet=True) as session:
         pass
     with pytest.raises(OptionError, match="the recording has no model to try it with"):
@@ -362,7 +362,7 @@ def test_a_recording_without_a_training_has_no_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "of",
+    "changes",
     [
         {"model": "os"},
         {"model": "BertModel"},
@@ -382,10 +382,10 @@ def test_a_recording_without_a_training_has_no_model(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_an_invalid_recipe_is_refused_in_a_sentence(tmp_path: Path, of: Any) -> None:
-    """Whatever it contains, nothing is run."""
+def test_an_invalid_recipe_is_refused_in_a_sentence(tmp_path: Path, changes: Any) -> None:
+    """Nothing that an invalid recipe names is run."""
     path = session_of(make_trainer(tmp_path)).save(tmp_path / "run.hfmem.jsonl")
-    with pytest.raises(OptionError) as told:
-        hfmem_widget.fit(changed(path, **of))
-    assert str(told.value).startswith("What would fit cannot be worked out: ")
-    assert "\x1b" not in str(told.value)
+    with pytest.raises(OptionError) as raised:
+        hfmem_widget.fit(changed(path, **changes))
+    assert str(raised.value).startswith("What would fit cannot be worked out: ")
+    assert "\x1b" not in str(raised.value)

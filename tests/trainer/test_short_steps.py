@@ -72,7 +72,7 @@ def test_each_step_is_counted_with_its_tokens(tmp_path: Path, options: dict[str,
 
 @pytest.mark.usefixtures("nothing_is_affordable")
 def test_what_short_steps_keep_is_not_called_activations(tmp_path: Path) -> None:
-    """Each of the steps that share a span keeps 8 MiB: none of it is for the backward pass."""
+    """If each step of a shared span keeps 8 MiB, none of it is for the backward pass."""
     kept = []
 
     class Keeps(TrainerCallback):  # type: ignore[misc]  # as above

@@ -1,4 +1,4 @@
-"""Two ranks that wrap models; the first says what is told of the buffers: ``buffers.py FOLDER PORT HOW ...``.
+"""Two ranks that wrap models; the first writes figures of their buffers: ``buffers.py FOLDER PORT HOW ...``.
 
 A Trainer comes first, which makes the group of processes and wraps its model by itself.
 """
@@ -57,22 +57,22 @@ def hidden(how: str) -> Callable[[], nn.Module]:
     return lambda: model
 
 
-def of_fsdp(model: nn.Module) -> dict[str, Any]:
-    """Return what is told while the parameters are gathered, and once they no longer are."""
+def fsdp_figures(model: nn.Module) -> dict[str, Any]:
+    """Return the figures while the parameters are gathered, and once they no longer are."""
     model.unshard()
     for layer in model:
         layer.unshard()
     gathered = read_once()
-    said = {"gathered": parts(gathered, gathered.last_sample)}
+    figures = {"gathered": parts(gathered, gathered.last_sample)}
     for layer in (*model, model):
         layer.reshard()
     sharded = read_once()
     owners = dict(gathered.contents.libraries)
-    return {**said, "sharded": parts(sharded, sharded.last_sample), "owners": owners}
+    return {**figures, "sharded": parts(sharded, sharded.last_sample), "owners": owners}
 
 
-def of_a_trainer(folder: str) -> dict[str, Any]:
-    """Train with a Trainer, and return what is told of the model that it has wrapped."""
+def trainer_figures(folder: str) -> dict[str, Any]:
+    """Train with a Trainer, and return the figures of the model that it has wrapped."""
     rows = [{"x": torch.ones(64), "labels": torch.zeros(64)}] * 16
     arguments = TrainingArguments(
         folder, max_steps=3, use_cpu=True, ddp_backend="gloo", report_to=[], save_strategy="no",
@@ -98,14 +98,14 @@ second = os.fork()  # both have what takes long to import
 rank = "0" if second else "1"
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
-told = {"trainer": of_a_trainer(folder)}
+report = {"trainer": trainer_figures(folder)}
 gc.collect()  # a wrapped model is in a circle, and would be there for the next one
 # The models are variables of the script, where they are found before their first step.
 for how in ways:
     wrapped = hidden(how)
     model = wrapped().module if how == "ddp-hidden" else wrapped()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    said: dict[str, Any] = {"parameters": sum(each.nbytes for each in model.parameters())}
+    sizes: dict[str, Any] = {"parameters": sum(each.nbytes for each in model.parameters())}
     with hfmem_widget.watch("train", quiet=True, interval=60.0) as session:
         for number in range(4):
             gc.collect()  # what a step has left in circles would go at any instant
@@ -118,18 +118,18 @@ for how in ways:
                 elif number == 2:
                     held = []
                 optimizer.zero_grad()
-    said["steps"] = [parts(session, span.before) for span in session.spans if span.kind == "step"]
+    sizes["steps"] = [parts(session, span.before) for span in session.spans if span.kind == "step"]
     if how.startswith("ddp"):
-        said["owners"] = dict(session.contents.libraries)
+        sizes["owners"] = dict(session.contents.libraries)
         buckets = wrapped().reducer._get_zeros_like_grad_buckets()
-        said["buckets"] = sum(each.buffer().nbytes for each in buckets)
+        sizes["buckets"] = sum(each.buffer().nbytes for each in buckets)
         del buckets
     else:
-        said |= of_fsdp(model)
-    told[how] = said
+        sizes |= fsdp_figures(model)
+    report[how] = sizes
     del wrapped, model, optimizer
     gc.collect()
 dist.destroy_process_group()
 if second:
     assert os.waitpid(second, 0)[1] == 0
-    (Path(folder) / "said.json").write_text(json.dumps(told))
+    (Path(folder) / "report.json").write_text(json.dumps(report))

@@ -51,14 +51,14 @@ def main() -> None:
         for batch in DataLoader(Texts(), 16, num_workers=1, multiprocessing_context="spawn"):
             assert len(batch["labels"]) == 16
         subprocess.run([sys.executable, "-c", "import torch.distributed"], check=True)
-    said = {
+    report = {
         "losses": [row["loss"] for row in trainer.state.log_history if "loss" in row],
         "weights": [float(one.detach().double().sum()) for one in trainer.model.parameters()],
         "site": "SITE_RAN" in os.environ,
         "cuda": torch.cuda.is_initialized(),
         "rank": trainer.args.process_index,
     }
-    Path(sys.argv[1], f"said-{said['rank']}.json").write_text(json.dumps(said), "utf-8")
+    Path(sys.argv[1], f"report-{report['rank']}.json").write_text(json.dumps(report), "utf-8")
     if second:
         assert os.waitpid(second, 0)[1] == 0
 

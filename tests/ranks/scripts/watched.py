@@ -10,7 +10,7 @@ with hfmem_widget.watch("cell", quiet=True, ranks=sys.argv[1]) as session:
     code = subprocess.run(sys.argv[2:], check=False).returncode
 run = session.run
 assert run is not None
-said = {
+report = {
     "code": code,
     "outcome": run.overview.spans[0].outcome,
     "findings": {finding.kind: finding.title for finding in run.findings},
@@ -18,4 +18,4 @@ said = {
     "notes": list(run.overview.notes),
     "clocks": dict(run.collector.roster.offsets),
 }
-print(json.dumps(said))
+print(json.dumps(report))

@@ -1,4 +1,4 @@
-"""Tools that tell what the memory of a training step is for, each around a step of one training.
+"""Tools that attribute the memory of a training step, each around a step of one training.
 
 Imported by `anatomy_peers.py`, which says what is taken from each.
 """
@@ -36,8 +36,8 @@ SMALL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a tool tells, in bytes; NaN where it claims nothing.
+class Figures:
+    """What a tool reports, in bytes; NaN where it claims nothing.
 
     Attributes
     ----------
@@ -55,9 +55,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A step under a tool: what was told, the seconds of the step, and what else is worth a sentence."""
+    """A step under a tool: what it reports, the seconds of the step, and what else is worth a sentence."""
 
-    told: Told
+    figures: Figures
     seconds: float
     note: str = ""
 
@@ -128,7 +128,7 @@ def under_nothing(training: Training) -> Look:
     """Make a step by itself."""
     with training.timed() as took:
         training.step()
-    return Look(Told(), took[0])
+    return Look(Figures(), took[0])
 
 
 def under_us(training: Training, *, spans: bool) -> Look:
@@ -145,13 +145,13 @@ def under_us(training: Training, *, spans: bool) -> Look:
             step()
     anatomy = session.anatomy("peak", training.key)
     note = " ".join([f"peak {anatomy.certainty}.", *anatomy.notes])
-    told = Told(
+    figures = Figures(
         session.latest(f"{training.key}/weights"),
         session.latest(f"{training.key}/gradients"),
         session.latest(f"{training.key}/optimizer"),
         anatomy.bytes("activations"),
     )
-    return Look(told, took[0], note)
+    return Look(figures, took[0], note)
 
 
 def under_mem_tracker(training: Training) -> Look:
@@ -168,13 +168,13 @@ def under_mem_tracker(training: Training) -> Look:
     with tracker, training.timed() as took:
         training.step(before_step=take)
     peak = tracker.get_tracker_snapshot("peak")[training.batch["labels"].device]
-    told = Told(
+    figures = Figures(
         before[_MemRefType.PARAM],
         before[_MemRefType.GRAD],
         before[_MemRefType.OPT],
         peak[_MemRefType.ACT] + peak[_MemRefType.TEMP],
     )
-    return Look(told, took[0])
+    return Look(figures, took[0])
 
 
 def under_profiler(training: Training) -> Look:
@@ -205,7 +205,7 @@ def under_profiler(training: Training) -> Look:
     peak = by_time[by_time.sum(axis=1).argmax()]
     highest = by_time.max(axis=0)
     at = _CATEGORY_TO_INDEX
-    told = Told(
+    figures = Figures(
         highest[at[Category.PARAMETER]],
         highest[at[Category.GRADIENT]],
         highest[at[Category.OPTIMIZER_STATE]],
@@ -218,7 +218,7 @@ def under_profiler(training: Training) -> Look:
         f"{peak[at[None]]:,} bytes at its peak have no category; "
         f"{sorting:.1f} s more to sort its events."
     )
-    return Look(told, took[0], note)
+    return Look(figures, took[0], note)
 
 
 def under_stormlog(training: Training) -> Look:
@@ -242,7 +242,7 @@ def under_stormlog(training: Training) -> Look:
         kind = "weights" if names & weights else "optimizer" if names & states else ""
         if kind:
             sums[kind] += max(one["size_bytes"] for one in entry["tensors"])
-    return Look(Told(weights=sums["weights"], optimizer=sums["optimizer"]), took[0])
+    return Look(Figures(weights=sums["weights"], optimizer=sums["optimizer"]), took[0])
 
 
 def estimated(training: Training) -> Look:
@@ -256,7 +256,7 @@ def estimated(training: Training) -> Look:
     total, _ = calculate_maximum_sizes(model)
     usage = estimate_training_usage(total, "float32")
     note = f"its one figure, for Adam, is {max(usage.values()):,} bytes."
-    return Look(Told(usage["model"], usage["gradients"], usage["optimizer"]), math.nan, note)
+    return Look(Figures(usage["model"], usage["gradients"], usage["optimizer"]), math.nan, note)
 
 
 Way = Callable[[Training], Look]
