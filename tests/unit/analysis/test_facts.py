@@ -20,7 +20,7 @@ NAN = math.nan
 def cell(
     seconds: float, after: float, peak: float = GIB, outcome: str = "done", before: float = GIB
 ) -> tuple[Session, Span]:
-    """Return a cell that began with a GiB, unless told."""
+    """Return a cell that began with a GiB, unless `before` says otherwise."""
     return cell_of(before, after, every=seconds, peaks={KEY: peak}, outcome=outcome)
 
 
@@ -111,7 +111,7 @@ def test_an_open_span_reads_up_to_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "nothing"),
+    ("cell", "nothing"),
     [
         (cell(0.01, GIB), True),
         (cell(0.9, GIB + 0.9 * MIB), True),
@@ -123,9 +123,9 @@ def test_an_open_span_reads_up_to_now() -> None:
         (cell(0.01, NAN, peak=NAN, before=NAN), False),
     ],
 )
-def test_a_short_cell_without_change_did_nothing(told: tuple[Session, Span], nothing: bool) -> None:
+def test_a_short_cell_without_change_did_nothing(cell: tuple[Session, Span], nothing: bool) -> None:
     """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
-    assert did_nothing(*told) is nothing
+    assert did_nothing(*cell) is nothing
 
 
 glibc = pytest.mark.skipif(find_glibc_heap() is None, reason="needs glibc's own malloc")

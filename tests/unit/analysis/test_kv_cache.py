@@ -42,7 +42,7 @@ def found(session: Session) -> KVCache:
 
 
 def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
-    """Of 16 GiB, 1 is others' and 4 are allocated; of a host, whose memory is everybody's, none is told."""
+    """Of 16 GiB, 1 is others' and 4 are allocated; a host's memory is everybody's: no figure."""
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
@@ -77,13 +77,13 @@ def test_without_a_cache_nothing_is_told() -> None:
     assert kv_cache_text(session, session.spans[0]) == ""
 
 
-def cache(**more: Any) -> KVCache:
-    known = {"bytes": 4 * GIB, "sequences": 4, "length": 8192, "token_bytes": 512 * KIB}
-    return KVCache(**{"device": Device("cuda:0", "one"), **known, **more})
+def cache(**values: Any) -> KVCache:
+    defaults = {"bytes": 4 * GIB, "sequences": 4, "length": 8192, "token_bytes": 512 * KIB}
+    return KVCache(**{"device": Device("cuda:0", "one"), **defaults, **values})
 
 
 @pytest.mark.parametrize(
-    ("told", "parts"),
+    ("cache", "parts"),
     [
         (cache(longest=61_234.0), ["4.00 GiB", "512.0 KiB (4 sequences, all layers)", "61,000"]),
         (cache(sequences=1), ["512.0 KiB (all layers)."]),
@@ -93,12 +93,12 @@ def cache(**more: Any) -> KVCache:
         (cache(token_bytes=0), ["KV cache: 4.00 GiB."]),
     ],
 )
-def test_the_sentence_says_how_it_grows(told: KVCache, parts: list[str]) -> None:
-    """One sentence; a length is told with what it assumes."""
-    text = sentence(told)
+def test_the_sentence_says_how_it_grows(cache: KVCache, parts: list[str]) -> None:
+    """One sentence; a length comes with what it assumes."""
+    text = sentence(cache)
 
     assert all(part in text for part in parts)
-    assert ("an estimate" in text) == (told.longest > 0)
+    assert ("an estimate" in text) == (cache.longest > 0)
 
 
 def test_the_card_says_it() -> None:
