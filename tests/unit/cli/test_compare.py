@@ -32,7 +32,7 @@ def test_the_table_is_that_of_the_notebook(two: list[str], hfmem: Hfmem) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "sentence"),
     [
         (["--fail-over", "2%"], FINE, "(+23.0 MiB, +0.3 %), within the limit of 2 %."),
         (["--fail-over", "0.1 %"], NO, "7.01 GiB in head (+23.0 MiB, +0.3 %), more than the limit"),
@@ -43,12 +43,12 @@ def test_the_table_is_that_of_the_notebook(two: list[str], hfmem: Hfmem) -> None
     ],
 )
 def test_the_second_may_exceed_the_first_by_a_limit(
-    words: list[str], code: int, said: str, two: list[str], hfmem: Hfmem
+    words: list[str], code: int, sentence: str, two: list[str], hfmem: Hfmem
 ) -> None:
     """The exit code is 1 if it exceeds by more, and a sentence has both figures."""
-    found, out, _ = hfmem("compare", *two, *words)
-    assert found == code
-    assert said in out
+    exit_code, out, _ = hfmem("compare", *two, *words)
+    assert exit_code == code
+    assert sentence in out
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
     """Lines are compared as text and as Markdown; without stacks a sentence says what is missing."""
     sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
-    sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
+    sessions = {name: with_stacks(name, *sites) for name, sites in sizes.items()}
     sessions["bare"].stacks = None
     a, b, bare = (one.save(tmp_path / f"{name}.jsonl") for name, one in sessions.items())
 

@@ -41,7 +41,7 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "sentence"),
     [
         ("a line", "1 line could not be read"),
         ("a rank", "1 rank missing"),
@@ -49,7 +49,7 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
         ("a stranger", "1 file of the run's directory left out: of another run"),
     ],
 )
-def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
+def test_check_reports_damage(damage: str, sentence: str, tmp_path: Path, hfmem: Hfmem) -> None:
     """Missing or unreadable data are a sentence, and the exit code is 1."""
     path = tmp_path / "run" / made(tmp_path / "run").ranks[2].stream
     lines = path.read_bytes().splitlines(keepends=True)
@@ -67,7 +67,7 @@ def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfm
 
     code, out, _ = hfmem("check", tmp_path / "run")
     assert code == NO
-    assert said in out
+    assert sentence in out
 
 
 def test_another_directory_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
@@ -159,7 +159,7 @@ def test_leaving_the_screen_does_not_touch_the_run(tmp_path: Path) -> None:
         assert watching.stdout is not None
         watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=240)
+        _, err = watching.communicate(timeout=240)
 
-    assert (watching.returncode, said) == (FINE, b"")
+    assert (watching.returncode, err) == (FINE, b"")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

@@ -64,7 +64,7 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "part"),
     [
         (["shout"], "shout"),
         (["check"], "RUN"),
@@ -74,13 +74,13 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
         (["export", "a", "--to", "perfetto", "--resolution", "fast"], "resolution"),
     ],
 )
-def test_wrong_words_exit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_exit(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line on stderr names the mistake, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
     shown = capsys.readouterr()
 
-    assert said in shown.err
+    assert part in shown.err
     assert shown.err.count("\n") == 1
     assert "\x1b" not in shown.err
     assert shown.out == ""

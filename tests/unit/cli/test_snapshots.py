@@ -96,9 +96,9 @@ def test_a_check_shows_the_contents_of_a_snapshot(
     snapshot: Any, code: int, shown: dict[str, str], write: Write, hfmem: Hfmem
 ) -> None:
     """Allocated and reserved bytes, length of the history, peak, and whether anything is damaged."""
-    found, out, _ = hfmem("check", write(snapshot))
+    exit_code, out, _ = hfmem("check", write(snapshot))
 
-    assert found == code
+    assert exit_code == code
     assert shown.items() <= rows(out).items()
 
 
@@ -175,8 +175,8 @@ def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> No
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
         assert checked("check", "check", path, "--json")["damage"] == []
-        found = checked("explanation", "explain", path, "--json")
-        assert (found["devices"][0]["peak"] is None) == (path == bare)
+        data = checked("explanation", "explain", path, "--json")
+        assert (data["devices"][0]["peak"] is None) == (path == bare)
     words = "compare", whole, write(run_of(32).snapshot(), "c.pickle"), "--json", "--by", "line"
     assert checked("comparison", *words)["cells"][1]["changes"]
 
@@ -216,15 +216,15 @@ def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem
 
 
 @pytest.mark.parametrize(
-    ("metric", "says"),
+    ("metric", "text"),
     [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
 )
-def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hfmem: Hfmem) -> None:
+def test_uncertain_peaks_are_not_judged(metric: str, text: str, write: Write, hfmem: Hfmem) -> None:
     """The peak may have been before the history begins."""
     paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
-    assert says in err
+    assert text in err
 
 
 def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
@@ -248,10 +248,10 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
     a, b = opened
     session = with_stacks("base", site("project/train.py:21", 10, "Run.step"))
 
-    both = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
-    of_both, of_one = (compared._repr_mimebundle_()["text/plain"] for compared in both)
-    assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in of_both
-    assert "+6.00 MiB" in of_one
+    comparisons = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
+    pair_text, mixed_text = (compared._repr_mimebundle_()["text/plain"] for compared in comparisons)
+    assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in pair_text
+    assert "+6.00 MiB" in mixed_text
     with pytest.raises(OptionError, match="no samples to align by step"):
         hfmem_widget.compare(a, b, by="step")
 
@@ -277,7 +277,7 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    ("dumped", "says"),
+    ("content", "message"),
     [
         (pickle.dumps({"segments": [Runs()]}), "could run code"),
         (run_of(16).dump()[:500], "it is damaged or cut off"),
@@ -286,14 +286,14 @@ class Runs:
 )
 @pytest.mark.parametrize("command", ["check", "explain", "report", "compare"])
 def test_an_unreadable_snapshot_is_refused(
-    command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
+    command: str, content: bytes, message: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
     """Every command refuses it in one sentence."""
     path = tmp_path / "a.pickle"
-    path.write_bytes(dumped)
+    path.write_bytes(content)
     code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))
     assert (code, out, err.count("\n")) == (WRONG, "", 1)
-    assert says in err
+    assert message in err
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])
