@@ -7,7 +7,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.magics.memwatch import MemwatchMagics
 
-Told = Callable[..., str]
+Output = Callable[..., str]
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def magics(shell: InteractiveShell) -> MemwatchMagics:
 
 
 @pytest.fixture
-def told(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Told:
+def output(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Output:
     """Return a function that runs cells, and returns all their output, errors included."""
 
     def run(*cells: str) -> str:

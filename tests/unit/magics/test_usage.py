@@ -11,17 +11,17 @@ from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.magics.usage import words_of
 from hfmem_widget.session import Session
-from tests.unit.magics.conftest import Told
+from tests.unit.magics.conftest import Output
 
 HOSTILE = "a\u202e\x1b[31m b"
 
 
 @pytest.mark.parametrize("line", ["%memwatch on", "%memcompare a", "%memfit a"])
-def test_an_invalid_name_is_refused_as_plain_text(told: Told, line: str) -> None:
+def test_an_invalid_name_is_refused_as_plain_text(output: Output, line: str) -> None:
     """Each magic that stores a result refuses it in the same words."""
-    said = told(f"{line} --output '{HOSTILE}'")
+    text = output(f"{line} --output '{HOSTILE}'")
 
-    assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
+    assert text == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
 
 
 OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
@@ -148,15 +148,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, line: str) -> None:
+def test_an_error_quotes_the_typed_line(shell: InteractiveShell, output: Output, line: str) -> None:
     """The error has a suggestion where possible, and none of argparse' own words."""
-    said = told(line + ("\nran = True" if line.startswith("%%") else ""))
+    text = output(line + ("\nran = True" if line.startswith("%%") else ""))
 
-    assert said.startswith("UsageError: ")
-    assert len(said.splitlines()) == 1
-    assert [part for part in REFUSED[line] if part not in said] == []
-    assert "action" not in said
-    assert "argument" not in said
+    assert text.startswith("UsageError: ")
+    assert len(text.splitlines()) == 1
+    assert [part for part in REFUSED[line] if part not in text] == []
+    assert "action" not in text
+    assert "argument" not in text
     assert "ran" not in shell.user_ns
 
 
