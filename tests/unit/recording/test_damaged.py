@@ -48,10 +48,10 @@ def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
 
     for count, line in enumerate(lines[1:]):
         for at in range(len(line)):
-            so_far = cut.session()
+            session = cut.session()
             assert cut.dropped == 0
             # Comparing takes longer than all else; between these nothing is there that counts.
-            assert at not in {0, len(line) // 2, len(line) - 1} or so_far == before[count]
+            assert at not in {0, len(line) // 2, len(line) - 1} or session == before[count]
             cut.feed(line[at : at + 1])
     assert cut.session() == before[-1]
 
@@ -64,9 +64,9 @@ def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.Mo
     ends = np.cumsum([len(line) for line in lines])
     blocks = [json.loads(line) if b'"rows"' in line[:20] else {} for line in lines]
     samples = np.cumsum([len(block.get("t", ())) for block in blocks])
-    data, chance, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
+    data, rng, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
 
-    places = sorted(chance.sample(range(len(lines[0]), len(data)), cuts))
+    places = sorted(rng.sample(range(len(lines[0]), len(data)), cuts))
     found = []
     for at in places:
         cut.feed(data[fed:at])

@@ -77,16 +77,16 @@ def test_parquet_has_the_same_figures(table: str, empty: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "table", "said"),
+    ("name", "table", "text"),
     [
         ("x.csv", "rows", "table must be samples, steps or spans, not 'rows'"),
         ("x.hfmem.jsonl", "steps", "ends in .csv or .parquet for a table"),
         ("x.perfetto.json", "spans", "ends in .csv or .parquet for a table"),
     ],
 )
-def test_a_table_that_is_none_is_refused(name: str, table: str, said: str, tmp_path: Path) -> None:
+def test_a_table_that_is_none_is_refused(name: str, table: str, text: str, tmp_path: Path) -> None:
     """One sentence says which there are, and what a table is written to."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=text):
         scripted_run("short").save(tmp_path / name, table=table)
 
 

@@ -33,7 +33,7 @@ def events_of(session: Session, resolution: float = 1.0) -> Events:
     return found
 
 
-def of_phase(events: Events, phase: str) -> Events:
+def in_phase(events: Events, phase: str) -> Events:
     return [event for event in events if event["ph"] == phase]
 
 
@@ -41,19 +41,19 @@ def of_phase(events: Events, phase: str) -> Events:
 def test_a_trace_obeys_the_rules(name: str) -> None:
     """Known phases, whole microseconds from 0 on that never fall, names for every process and track."""
     events = trace_of(name)
-    named = {(event["name"], event["pid"], event["tid"]) for event in of_phase(events, "M")}
+    named = {(event["name"], event["pid"], event["tid"]) for event in in_phase(events, "M")}
     rest = [event for event in events if event["ph"] != "M"]
     times = [event["ts"] for event in rest]
 
     assert {event["ph"] for event in rest} <= set("XCi")
-    assert events == [*of_phase(events, "M"), *rest]
+    assert events == [*in_phase(events, "M"), *rest]
     assert all(type(time) is int and time >= 0 for time in times)
     assert times == sorted(times)
     assert {event["pid"] for event in rest} <= {pid for kind, pid, _ in named if "process" in kind}
     assert {("thread_name", 1, event["tid"]) for event in rest if event["pid"] == 1} <= named
     assert all(event["pid"] and event["tid"] and event["name"] for event in events)
-    assert all(type(event["dur"]) is int and event["dur"] >= 0 for event in of_phase(rest, "X"))
-    counters = of_phase(rest, "C")
+    assert all(type(event["dur"]) is int and event["dur"] >= 0 for event in in_phase(rest, "X"))
+    counters = in_phase(rest, "C")
     assert all(math.isfinite(value) for event in counters for value in event["args"].values())
 
 
@@ -67,7 +67,7 @@ def overlapping(events: Events) -> Events:
     """Return the slices that begin within an open one of their track and end after it."""
     ends: dict[int, list[int]] = defaultdict(list)
     found = []
-    for event in of_phase(events, "X"):
+    for event in in_phase(events, "X"):
         open_ends, stop = ends[event["tid"]], event["ts"] + event["dur"]
         while open_ends and open_ends[-1] <= event["ts"]:
             open_ends.pop()
@@ -86,7 +86,7 @@ def test_spans_that_overlap_have_tracks_of_their_own() -> None:
     """Spans of two threads overlap; what fits into a track again goes there."""
     spans = Spans([span(1, 0.0, 10.0), span(2, 5.0, 15.0), span(3, 6.0, 7.0), span(4, 16.0, 17.0)])
     events = events_of(Session("x", spans=spans))
-    tracks = {event["name"]: event["tid"] for event in of_phase(events, "X")}
+    tracks = {event["name"]: event["tid"] for event in in_phase(events, "X")}
 
     assert overlapping(events) == []
     assert tracks["1"] == tracks["3"] == tracks["4"] != tracks["2"]
@@ -95,7 +95,7 @@ def test_spans_that_overlap_have_tracks_of_their_own() -> None:
 def test_an_open_span_ends_with_the_newest_sample() -> None:
     """In a run that goes on, or was killed."""
     session = Session("x", spans=Spans([span(1, 2.0, None)]), last_sample=Sample(9.0, ()))
-    (slice_,) = of_phase(events_of(session), "X")
+    (slice_,) = in_phase(events_of(session), "X")
 
     assert (slice_["ts"], slice_["dur"]) == (2_000_000, 7_000_000)
     assert slice_["args"]["outcome"] == "running"
@@ -118,10 +118,10 @@ def test_steps_without_spans_are_slices() -> None:
     add_group(eight, group(1, 8))
     folded = Session("x", steps=eight)
 
-    assert [event["name"] for event in of_phase(events_of(session), "X")] == [
+    assert [event["name"] for event in in_phase(events_of(session), "X")] == [
         "train", "step 1", "step 2",
     ]  # fmt: skip
-    (slice_,) = of_phase(events_of(folded), "X")
+    (slice_,) = in_phase(events_of(folded), "X")
     assert (slice_["name"], slice_["dur"]) == ("steps 1\u20138", 8_000_000)
     assert slice_["args"]["cuda:0/allocated peak"] == "1.00 GiB exact"
 
@@ -131,7 +131,7 @@ def test_a_curve_has_a_point_for_each_stretch_at_most(resolution: float) -> None
     """Its highest is that of the samples at any resolution: no peak is lost."""
     session = scripted_run("training")
     highest = session.timeline.high[:, session.index("cuda:0/allocated")].max()
-    events = of_phase(events_of(session, resolution), "C")
+    events = in_phase(events_of(session, resolution), "C")
     curve = [event for event in events if event["name"] == "allocated" and event["pid"] == 2]
 
     assert len(curve) <= 11.6 / resolution + 2
@@ -141,9 +141,9 @@ def test_a_curve_has_a_point_for_each_stretch_at_most(resolution: float) -> None
 def test_findings_are_instants() -> None:
     """At the time of their evidence, at the end of their span, or at the end of the run."""
     session = Session("x", spans=Spans([span(1, 0.0, 4.0)]), last_sample=Sample(9.0, ()))
-    for evidence, where in (({"time": 2.5}, 1), ({}, 1), ({}, None)):
-        session.findings.append(Finding("k", "warn", "Title", evidence, ("do\x1b this",), where))
-    found = of_phase(events_of(session), "i")
+    for evidence, span_id in (({"time": 2.5}, 1), ({}, 1), ({}, None)):
+        session.findings.append(Finding("k", "warn", "Title", evidence, ("do\x1b this",), span_id))
+    found = in_phase(events_of(session), "i")
 
     assert [event["ts"] for event in found] == [2_500_000, 4_000_000, 9_000_000]
     assert found[0]["args"] == {"kind": "k", "advice": "do this"}
@@ -152,10 +152,10 @@ def test_findings_are_instants() -> None:
 def test_a_gap_is_a_slice_of_its_own_track() -> None:
     """A counter would only hold its value where nothing was sampled."""
     events = trace_of("hour with gaps")
-    gaps = [event for event in of_phase(events, "X") if event["name"] == "not sampled"]
+    gaps = [event for event in in_phase(events, "X") if event["name"] == "not sampled"]
 
     assert len(gaps) == 3
-    others = [event["tid"] for event in of_phase(events, "X") if event not in gaps]
+    others = [event["tid"] for event in in_phase(events, "X") if event not in gaps]
     assert {event["tid"] for event in gaps}.isdisjoint(others)
 
 
