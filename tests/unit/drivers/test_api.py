@@ -53,22 +53,22 @@ def test_the_model_is_let_go(model: torch.nn.Module) -> None:
 def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
     """A model that is deleted within the block is freed at once, without the garbage collector."""
     model = torch.nn.Linear(8, 8)
-    gone = weakref.ref(model)
+    reference = weakref.ref(model)
     with hfmem_widget.watch(model, quiet=True):
         model(torch.zeros(2, 8))
         del model
-        assert gone() is None
+        assert reference() is None
 
 
 def test_a_watch_keeps_no_model_alive() -> None:
     """A watch keeps a model alive neither before nor after its block; entered again, it has no model."""
     model = torch.nn.Linear(8, 8)
-    gone = weakref.ref(model)
+    reference = weakref.ref(model)
     watch = hfmem_widget.watch(model, quiet=True)
     with watch:
         pass
     del model
-    assert gone() is None
+    assert reference() is None
 
     with watch as session:
         pass
@@ -304,9 +304,9 @@ def test_watches_side_by_side_are_not_within_each_other() -> None:
             stack.enter_context(hfmem_widget.watch(str(at), quiet=True))
         others: list[bool] = []
 
-        def beside() -> None:
+        def watch_beside() -> None:
             with hfmem_widget.watch("beside", quiet=True) as session:
                 others.append(session.running)
 
-        on_threads(beside)
+        on_threads(watch_beside)
     assert others == [True]

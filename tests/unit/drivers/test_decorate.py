@@ -251,15 +251,15 @@ def test_static_methods_and_class_methods_stay_what_they_are(scope: Scope) -> No
     assert scope.seen == ["in", "out", "in", "out"]
 
 
-@pytest.mark.parametrize(("given", "called"), [(Scope, "the class Scope"), (3, "int")])
+@pytest.mark.parametrize(("subject", "name"), [(Scope, "the class Scope"), (3, "int")])
 @pytest.mark.parametrize("make", [hfmem_widget.watch, hfmem_widget.span])
 def test_what_does_not_run_cannot_be_decorated(
-    make: Callable[[str], Decorates], given: Any, called: str
+    make: Callable[[str], Decorates], subject: Any, name: str
 ) -> None:
     """The error for a class or a value names what can be decorated."""
     allowed = "a function, a method, a coroutine function or a generator function"
-    with pytest.raises(OptionError, match=f"can decorate {allowed}, not {called}$"):
-        make("one")(given)
+    with pytest.raises(OptionError, match=f"can decorate {allowed}, not {name}$"):
+        make("one")(subject)
 
 
 def test_a_watched_coroutine_is_watched_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ follow = hfmem_widget.follow
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
     process.this.monitor = Bench().monitor
     process_state(OwnRank).has_exit_hooks = True

@@ -169,12 +169,12 @@ def test_one_may_load_another(files: list[str]) -> None:
     """A model made of models has a load for each, with its own shards."""
     inner = followed_model()
     session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
-    within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
+    inner_labels = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
 
     assert [label for _, label, *_ in described(session)] == [
         "load PreTrainedModel",
-        *("shard 1 of 2", *within),
-        *("shard 2 of 2", *within),
+        *("shard 1 of 2", *inner_labels),
+        *("shard 2 of 2", *inner_labels),
     ]
 
 

@@ -156,11 +156,11 @@ def grouped(
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         models = [model_of(8, 1) for _ in range(optimizers)]
-        each_has = [adam(model) for model in models]
+        adams = [adam(model) for model in models]
         for at, batch in enumerate(batches(20)):
             torch.stack([loss_of(model, batch) for model in models]).sum().backward()
             meanwhile()
-            for place, optimizer in enumerate(each_has):
+            for place, optimizer in enumerate(adams):
                 if at % every**place == 0:
                     optimizer.step()
                     optimizer.zero_grad()
