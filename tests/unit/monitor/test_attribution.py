@@ -210,11 +210,11 @@ def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop)
     loop.backward()
     loop.edge("cell", begins=True)
     loop.edge("step", begins=True)
-    there = dict(loop.held)
+    counted = dict(loop.held)
     loop.optimizer.zero_grad()
     loop.edge("step", begins=False)
 
-    assert there["gradients"] == loop.size
+    assert counted["gradients"] == loop.size
     assert "gradients" not in loop.held
 
 

@@ -109,10 +109,10 @@ def test_a_sample_under_vmap_is_no_batch() -> None:
     """Its shape is that of one of the samples, of which nobody here knows how many there are."""
     seen: list[dict[str, float]] = []
 
-    def of_one(row: torch.Tensor) -> torch.Tensor:
+    def see_row(row: torch.Tensor) -> torch.Tensor:
         seen.append(shape_of((row[None],), {}))
         return row.sum()
 
-    torch.vmap(of_one)(torch.ones(64, 8))
+    torch.vmap(see_row)(torch.ones(64, 8))
 
     assert seen == [{}]

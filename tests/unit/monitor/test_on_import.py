@@ -25,14 +25,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def awaited(act: Callable[[ModuleType], object], name: str = NAME) -> Iterator[None]:
+def awaited(action: Callable[[ModuleType], object], name: str = NAME) -> Iterator[None]:
     """Wait for a module, and act on it when it has been imported."""
-    waiting = WhenImported({name: act})
-    waiting.begin()
+    hook = WhenImported({name: action})
+    hook.begin()
     try:
         yield
     finally:
-        waiting.end()
+        hook.end()
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
 
 def test_ending_removes_it_from_the_import_system() -> None:
     """After the end, the import system is as before, and imports have no effect."""
-    before, act = list(sys.meta_path), Mock()
-    with awaited(act):
+    before, action = list(sys.meta_path), Mock()
+    with awaited(action):
         pass
     importlib.import_module(NAME)
 
     assert sys.meta_path == before
-    assert not act.called
+    assert not action.called
 
 
 def test_a_fault_of_ours_does_not_break_the_import(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,10 +100,10 @@ def test_an_awaited_module_is_imported_by_the_user(tmp_path: Path) -> None:
     """Its deprecation warning points to the importing line."""
     text = "import warnings\nwarnings.warn('old module', DeprecationWarning, stacklevel=2)\n"
     (tmp_path / f"{NAME}.py").write_text(text)
-    with awaited(print), pytest.warns(DeprecationWarning, match="old module") as warned:
+    with awaited(print), pytest.warns(DeprecationWarning, match="old module") as warnings:
         import hfmem_test_module  # type: ignore[import-not-found]  # noqa: F401
 
-    assert warned[0].filename == __file__
+    assert warnings[0].filename == __file__
 
 
 def test_an_old_finder_is_passed_over(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,12 +117,12 @@ def test_an_old_finder_is_passed_over(seen: list[int], monkeypatch: pytest.Monke
 
 def test_several_may_wait_for_one_module(seen: list[int]) -> None:
     """Each acts once, in the order in which they began to wait."""
-    first_or_second: list[int] = []
-    with awaited(lambda _: first_or_second.append(len(seen))):
+    counts: list[int] = []
+    with awaited(lambda _: counts.append(len(seen))):
         importlib.import_module(NAME)
 
     assert seen == [1]
-    assert first_or_second == [1]
+    assert counts == [1]
 
 
 def test_other_names_need_no_guard(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

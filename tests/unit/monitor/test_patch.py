@@ -296,10 +296,10 @@ def test_an_error_has_the_users_frames_alone(name: str) -> None:
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
     """A profiler gets as many returns as calls, so that it assigns the user's time to the right functions."""
-    heard: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
 
     def hear(frame: FrameType, event: str, _argument: object) -> None:
-        heard[frame.f_code.co_qualname, event] += 1
+        counts[frame.f_code.co_qualname, event] += 1
 
     library_object = Library()
     sys.setprofile(hear)
@@ -310,9 +310,9 @@ def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
     finally:
         sys.setprofile(None)
 
-    names = {name for name, event in heard if event in {"call", "return"}}
+    names = {name for name, event in counts if event in {"call", "return"}}
     assert any("surrounded" in name for name in names)
-    assert all(heard[name, "call"] == heard[name, "return"] for name in names)
+    assert all(counts[name, "call"] == counts[name, "return"] for name in names)
 
 
 @pytest.mark.parametrize("decorator", [span("mine"), watch(quiet=True), follow])

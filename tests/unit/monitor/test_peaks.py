@@ -222,8 +222,8 @@ def test_any_interleaving_is_exact(actions: list[str], device: int, data: st.Dat
     blocks: list[int] = []
     for action in actions:
         if action.startswith("alloc"):
-            where = device if action == "alloc" else 1
-            blocks.append(allocator.alloc(data.draw(st.integers(1, 1 << 30)), where))
+            target = device if action == "alloc" else 1
+            blocks.append(allocator.alloc(data.draw(st.integers(1, 1 << 30)), target))
         elif action == "free" and blocks:
             allocator.free(blocks.pop(data.draw(st.integers(0, len(blocks) - 1))))
         elif action == "open":

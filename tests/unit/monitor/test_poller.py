@@ -147,7 +147,7 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("takes", "away", "interval", "delay", "missed"),
+    ("duration", "pause", "interval", "delay", "missed"),
     [
         pytest.param(0.03, 0.07, 0.1, 0.07, 0, id="a tick that takes time shortens the wait"),
         pytest.param(0.0, 0.55, 0.1, 0.05, 4, id="late ticks are skipped and counted"),
@@ -155,14 +155,14 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_the_schedule_is_absolute(
-    takes: float, away: float, interval: float, delay: float, missed: int
+    duration: float, pause: float, interval: float, delay: float, missed: int
 ) -> None:
     """The next tick is due a whole number of intervals after the first."""
     clock = FakeClock()
-    ticker = Ticker(lambda: clock.advance(takes), 0.1, clock=clock)
+    ticker = Ticker(lambda: clock.advance(duration), 0.1, clock=clock)
     ticker.step()
     ticker.interval = interval
-    clock.advance(away)
+    clock.advance(pause)
 
     assert ticker.step() == pytest.approx(delay)
     assert ticker.missed == missed
@@ -216,10 +216,10 @@ def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
 
 def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
     """The caller learns whether an action was done in time, and gets no error of it."""
-    release, where = threading.Event(), []
+    release, thread_ids = threading.Event(), []
 
-    assert done_within(LONG, lambda: where.append(threading.get_ident()))
-    assert where != [threading.get_ident()]
+    assert done_within(LONG, lambda: thread_ids.append(threading.get_ident()))
+    assert thread_ids != [threading.get_ident()]
     assert done_within(LONG, [].pop)
     assert not done_within(0.01, lambda: release.wait(LONG))
     release.set()
@@ -227,12 +227,12 @@ def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
 
 def test_without_a_new_thread_it_runs_on_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has a limited number of threads, and each needs memory for its stack."""
-    where: list[int] = []
+    thread_ids: list[int] = []
     monkeypatch.setattr(Ticker, "start", Mock(side_effect=RuntimeError("can't start new thread")))
 
-    assert done_within(LONG, lambda: where.append(threading.get_ident()))
+    assert done_within(LONG, lambda: thread_ids.append(threading.get_ident()))
     assert done_within(LONG, [].pop)
-    assert where == [threading.get_ident()]
+    assert thread_ids == [threading.get_ident()]
 
 
 _, RARER, RAREST = (pace for _, pace in PACES)
