@@ -67,8 +67,8 @@ def test_a_small_world_is_drawn_rank_by_rank_and_a_large_one_by_its_worst() -> N
     eighty = play(SimulatedRun(Script(world=80, interval=1.0, heavier={41: 1.1})), 9.0)
     small, large = eight.session, eighty.session
 
-    singly = [f"rank:{n}" for n in range(8)]
-    assert [device.key for device in small.devices] == ["ranks", *singly]
+    rank_keys = [f"rank:{n}" for n in range(8)]
+    assert [device.key for device in small.devices] == ["ranks", *rank_keys]
     assert all(small.latest(f"ranks/rank{n}") > 0 for n in range(8))
     assert ranks_of(eight).shown == tuple(range(8))
     assert ranks_of(eighty).shown[0] == 41
@@ -406,10 +406,10 @@ def test_a_finished_run_adds_nothing() -> None:
     assert not collector.session.running
 
 
-@pytest.mark.parametrize(("label", "said"), [("pretrain", "pretrain"), ("rank 0", "")])
-def test_a_run_is_called_as_its_ranks_are(label: str, said: str) -> None:
+@pytest.mark.parametrize(("label", "name"), [("pretrain", "pretrain"), ("rank 0", "")])
+def test_a_run_is_called_as_its_ranks_are(label: str, name: str) -> None:
     """The label of a run is that of its ranks, unless it is only the number of one of them."""
-    assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == said
+    assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == name
 
 
 def test_a_row_has_what_the_peak_was_beyond_what_is_held() -> None:

@@ -102,7 +102,7 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "", "{}", "[]", "null", "[" * 5000, '{"format":"hfmem-run","version":1,"run":"../x"}',
         '{"format":"other","version":1,"run":"' + "0" * 32 + '"}',
@@ -110,10 +110,10 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
         '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
     ],
 )  # fmt: skip
-def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_runs_are_refused(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is one sentence, whatever the file says."""
     monkeypatch.setattr(directories, "PATIENCE", 0)
-    (tmp_path / "run.json").write_text(said)
+    (tmp_path / "run.json").write_text(text)
 
     with pytest.raises(OptionError, match=r"run\.json"):
         make_or_join(tmp_path)
@@ -121,8 +121,8 @@ def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.Mon
 
 def test_an_invalid_label_or_time_is_passed_over(tmp_path: Path) -> None:
     """The run is read without them."""
-    said = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
-    (tmp_path / "run.json").write_text(json.dumps(said))
+    content = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
+    (tmp_path / "run.json").write_text(json.dumps(content))
 
     assert read_run(tmp_path) == directories.RunFile("0" * 32)
 

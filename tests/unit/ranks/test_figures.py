@@ -20,11 +20,11 @@ NAN = math.nan
 
 def test_a_rank_among_thousand_is_found_and_no_other() -> None:
     """In eight stages of a pipeline, one rank that keeps 5 % more at every step stands out alone."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     stage = np.arange(1024) // 128
     weights = np.array((10 + 0.9 * stage) * GIB, dtype=np.float64)
     kept = (34 - 3.2 * stage) * GIB
-    peaks = (4 * weights + kept)[:, None] * (1 + chance.normal(0, 0.004, (1024, 20)))
+    peaks = (4 * weights + kept)[:, None] * (1 + rng.normal(0, 0.004, (1024, 20)))
     peaks[417] *= 1.05
 
     assert [one.place for one in outliers(peaks, peers(weights))] == [417]
@@ -37,10 +37,10 @@ def test_a_rank_among_thousand_is_found_and_no_other() -> None:
 )
 def test_clocks_are_known_to_a_tenth_of_a_second(ahead: list[float], steps: int, seed: int) -> None:
     """The differences between the clocks of hosts are found, whatever they are."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     hosts = [f"n{at}" for at in range(len(ahead)) for _ in range(4)]
     ends = 1e9 + 0.5 * np.arange(steps) + np.repeat(ahead, 4)[:, None]
-    ends = ends + chance.normal(0, 0.01, ends.shape)
+    ends = ends + rng.normal(0, 0.01, ends.shape)
 
     found = offsets(ends, hosts)
 
