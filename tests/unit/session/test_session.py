@@ -47,7 +47,7 @@ def test_while_it_runs_a_series_without_data_is_not_available(session: Session, 
 
 
 @pytest.mark.parametrize(
-    ("key", "says"),
+    ("key", "text"),
     [
         ("cuda:7/allocated", "no device 'cuda:7'; it has cuda:0; did you mean 'cuda:0/allocated'?"),
         (
@@ -62,13 +62,13 @@ def test_while_it_runs_a_series_without_data_is_not_available(session: Session, 
         ),
     ],
 )
-def test_an_impossible_series_lists_the_present_ones(session: Session, key: str, says: str) -> None:
+def test_an_impossible_series_lists_the_present_ones(session: Session, key: str, text: str) -> None:
     """A typo, or a device instead of a series, is an error that lists what there is."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
             ask(key)
-        assert str(raised.value).removeprefix("this session has ") == says
+        assert str(raised.value).removeprefix("this session has ") == text
 
 
 @pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
@@ -175,12 +175,12 @@ def test_a_session_has_its_chart_as_a_figure() -> None:
 PATIENCE = 5.0
 
 
-@pytest.mark.parametrize("of_the_timeline", [True, False])
-def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
+@pytest.mark.parametrize("is_timelines", [True, False])
+def test_a_forked_child_reads_a_session_whose_lock_was_held(*, is_timelines: bool) -> None:
     """A forked child reads a session whose lock another thread of the parent held."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
-    lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
+    lock: Any = session.timeline._lock if is_timelines else recorder.lock
     assert done_within(PATIENCE, lock.acquire)
     recorder.replace_lock()
 

@@ -46,17 +46,17 @@ NOTHING = Stacks((), StackRecording("allocator"))
 
 
 @pytest.mark.parametrize(
-    ("of", "asked", "message"),
+    ("of", "options", "message"),
     [
         (stacks(), {"device": "cuda:7"}, "cuda:0, cuda:1"),
         (NOTHING, {"device": "cuda:0"}, "recorded: none"),
         (stacks(), {"by": "colour"}, "'line', 'module' or 'operator'"),
     ],
 )
-def test_an_unknown_name_lists_the_known(of: Stacks, asked: dict[str, Any], message: str) -> None:
+def test_an_unknown_name_lists_the_known(of: Stacks, options: dict[str, Any], message: str) -> None:
     """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
     with pytest.raises(OptionError, match=message):
-        of.rows(**asked)
+        of.rows(**options)
     assert NOTHING.rows() == ()
 
 
@@ -83,13 +83,13 @@ def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
     """A file or a broken link that exists is not written over."""
-    there, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
-    there.write_text("mine", encoding="utf-8")
+    existing, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
+    existing.write_text("mine", encoding="utf-8")
     link.symlink_to(tmp_path / "elsewhere")
-    for path in (there, link):
+    for path in (existing, link):
         with pytest.raises(OptionError, match="already exists"):
             stacks().save(path)
-    assert there.read_text(encoding="utf-8") == "mine"
+    assert existing.read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "elsewhere").exists()
 
 

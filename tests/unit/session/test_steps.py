@@ -131,11 +131,11 @@ def test_a_data_frames_names_are_not_those_of_series() -> None:
     """No column of the steps' frame means something else in the session's frame."""
     metrics = (*ROLES, *HELD, "activations")
     session = recorder_of((1.0,) * 2 * len(metrics), keys=(GPU, "cpu"), metrics=metrics).session
-    of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
+    session_frame, steps_frame = session.to_pandas(), many([2.0]).to_pandas()
 
-    assert not set(of_session.columns) & set(of_steps.columns)
-    assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(of_session.columns)
-    assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(of_steps.columns)
+    assert not set(session_frame.columns) & set(steps_frame.columns)
+    assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(session_frame.columns)
+    assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(steps_frame.columns)
     assert session.peak("cuda:0/peak") == 1.0
 
 
@@ -215,10 +215,10 @@ def test_a_step_of_no_span_has_no_parent() -> None:
     assert all(map(math.isnan, (step.samples, step.longest, step.tokens, step.content_tokens)))
 
 
-@pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
-def test_a_step_has_figures_of_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
+@pytest.mark.parametrize(("heights", "used"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
+def test_a_step_has_figures_of_devices_it_used(heights: tuple[float, ...], *, used: bool) -> None:
     """A device without allocations has none; a single byte is enough."""
-    assert (GPU in stepped({}, *heights).devices) is there
+    assert (GPU in stepped({}, *heights).devices) is used
 
 
 def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
