@@ -47,7 +47,7 @@ glibc = pytest.mark.skipif(
 
 
 class FakeMemory(PsutilMemory):
-    """A process and a machine that tell what they are told to."""
+    """A process and a machine whose figures a test sets."""
 
     what = LinuxMemory.what
     machine_total = 1000.0
@@ -164,9 +164,9 @@ def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() ->
     heap.uordblks, heap.fordblks, memory.now = 320 * MB, 180 * MB, Own(0.0, 0.0, 920.0 * MB)
     absent = by_metric(source, 1.0)["allocated"]
     heap.uordblks, heap.fordblks = 350 * MB, 150 * MB
-    there = by_metric(source, 1.0)["allocated"]
+    present = by_metric(source, 1.0)["allocated"]
 
-    assert (absent - before, there - absent) == (20 * MB, 30 * MB)
+    assert (absent - before, present - absent) == (20 * MB, 30 * MB)
 
 
 def test_without_a_known_heap_private_memory_has_what_is_free() -> None:

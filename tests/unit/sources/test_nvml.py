@@ -315,7 +315,7 @@ def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "word"),
+    ("fault", "part"),
     [
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "No NVIDIA driver"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not running"),
@@ -324,14 +324,14 @@ def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
         (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
     ],
 )
-def test_without_nvml_one_sentence_says_why(proc: Path, fault: int, word: str) -> None:
+def test_without_nvml_one_sentence_says_why(proc: Path, fault: int, part: str) -> None:
     """Each reason has one note with its remedy; trying again every half minute adds none."""
     watched = Watched([FakeGpu()], proc, init_fault=fault)
     for now in range(0, 100, 5):
         assert watched(float(now)) == {}
 
     assert len(watched.source.notes) == 1
-    assert word in watched.source.notes[0]
+    assert part in watched.source.notes[0]
     assert watched.nvml.calls["Init"] == 4
 
 

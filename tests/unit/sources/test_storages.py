@@ -169,10 +169,10 @@ class TestWithoutBytes:
         """A fake tensor has no storage, whatever device it claims to be on."""
         with FakeTensorMode():
             layer = nn.Linear(4, 4)
-            there = torch.zeros(4, device="cuda:0")
+            fake = torch.zeros(4, device="cuda:0")
             inside = storages_of(layer.weight)
 
-        assert inside == storages_of(layer.weight) == storages_of(there) == ()
+        assert inside == storages_of(layer.weight) == storages_of(fake) == ()
 
     def test_a_storage_resized_to_nothing(self) -> None:
         """A flat parameter that FSDP has freed keeps nothing, and again all once it is gathered."""
@@ -360,11 +360,11 @@ class TestBesideMalloc:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_devices() -> None:
-    """A tensor on a GPU is told by the GPU's key; pinned memory is the driver's, in no heap's count."""
-    there = torch.zeros(4, device="cuda")
+    """A tensor on a GPU counts for that GPU; pinned memory is the driver's, in no heap's count."""
+    on_gpu = torch.zeros(4, device="cuda")
     pinned = torch.zeros(4).pin_memory()
 
-    assert [storages_of(one)[0][1] for one in (there, pinned)] == ["cuda:0", MANAGED]
+    assert [storages_of(one)[0][1] for one in (on_gpu, pinned)] == ["cuda:0", MANAGED]
 
 
 class TestStates:

@@ -173,7 +173,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_said"),
+    ("error", "is_noted"),
     [
         (RecursionError("maximum recursion depth exceeded"), False),
         (MemoryError(), False),
@@ -183,7 +183,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
     ],
 )
 def test_a_limit_that_was_met_is_no_fault_of_torch(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, is_said: bool
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_noted: bool
 ) -> None:
     """A limit of the machine leaves no note, and the next reading is right; a fault of torch is noted."""
     cuda = Cuda()
@@ -192,7 +192,7 @@ def test_a_limit_that_was_met_is_no_fault_of_torch(
         patch.setattr(cuda.allocator, "devices", Mock(side_effect=error))
         cuda.source.read(0.1)
 
-    assert bool(cuda.source.notes) is is_said
+    assert bool(cuda.source.notes) is is_noted
     assert cuda.source.read(0.2) == known
 
 

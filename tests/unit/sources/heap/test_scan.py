@@ -395,11 +395,11 @@ def test_what_copies_of_views_would_hold_is_said_where_they_would_free_memory() 
         "whole": [several, several[0]],
         "other": several[1],
     }
-    said = [said for row in scan(names).rows if (said := remedy(row))]
+    remedies = [text for row in scan(names).rows if (text := remedy(row))]
 
     copies = "Copies of the views in {} (.clone() of tensors, .copy() of arrays) "
     copies += "would hold {} MiB instead of {} MiB."
-    assert said == [
+    assert remedies == [
         copies.format("rows[0..1]", "1.00", "8.00"),
         copies.format("array", "0.50", "4.00"),
     ]
