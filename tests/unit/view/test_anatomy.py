@@ -65,16 +65,16 @@ def test_a_peak_that_is_a_lower_bound_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "cells"),
+    ("memory", "cells"),
     [
         (made(weights=1, buffers=1 / 1024), ["buffers", "1.00 MiB", "<0.1 %"]),
         (made(weights=1, buffers=3 / 1024), ["buffers", "3.00 MiB", "<0.1 %"]),
         (made(device=replace(DEVICE, total=NAN), buffers=2), ["buffers", "2.00 GiB"]),
     ],
 )
-def test_a_small_part_is_not_lost(told: Anatomy, cells: list[str]) -> None:
+def test_a_small_part_is_not_lost(memory: Anatomy, cells: list[str]) -> None:
     """It is in MiB among GiB, and its share is not "0.0 %"; without a known size there are no shares."""
-    assert row("buffers", told) == cells
+    assert row("buffers", memory) == cells
 
 
 def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:
@@ -85,7 +85,7 @@ def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:
 
 
 def test_a_parts_own_note_stands_beside_it() -> None:
-    """What is to be said of one part ends that part's row, in plain text and in HTML."""
+    """The note on a part ends that part's row, in plain text and in HTML."""
     noted = replace(WHOLE, parts=(replace(WHOLE.parts[0], note="on two devices"), *WHOLE.parts[1:]))
     assert row("weights", noted)[-1] == "on two devices"
     assert "on two devices" in anatomy_bundle([noted])["text/html"]
@@ -187,7 +187,7 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
 
 
 @pytest.mark.parametrize(
-    ("contents", "told"),
+    ("contents", "line"),
     [
         (Contents(), ""),
         (BERT, "BertModel, AdamW · 110 parameters, all trainable · float32"),
@@ -214,9 +214,9 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
         (Contents(modules=("A", "B", "C")), "A, B, C"),
     ],
 )
-def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:
+def test_what_the_models_consist_of_is_one_line(contents: Contents, line: str) -> None:
     """Classes, parameters, how many are trainable, and the dtypes are on one line."""
-    assert contents_text(contents) == told
+    assert contents_text(contents) == line
 
 
 def test_the_line_on_the_models_stands_below_the_title() -> None:

@@ -30,14 +30,14 @@ def card(name: str, *, with_chart: bool = True) -> str:
 
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
     """In a session of several cells, others have nothing to do with it."""
-    told = []
+    texts = []
     for name in ("training", "short"):
         session = scripted_run(name)
         session.polling.steps, session.polling.steps_with_phases = 100, 40
-        told.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
+        texts.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
 
-    assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
-    assert "hases on" not in told[1]
+    assert "Phases on 40 of 100 steps, to stay below 1 %." in texts[0]
+    assert "hases on" not in texts[1]
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
@@ -161,8 +161,8 @@ def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
     """It is left out where it would make the line too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
-    told, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
-    assert " · worst step 37 (1,152 tokens) · " in told
+    text, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
+    assert " · worst step 37 (1,152 tokens) · " in text
     longer = card_bundle(session, replace(cell, label="x" * 100), with_chart=True)["text/plain"]
     assert "worst" not in longer
 
@@ -229,7 +229,7 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("polling", "told"),
+    ("polling", "sentence"),
     [
         ({"missed": 5, "longest_gap": 0.9}, ""),
         ({"missed": 10}, "10 of 110 samples were missed."),
@@ -238,15 +238,15 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
         ({"stopped": "it failed"}, "Sampling stopped early: it failed."),
     ],
 )
-def test_the_card_reports_bad_sampling(polling: dict[str, Any], told: str) -> None:
+def test_the_card_reports_bad_sampling(polling: dict[str, Any], sentence: str) -> None:
     """More than one in twenty missed, a pause of more than a second and five intervals, an early end."""
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
     shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
-    assert told in shown
-    assert bool(told) is ("ampl" in shown)
+    assert sentence in shown
+    assert bool(sentence) is ("ampl" in shown)
 
 
 def test_unknown_figures_are_left_out() -> None:

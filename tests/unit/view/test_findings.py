@@ -66,10 +66,10 @@ def test_a_severity_has_a_word_and_a_form(severity: str, word: str) -> None:
     assert len(forms) == len(SEVERITIES)
 
 
-@pytest.mark.parametrize(("title", "told"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
-def test_a_title_reads_as_a_sentence(title: str, told: str) -> None:
+@pytest.mark.parametrize(("title", "text"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
+def test_a_title_reads_as_a_sentence(title: str, text: str) -> None:
     """A title without a full stop gets one, and no second one."""
-    assert sentence(title) == told
+    assert sentence(title) == text
 
 
 def test_the_most_useful_advice_is_in_sight_and_the_rest_folded() -> None:
@@ -124,7 +124,7 @@ def test_commands_in_advice_are_code() -> None:
     """A magic with its option and its word, and an option; other words and what looks like markup are not."""
     advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>; %memholders --all."
     html = findings_html([finding(1, "warn", advice)])
-    typed = re.findall(r"<code[^>]*>(.*?)</code>", html)
+    commands = re.findall(r"<code[^>]*>(.*?)</code>", html)
 
-    assert typed == ["%memholders --free errors", "--budget", "%memholders --all"]
+    assert commands == ["%memholders --free errors", "--budget", "%memholders --all"]
     assert "<b>" not in html

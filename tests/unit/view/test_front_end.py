@@ -113,7 +113,7 @@ def test_whether_a_page_finds_anywidget_is_seen_in_jupyters_folders(
     assert finds_anywidget() is is_there
 
 
-def a_widget(**more: Any) -> widget.MemoryWidget:
+def make_widget(**more: Any) -> widget.MemoryWidget:
     return widget.MemoryWidget(
         scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None, **more
     )
@@ -125,8 +125,8 @@ def test_a_widget_carries_the_loader_or_all(
 ) -> None:
     """A kilobyte where the page can fetch the rest, everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
-    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
-    made = a_widget()
+    monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
+    made = make_widget()
 
     assert made._esm == f"// {name}"
     made.close()
@@ -135,8 +135,8 @@ def test_a_widget_carries_the_loader_or_all(
 def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be fetched comes over the comm, whole."""
     sent: list[tuple[object, list[bytes]]] = []
-    made = a_widget()
-    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
+    made = make_widget()
+    monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
     monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
     made._receive(made, {"kind": "bundle"}, [])
 
@@ -144,13 +144,13 @@ def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatc
     made.close()
 
 
-@pytest.mark.parametrize("said", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
-def test_an_interval_that_a_person_has_set_is_passed_on(said: object) -> None:
+@pytest.mark.parametrize("data", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
+def test_an_interval_that_a_person_has_set_is_passed_on(data: object) -> None:
     """A number of seconds that a watch may have; nothing else, whoever sent it."""
-    heard: list[float] = []
-    made = a_widget(on_interval=heard.append)
-    for message in ({"kind": "interval", "seconds": said}, {"kind": "interval"}, [said], said):
+    intervals: list[float] = []
+    made = make_widget(on_interval=intervals.append)
+    for message in ({"kind": "interval", "seconds": data}, {"kind": "interval"}, [data], data):
         made._receive(made, message, [])
 
-    assert heard == ([0.5] if said == 0.5 else [])
+    assert intervals == ([0.5] if data == 0.5 else [])
     made.close()

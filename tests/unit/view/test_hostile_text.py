@@ -157,19 +157,19 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
 
 
 def anatomy_of(text: str) -> Anatomy:
-    told = anatomy(hostile(text)[0], "peak")
-    parts = tuple(replace(part, label=text, note=text) for part in told.parts)
-    return replace(told, moment=text, notes=(text,), parts=parts)
+    peak = anatomy(hostile(text)[0], "peak")
+    parts = tuple(replace(part, label=text, note=text) for part in peak.parts)
+    return replace(peak, moment=text, notes=(text,), parts=parts)
 
 
 @cache
 def sinks(text: str) -> Sequence[dict[str, Any]]:
     from tests.data.drawn_scenes import FIT  # which has cards that are tested by this
 
-    told = anatomy_of(text)
-    made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
+    peak = anatomy_of(text)
+    made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([peak], title=text)]
     found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
-    made.append(anatomy_bundle([told], contents=found))
+    made.append(anatomy_bundle([peak], contents=found))
     for devices in (1, 2):
         session, span = hostile(text, devices)
         chart = chart_bundle(session, span)
@@ -180,8 +180,8 @@ def sinks(text: str) -> Sequence[dict[str, Any]]:
         f"cache[{text}]", "tensors", text, 3, 2, (1,), text, 0, 0, (text,), parts=((text, 5),)
     )
     forecast = replace(FIT.forecast, model=text)
-    rooms = tuple(replace(one, room=replace(one.room, name=text)) for one in FIT.verdicts)
-    fit = replace(FIT, name=text, stored=text, forecast=forecast, verdicts=rooms)
+    verdicts = tuple(replace(one, room=replace(one.room, name=text)) for one in FIT.verdicts)
+    fit = replace(FIT, name=text, stored=text, forecast=forecast, verdicts=verdicts)
     incident = next(one.incident for one in CASES if "float32 on a card that has" in one.name)
     assert incident.blocks is not None
     ran_out = replace(
@@ -272,14 +272,14 @@ def test_a_name_is_no_template(name: str) -> None:
 
 def test_nothing_is_read_as_a_formula() -> None:
     """All text stands within an element that MathJax ignores, in whichever output."""
-    around = [
+    element_classes = [
         [attributes.get("class") for _, attributes in elements]
         for bundle in (*sinks(CORPUS["mathjax"]), *errors())
         for elements in Strict(bundle["text/html"]).within
     ]
 
-    assert len(around) > 100
-    assert all(AS_TEXT in classes for classes in around)
+    assert len(element_classes) > 100
+    assert all(AS_TEXT in classes for classes in element_classes)
 
 
 def test_whatever_makes_html_has_it_from_the_kit() -> None:
@@ -356,9 +356,9 @@ def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
         TableRow(("sum", "3"), is_sum=True, is_ruled=True),
     ]
     made = table((Column(""), Column(""), Column("")), rows, names_last=names_last)
-    told = set(re.sub(r"[()]", " ", made.text).replace("\u2500", " ").split())
+    words = set(re.sub(r"[()]", " ", made.text).replace("\u2500", " ").split())
 
-    assert told == set(seen(made).split())
+    assert words == set(seen(made).split())
 
 
 def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:

@@ -274,15 +274,15 @@ def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
     assert chart == chart_bundle(overview)
 
 
-@pytest.mark.parametrize(("ticks", "asked"), [(1, 0), (10, 1)])
-def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, asked: int) -> None:
+@pytest.mark.parametrize(("ticks", "requests"), [(1, 0), (10, 1)])
+def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, requests: int) -> None:
     """And no more while it is loaded: before, nothing is loaded and no place is filled."""
     stage = Stage()
     stage.view.begin("a")
     for _ in range(ticks):
         stage.tick(0.1)
 
-    assert len(stage.asides) == asked
+    assert len(stage.asides) == requests
 
 
 def test_a_chart_that_comes_too_late_does_not_appear() -> None:

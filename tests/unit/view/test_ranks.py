@@ -1,4 +1,4 @@
-"""How all ranks of a run are told: on the card, in its line, a table, the strip and the still chart."""
+"""How all ranks of a run are shown: on the card, in its line, a table, the strip and the still chart."""
 
 import math
 import re
@@ -125,7 +125,7 @@ def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
     """In this order, below the sentence and the parts of the worst rank."""
     session = shared_overview(MANY)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-    wanted = [
+    expected = [
         "on rank 417",
         "activations and temporaries",
         "peaks at 68.8 GiB",
@@ -133,7 +133,7 @@ def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
         ">activations<",
         ">phase, GiB<",
     ]
-    places = [html.index(text) for text in (*wanted, "worst peak")]
+    places = [html.index(text) for text in (*expected, "worst peak")]
 
     assert places == sorted(places)
 

@@ -143,7 +143,7 @@ def test_an_error_is_explained_by_its_cause() -> None:
 
 
 def test_without_a_span_there_is_nothing_to_explain() -> None:
-    """That is said."""
+    """The text says that nothing was watched."""
     assert repr(Session("x").explain()) == "x: nothing was watched"
 
 

@@ -98,7 +98,7 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "train \u203a epoch 2 · step 40"),
         ({"step": 140}, "train \u203a epoch 2 · step 140 (40 steps so far)"),
@@ -106,9 +106,9 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
         ({"steps": 0}, "train \u203a epoch 2"),
     ],
 )
-def test_phase_and_step_are_named(changes: dict[str, Any], said: str) -> None:
+def test_phase_and_step_are_named(changes: dict[str, Any], expected: str) -> None:
     """The open spans, the newest step, and how many there were if that is another number."""
-    assert screen(at_work(**changes))[1] == said
+    assert screen(at_work(**changes))[1] == expected
 
 
 def test_open_spans_are_the_phase() -> None:
@@ -138,12 +138,12 @@ def test_the_newest_finding_is_shown() -> None:
 
 def test_a_line_names_the_fullest_devices() -> None:
     """Three of them, and how many more there are."""
-    said = line(at_work(5))
+    text = line(at_work(5))
 
-    assert said.startswith(
+    assert text.startswith(
         "1 min 01 s · train \u203a epoch 2 · step 40 · cuda:4 9.00 GiB (peak 9.45 GiB)"
     )
-    assert said.endswith(" · 2 more")
+    assert text.endswith(" · 2 more")
 
 
 def test_wide_letters_count_twice() -> None:
@@ -160,9 +160,9 @@ def of_ranks(plan: Plan, width: int = 80, height: int = 24) -> list[str]:
 def test_the_worst_comes_first_then_the_course_what_was_found_and_the_table() -> None:
     """On a usual screen all of it fits."""
     text = "\n".join(of_ranks(MANY))
-    wanted = ("worst peak 68.8 GiB exact", "all ranks", "warning: Rank 417", "417   node0052")
+    expected = ("worst peak 68.8 GiB exact", "all ranks", "warning: Rank 417", "417   node0052")
 
-    assert [text.index(each) for each in wanted] == sorted(text.index(each) for each in wanted)
+    assert [text.index(each) for each in expected] == sorted(text.index(each) for each in expected)
 
 
 def test_where_rows_are_left_out_those_worth_a_look_stay() -> None:
@@ -195,5 +195,5 @@ def test_the_line_and_the_data_have_all_ranks() -> None:
     now = glance(shared_overview(EIGHT))
 
     assert "8 ranks · worst peak 63.5 GiB exact" in line(now)
-    told = data(now)["ranks"]
-    assert (told["world"], told["reporting"], told["table"][0]["rank"]) == (8, 7, 5)
+    ranks = data(now)["ranks"]
+    assert (ranks["world"], ranks["reporting"], ranks["table"][0]["rank"]) == (8, 7, 5)

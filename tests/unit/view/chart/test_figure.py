@@ -222,10 +222,10 @@ class Shown:
         times, values = x / self.second, y.astype(float) * self.scene.frame.unit[0]
         return list(zip(times.tolist(), values.tolist(), strict=True))
 
-    def draws(self, one: dict[str, Any], wanted: Points) -> bool:
+    def draws(self, one: dict[str, Any], expected: Points) -> bool:
         """Return whether a trace has these points and no other, as exactly as it can be written."""
         x, y = np.array(self.points(one)).T
-        time, value = np.array(wanted).T
+        time, value = np.array(expected).T
         return x.shape == time.shape and bool(
             np.allclose(x, time, rtol=1e-6, atol=self.fine)
             and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)

@@ -37,7 +37,7 @@ from tests.scenes.groups import add_group
 
 
 @pytest.mark.parametrize(
-    ("share", "kind", "told"),
+    ("share", "kind", "label"),
     [
         (1.0, "cell", "tokenizers"),
         (0.2032, "cell", "tokenizers"),
@@ -49,12 +49,12 @@ from tests.scenes.groups import add_group
         (0.2030, "step", ""),
     ],
 )
-def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, told: str) -> None:
+def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, label: str) -> None:
     """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
     frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
     _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
 
-    assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
+    assert words["text"] == ([f"\N{NO-BREAK SPACE}{label}"] if label else [])
 
 
 def blocks(
@@ -122,7 +122,7 @@ def steps_of(peaks: Sequence[float], *, tokens: float = 8.0) -> Session:
     return session
 
 
-def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
+def bars_of(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
     bars, _ = lay_steps(session, GPU, view, lambda parent: parent, most)
     return bars
 
@@ -142,7 +142,7 @@ def test_bars_are_cut_to_what_is_shown(
     view: tuple[float, float], labels: list[str], edges: tuple[float, float]
 ) -> None:
     """A step that has ended as the view begins is not in it."""
-    bars = laid(steps_of([1.0, 2.0, 3.0]), view=view)
+    bars = bars_of(steps_of([1.0, 2.0, 3.0]), view=view)
 
     assert [one.label for one in bars] == labels
     assert (bars[0].start, bars[-1].stop) == edges
@@ -157,7 +157,7 @@ def test_the_worst_step_is_a_bar_of_its_own() -> None:
 
 def test_a_bar_has_its_batch_and_its_peak() -> None:
     """Its tokens, its peak, and the peaks of its phases."""
-    (bar,) = laid(steps_of([2.0]))
+    (bar,) = bars_of(steps_of([2.0]))
 
     assert bar.lines == (
         "step 1 · 1.0 s",
@@ -169,7 +169,7 @@ def test_a_bar_has_its_batch_and_its_peak() -> None:
 
 def test_a_bar_of_many_steps_names_the_worst() -> None:
     """By its number, with its tokens and its peak."""
-    bars = laid(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
+    bars = bars_of(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
 
     assert [one.lines for one in bars] == [
         (f"steps 1{TO}2 · 2.0 s", "worst: step 2, 8 tokens, peak 3.00 MiB exact"),
@@ -177,19 +177,19 @@ def test_a_bar_of_many_steps_names_the_worst() -> None:
     ]
 
 
-@pytest.mark.parametrize(("tokens", "said"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
-def test_tokens_that_were_not_counted_are_not_shown(tokens: float, said: int) -> None:
+@pytest.mark.parametrize(("tokens", "count"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
+def test_tokens_that_were_not_counted_are_not_shown(tokens: float, count: int) -> None:
     """Neither of one step, nor of the worst of several."""
     session = steps_of([1.0, 2.0], tokens=tokens)
-    (one, _), (both,) = laid(session), laid(session, 1)
+    (one, _), (both,) = bars_of(session), bars_of(session, 1)
 
-    assert sum("token" in line for line in one.lines) == said
-    assert sum("token" in line for line in both.lines) == said
+    assert sum("token" in line for line in one.lines) == count
+    assert sum("token" in line for line in both.lines) == count
 
 
 def test_steps_without_memory_on_a_device_have_bars_with_their_times() -> None:
     """Their bars have no figures of the device."""
-    (bar,) = laid(steps_of([math.nan, math.nan]), 1)
+    (bar,) = bars_of(steps_of([math.nan, math.nan]), 1)
 
     assert bar.lines == (f"steps 1{TO}2 · 2.0 s",)
 

@@ -231,15 +231,15 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     assert scene_of(session).frame.levels.texts[-1] == "1.0 MiB"
 
 
-@pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
-def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
+@pytest.mark.parametrize(("samples", "drawn"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
+def test_a_chart_needs_some_samples(samples: int, *, drawn: bool) -> None:
     """With fewer there is none, in any form; a chart of nothing else than missing readings is none either."""
     session = session_of([(float(at + 1),) for at in range(samples)], metrics=["allocated"])
     missing = session_of([(math.nan,)] * samples, metrics=["allocated"])
 
-    assert (build_scene(session, columns=100) is not None) is there
-    assert bool(chart_html(session)) is there
-    assert bool(figure_dict(session)["data"]) is there
+    assert (build_scene(session, columns=100) is not None) is drawn
+    assert bool(chart_html(session)) is drawn
+    assert bool(figure_dict(session)["data"]) is drawn
     assert build_scene(missing, columns=100) is None
 
 

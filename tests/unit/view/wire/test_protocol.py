@@ -283,9 +283,9 @@ def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
     span = recorder.open_span("cell", "a", session.last_sample)
     recorder.append(Sample(1.98765432, values))
     closed = recorder.close_span(span.id, session.last_sample, {})
-    told = protocol.describe_span(session, closed)
+    message = protocol.describe_span(session, closed)
 
-    assert (told["start"], told["stop"]) == (0.1235, 1.9877)
+    assert (message["start"], message["stop"]) == (0.1235, 1.9877)
     assert protocol.describe_status(session)["elapsed"] == 1.988
 
 
@@ -314,13 +314,13 @@ def test_there_are_never_more_than_a_message_has_room_for() -> None:
     ]
     run.session.guides += [BUDGET] * 500 + [Guide("cuda:0", "trend", "ü" * 9000, 0, 1, 1, 2)] * 500
     run.session.guides += [Guide("cuda:0", "oom", "o" * 9000, at, at, 1, 1) for at in range(500)]
-    told = judged(run.session)
-    assert len(told["findings"]) == 8
-    assert {one["severity"] for one in told["findings"]} == {"critical"}
+    message = judged(run.session)
+    assert len(message["findings"]) == 8
+    assert {one["severity"] for one in message["findings"]} == {"critical"}
     kinds = ["budget"] * 10 + ["trend"] * 10 + ["oom"] * 10
-    assert [one["kind"] for one in told["guides"]] == kinds
-    assert told["guides"][-1]["start"] == 499
-    assert len(json.dumps(told, ensure_ascii=False).encode()) < 13_000
+    assert [one["kind"] for one in message["guides"]] == kinds
+    assert message["guides"][-1]["start"] == 499
+    assert len(json.dumps(message, ensure_ascii=False).encode()) < 13_000
 
 
 def test_everything_is_strict_json() -> None:
@@ -328,9 +328,9 @@ def test_everything_is_strict_json() -> None:
     run = Run()
     run.session.findings.append(Finding("x", "warn", "x", {"time": math.nan, "device": 7}))
     run.session.guides += [BUDGET, Guide("cuda:0", "trend", "x", 0.0, 1.0, math.nan, 1.0)]
-    told = judged(run.session)
-    json.dumps(told, allow_nan=False)
-    assert [one["stop"] for one in told["guides"]] == [None]
+    message = judged(run.session)
+    json.dumps(message, allow_nan=False)
+    assert [one["stop"] for one in message["guides"]] == [None]
 
 
 def test_a_leak_in_the_data_is_sent_once_its_cell_has_ended() -> None:

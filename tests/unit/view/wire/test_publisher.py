@@ -126,9 +126,9 @@ def test_an_outline_is_as_far_from_a_whole_snapshot_as_from_another(line: Line) 
     line.publisher.resync()
     line.run(12.0)
     at = [number for number, one in enumerate(line.sent) if one.kind == "snapshot"]
-    apart = [(line.sent[last].message.get("coarse"), last - one) for one, last in pairwise(at)]
+    distances = [(line.sent[last].message.get("coarse"), last - one) for one, last in pairwise(at)]
 
-    assert [since for coarse, since in apart if coarse] == [20, 20]
+    assert [since for coarse, since in distances if coarse] == [20, 20]
     assert len(at) == 4
 
 
@@ -148,15 +148,15 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
         line.make_steps(1, first=number, duration=0.2)
         line.run(0.1)
     kinds = [one.kind for one in line.steps]
-    told = [
+    numbers = [
         int(number)
         for one in line.steps
         if one.kind == "rows" or one is line.steps[0]
         for number in one.steps[:, 1]
     ]
     assert kinds[0] == "snapshot"
-    assert told == sorted(set(told))
-    assert told[:7] == [1, 2, 3, 4, 5, 6, 7]
+    assert numbers == sorted(set(numbers))
+    assert numbers[:7] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
@@ -231,7 +231,7 @@ class Page(Wire):
         cells = (strip.cells + strip.cells[-rows:])[-240 * rows :]
         self.session.ranks = replace(ranks, strip=RankStrip(strip.first, at, cells))
 
-    def told(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
+    def ranks_sent(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
         return [
             (one.at, one.message["ranks"], one.buffers[-1])
             for one in self.sent
@@ -243,7 +243,7 @@ def test_news_comes_at_most_once_a_second() -> None:
     """However often samples do."""
     page = Page()
     page.follow(20)
-    times = [at for at, _, _ in page.told("rows")]
+    times = [at for at, _, _ in page.ranks_sent("rows")]
 
     assert len(times) > 10
     assert min(late - early for early, late in pairwise(times)) >= 1.0
@@ -254,14 +254,14 @@ def test_ranks_are_sent_only_when_they_change() -> None:
     page = Page()
     page.run(4.0, 0.25)
 
-    assert page.told("rows") == []
+    assert page.ranks_sent("rows") == []
 
 
 def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
     """The last that was sent, which may have grown, and those after it."""
     page = Page()
     page.follow(10)
-    (_, first, _), (_, second, cells) = page.told("rows")[:2]
+    (_, first, _), (_, second, cells) = page.ranks_sent("rows")[:2]
 
     assert "first" not in first["strip"]
     assert second["strip"]["at"][0] == first["strip"]["at"][-1]
@@ -272,10 +272,10 @@ def test_a_snapshot_has_the_whole_strip() -> None:
     """And says whose its rows are."""
     page = Page()
     page.follow(1)
-    _, told, cells = page.told("snapshot")[0]
+    _, ranks, cells = page.ranks_sent("snapshot")[0]
 
-    assert told["strip"]["first"] == list(range(0, 1024, 16))
-    assert len(cells) == 64 * len(told["strip"]["at"]) > 10_000
+    assert ranks["strip"]["first"] == list(range(0, 1024, 16))
+    assert len(cells) == 64 * len(ranks["strip"]["at"]) > 10_000
 
 
 def test_an_outline_has_a_coarse_strip() -> None:
@@ -313,9 +313,9 @@ def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
 
 def test_figures_that_are_not_known_are_null() -> None:
     """JSON has no NaN."""
-    told, cells = describe_ranks(Ranks(4))
+    ranks, cells = describe_ranks(Ranks(4))
 
-    assert json.loads(json.dumps(told, allow_nan=False))["median"] is None
+    assert json.loads(json.dumps(ranks, allow_nan=False))["median"] is None
     assert cells == b""
 
 
