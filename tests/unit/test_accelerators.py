@@ -132,13 +132,13 @@ def test_the_users_own_peak_is_left(machine: Machine) -> None:
         machine.memory.free(machine.memory.alloc(8 * MIB))
         with hfmem_widget.span("inner"):
             machine.memory.alloc(4 * MIB)
-        told = getattr(machine.torch._C, read)(0)
+        stats = getattr(machine.torch._C, read)(0)
 
-        of_all = machine.torch._C._accelerator_getDeviceStats(0)
+        all_stats = machine.torch._C._accelerator_getDeviceStats(0)
 
     assert machine.memory.resets > 0
-    assert told["allocated_bytes"]["all"]["peak"] == 8 * MIB
-    assert of_all["allocated_bytes"]["all"]["peak"] == 8 * MIB
+    assert stats["allocated_bytes"]["all"]["peak"] == 8 * MIB
+    assert all_stats["allocated_bytes"]["all"]["peak"] == 8 * MIB
 
 
 @pytest.mark.parametrize("machine", ["xpu"], indirect=True)
@@ -165,12 +165,12 @@ def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
     with_amd_smi(machine.torch, machine.memory)
     session = watched(machine)
     metrics = ("process", "context", "others", "utilization", "device_used", "reserved")
-    told = {metric: session.latest(machine.key(metric)) for metric in metrics}
+    values = {metric: session.latest(machine.key(metric)) for metric in metrics}
 
-    assert told["process"] == 3 * GIB
-    assert told["context"] == 3 * GIB - told["reserved"]
-    assert told["others"] == max(0, told["device_used"] - 3 * GIB)
-    assert told["utilization"] == 87
+    assert values["process"] == 3 * GIB
+    assert values["context"] == 3 * GIB - values["reserved"]
+    assert values["others"] == max(0, values["device_used"] - 3 * GIB)
+    assert values["utilization"] == 87
 
 
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)

@@ -51,7 +51,7 @@ def helper(): ...
     assert sorted(found) == ["test_x.py:6 test_two", "test_x.py:8 test_three"]
 
 
-def is_something(looped: ast.expr) -> bool:
+def surely_runs(looped: ast.expr) -> bool:
     """Return whether a loop over this surely has a turn: over a literal, a range, or a constant."""
     match looped:
         case ast.Tuple(elts) | ast.List(elts) | ast.Set(elts):
@@ -59,9 +59,9 @@ def is_something(looped: ast.expr) -> bool:
         case ast.Call(ast.Name("range")):
             return True
         case ast.Call(ast.Name("enumerate" | "sorted" | "zip"), [first, *_]):
-            return is_something(first)
+            return surely_runs(first)
         case ast.Call(ast.Attribute(owner, "items" | "values")):
-            return is_something(owner)
+            return surely_runs(owner)
     return isinstance(looped, ast.Name) and looped.id.isupper()
 
 
@@ -70,18 +70,18 @@ def checks(test: Function) -> list[bool]:
     found: list[bool] = []
     left: list[tuple[ast.AST, bool]] = [(test, True)]
     while left:
-        node, sure = left.pop()
+        node, is_sure = left.pop()
         match node:
             case (
                 ast.Assert()
                 | ast.With(items=[ast.withitem(ast.Call(ast.Attribute(attr="raises")))])
             ):
-                found.append(sure)
+                found.append(is_sure)
             case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name.startswith("assert"):
-                found.append(sure)
+                found.append(is_sure)
             case ast.For(iter=looped):
-                sure = sure and is_something(looped)
-        left += ((child, sure) for child in ast.iter_child_nodes(node))
+                is_sure = is_sure and surely_runs(looped)
+        left += ((child, is_sure) for child in ast.iter_child_nodes(node))
     return found
 
 
@@ -90,7 +90,7 @@ def checks_of_nothing(file: Path, source: str) -> Iterator[str]:
     for test in each_test(source):
         if not (found := checks(test)) or any(found):
             continue
-        if not any("given" in ast.unparse(one) for one in test.decorator_list):
+        if not any(ast.unparse(one).startswith("given(") for one in test.decorator_list):
             yield f"{file}:{test.lineno} {test.name}"
 
 

@@ -169,8 +169,8 @@ def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
 
     assert states / 2**20 == pytest.approx(float(row.split("|")[5]), rel=0.005)
-    told = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
-    assert f"predicted at {states / 2**20:.0f} MiB" in told
+    page = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
+    assert f"predicted at {states / 2**20:.0f} MiB" in page
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.name)

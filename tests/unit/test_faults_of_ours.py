@@ -88,10 +88,10 @@ def faults_at(places: Iterable[Place], scenario: Scenario, make: MakeBench) -> l
     for place in places:
         bench, injection = make(), Injection(place)
         try:
-            got = injection(partial(result_of, scenario, bench))
+            result = injection(partial(result_of, scenario, bench))
         except BaseException as error:  # noqa: BLE001  (whatever reaches the user is what this is about)
-            got = f"{type(error).__name__}: {error}"
-        found = [f"the user's code came to {got!r}"] if got != RESULT else []
+            result = f"{type(error).__name__}: {error}"
+        found = [f"the user's code came to {result!r}"] if result != RESULT else []
         found += what_is_wrong(bench)
         wrong += [f"{injection.where}: {one}" for one in found]
     return wrong

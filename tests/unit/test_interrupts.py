@@ -19,12 +19,12 @@ from tests.data.threads import on_threads
 from tests.data.timeouts import TimeIsUpError, raises
 
 
-def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None:
+def in_a_block(*numbers: int, action: Callable[[], object] = lambda: None) -> None:
     """Have signals come within a block, and go on in it."""
     with interrupts_deferred():
         for number in numbers:
             signal.raise_signal(number)
-        then()
+        action()
 
 
 def test_an_error_in_the_block_passes_through() -> None:
@@ -36,7 +36,7 @@ def test_an_error_in_the_block_passes_through() -> None:
 def test_other_threads_are_left_alone() -> None:
     """Elsewhere than on the main thread no handler is touched."""
     seen: list[object] = []
-    look = partial(in_a_block, then=lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    look = partial(in_a_block, action=lambda: seen.append(signal.getsignal(signal.SIGINT)))
     on_threads(look)
 
     assert seen == [signal.getsignal(signal.SIGINT)]
@@ -76,7 +76,7 @@ def test_signals_wait_for_the_block(name: str, handler: Any, error: type[BaseExc
     signal.signal(number, handler)
     finished: list[bool] = []
     with pytest.raises(error):
-        in_a_block(number, then=lambda: finished.append(True))
+        in_a_block(number, action=lambda: finished.append(True))
     assert signal.getsignal(number) is handler
     assert finished == [True]
 
@@ -296,11 +296,11 @@ def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.Monkey
     monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
 
     @interrupts.entry(unless_on=quiet)
-    def tell() -> None:
-        done.append("told")
+    def call() -> None:
+        done.append("called")
 
-    tell()
+    call()
     assert done == []
     quiet.clear()
-    tell()
-    assert done[-1] == "told"
+    call()
+    assert done[-1] == "called"

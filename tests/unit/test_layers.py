@@ -241,8 +241,8 @@ def called(tree: ast.AST, within: str = "", *, passes_on: bool) -> Iterator[str]
         name = node.name if isinstance(node, ast.FunctionDef) else within
         yield from called(node, name, passes_on=passes_on)
         if isinstance(node, ast.Attribute) and not (passes_on and node.attr == within):
-            of = node.value.id if isinstance(node.value, ast.Name) else ""
-            yield f"gc.{node.attr}" if of == "gc" else node.attr
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            yield f"gc.{node.attr}" if owner == "gc" else node.attr
 
 
 def test_only_what_is_asked_for_by_name_collects_and_empties() -> None:

@@ -36,10 +36,10 @@ REFUSED: list[tuple[str, object, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value", "says"), REFUSED)
-def test_an_invalid_value_is_refused_at_once(name: str, value: object, says: str) -> None:
+@pytest.mark.parametrize(("name", "value", "text"), REFUSED)
+def test_an_invalid_value_is_refused_at_once(name: str, value: object, text: str) -> None:
     """The error says what is allowed and what was given, and is a ValueError."""
-    with pytest.raises(OptionError, match=re.escape(says)) as raised:
+    with pytest.raises(OptionError, match=re.escape(text)) as raised:
         WatchOptions(**{name: value})  # type: ignore[arg-type]
     assert isinstance(raised.value, ValueError)
 

@@ -225,7 +225,7 @@ def test_a_coherent_gpu_with_memory_of_its_own_is_discrete(machine: Machine) -> 
 
 @on(DISCRETE)
 def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
-    """Nothing of the machine's is among them, and the page is told of nothing."""
+    """None of the machine's parts is among them, and no device on the page shares its memory."""
     session = machine.watched(GIB, 500 * MIB)
 
     assert not parts_of(session).keys() & {"on_cpu", "page_cache"}
@@ -335,7 +335,7 @@ def test_nothing_can_have_more_than_cuda(machine: Machine) -> None:
     assert facts.headroom == found.free == N1X.torch_total - GIB
 
 
-def ran_out(machine: Machine, asked: int) -> Session:
+def ran_out(machine: Machine, size: int) -> Session:
     """Return a cell that holds 2 GiB, and could not have some more."""
     sessions = []
 
@@ -344,7 +344,7 @@ def ran_out(machine: Machine, asked: int) -> Session:
             sessions.append(session)
             machine.allocate(2 * GIB)
             machine.memory.pools[0].total = 2 * GIB  # where cudaMalloc fails
-            machine.memory.alloc(asked)
+            machine.memory.alloc(size)
 
     with pytest.raises(OutOfMemoryError):
         run()
@@ -379,12 +379,12 @@ def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagno
 @on(SPARK)
 def test_how_long_tasks_wait_is_read(machine: Machine) -> None:
     """The series comes from the kernel's own figure, once there is any."""
-    nothing = machine.watched()
+    first = machine.watched()
     release_monitor()  # which would read it again after a second
     machine.now(stalled=14.25)
     session = machine.watched()
 
-    assert nothing.index("cpu/stalled") is None
+    assert first.index("cpu/stalled") is None
     assert session.latest("cpu/stalled") == 14.25
 
 

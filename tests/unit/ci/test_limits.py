@@ -304,7 +304,7 @@ def test_without_a_gpu_the_heap_counts(
         for at, marker in enumerate(expected):
             source += f"@pytest.mark.limit_vram({marker})\ndef test_{at}(): pass\n\n"
         text = play.text(source, "-rA", *args)
-
+        assert expected
         for at, failed in enumerate(expected.values()):
             assert f"{'FAILED' if failed else 'PASSED'} test_it.py::test_{at}" in text
             assert failed in text
