@@ -46,9 +46,9 @@ async def test_three(): ""
 
 def helper(): ...
 """
-    found = list(without_docstring(Path("test_x.py"), source))
+    places = list(without_docstring(Path("test_x.py"), source))
 
-    assert sorted(found) == ["test_x.py:6 test_two", "test_x.py:8 test_three"]
+    assert sorted(places) == ["test_x.py:6 test_two", "test_x.py:8 test_three"]
 
 
 def surely_runs(looped: ast.expr) -> bool:
@@ -67,22 +67,22 @@ def surely_runs(looped: ast.expr) -> bool:
 
 def checks(test: Function) -> list[bool]:
     """Return, for each check in a test, whether it is sure to be reached."""
-    found: list[bool] = []
-    left: list[tuple[ast.AST, bool]] = [(test, True)]
-    while left:
-        node, is_sure = left.pop()
+    reached: list[bool] = []
+    todo: list[tuple[ast.AST, bool]] = [(test, True)]
+    while todo:
+        node, is_sure = todo.pop()
         match node:
             case (
                 ast.Assert()
                 | ast.With(items=[ast.withitem(ast.Call(ast.Attribute(attr="raises")))])
             ):
-                found.append(is_sure)
+                reached.append(is_sure)
             case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name.startswith("assert"):
-                found.append(is_sure)
+                reached.append(is_sure)
             case ast.For(iter=looped):
                 is_sure = is_sure and surely_runs(looped)
-        left += ((child, is_sure) for child in ast.iter_child_nodes(node))
-    return found
+        todo += ((child, is_sure) for child in ast.iter_child_nodes(node))
+    return reached
 
 
 def checks_of_nothing(file: Path, source: str) -> Iterator[str]:
@@ -117,9 +117,9 @@ def test_four():
     for each in found():
         with pytest.raises(KeyError): each()
 """
-    found = list(checks_of_nothing(Path("test_x.py"), source))
+    places = list(checks_of_nothing(Path("test_x.py"), source))
 
-    assert found == ["test_x.py:2 test_one", "test_x.py:13 test_four"]
+    assert places == ["test_x.py:2 test_one", "test_x.py:13 test_four"]
 
 
 def test_no_test_sets_a_deadline() -> None:
@@ -148,8 +148,8 @@ def changed_in(function: ast.AST) -> Iterator[str]:
             case ast.Global(names):
                 yield from names
             case ast.Assign(targets) | ast.Delete(targets):
-                within = [part for one in targets for part in getattr(one, "elts", [one])]
-                yield from (root_of(one) for one in within if not isinstance(one, ast.Name))
+                parts = [part for one in targets for part in getattr(one, "elts", [one])]
+                yield from (root_of(one) for one in parts if not isinstance(one, ast.Name))
             case ast.AugAssign(target) if not isinstance(target, ast.Name):
                 yield root_of(target)
             case ast.Call(ast.Attribute(owner, name)) if name in CHANGES:
@@ -171,10 +171,10 @@ def test_what_changes_in_a_process_is_in_one_object() -> None:
     sources = [
         (file.relative_to(PACKAGE), file.read_text("utf-8")) for file in PACKAGE.rglob("*.py")
     ]
-    found = sorted(f"{file} {name}" for file, text in sources for name in names_that_change(text))
+    names = sorted(f"{file} {name}" for file, text in sources for name in names_that_change(text))
 
-    assert "monitor/process.py this" in found
-    assert len(found) <= MOST_NAMES, "\n".join(found)
+    assert "monitor/process.py this" in names
+    assert len(names) <= MOST_NAMES, "\n".join(names)
 
 
 def test_a_name_that_changes_is_found() -> None:

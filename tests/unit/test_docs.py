@@ -89,7 +89,7 @@ def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
         text = "\n".join("".join(one["source"]) for one in cells if one["cell_type"] == "code")
-    names = [name.strip() for found in IMPORTED.findall(text) for name in found.split(",")]
+    names = [name.strip() for group in IMPORTED.findall(text) for name in group.split(",")]
 
     assert FROM_WITHIN.findall(text) == []
     assert [name for name in names if name not in hfmem_widget.__all__] == []
@@ -233,8 +233,8 @@ MODULE = re.compile(r"^import (hfmem_widget(?:\.\w+)*)\.(\w+)", re.MULTILINE)
 
 def missing(text: str) -> list[str]:
     imports = [(module, names.strip("()")) for module, names in IMPORT.findall(text)]
-    found = [(module, name) for module, names in imports for name in NAME.findall(names)]
-    names = found + MODULE.findall(text)
+    pairs = [(module, name) for module, names in imports for name in NAME.findall(names)]
+    names = pairs + MODULE.findall(text)
     return [f"{module}.{name}" for module, name in names if not is_there(module, name)]
 
 
@@ -259,8 +259,8 @@ def test_a_name_that_is_gone_is_found() -> None:
         "import hfmem_widget.features.moved as moved\n"
     )
 
-    gone = ["lost", "gone.one", "features.nothing", "features.moved"]
-    assert missing(text) == [f"hfmem_widget.{name}" for name in gone]
+    names = ["lost", "gone.one", "features.nothing", "features.moved"]
+    assert missing(text) == [f"hfmem_widget.{name}" for name in names]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)

@@ -349,10 +349,10 @@ def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
     """A session can be sent to another process, also while it is watched; a watch cannot."""
     watch = hfmem_widget.watch("w", quiet=True)
     with watch as session:
-        sent = pickle.loads(pickle.dumps(session))
+        copied = pickle.loads(pickle.dumps(session))
 
-    assert [span.id for span in sent.spans] == [span.id for span in session.spans]
-    assert sent != session
+    assert [span.id for span in copied.spans] == [span.id for span in session.spans]
+    assert copied != session
     assert copy.deepcopy(session) == session
     with pytest.raises(TypeError, match="process"):
         pickle.dumps(watch)
@@ -377,16 +377,16 @@ def test_a_poller_that_dies_at_once_is_noted(tracing_that_raises: None) -> None:
 
 def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
     """Two monitors would each know of half the watches, and spans would go astray."""
-    made: list[object] = []
+    monitors: list[object] = []
     together = threading.Barrier(8)
 
     def work() -> None:
         together.wait(10)
-        made.append(shared_monitor())
+        monitors.append(shared_monitor())
 
     on_threads(*[work] * 8)
-    assert len(made) == 8
-    assert len(set(map(id, made))) == 1
+    assert len(monitors) == 8
+    assert len(set(map(id, monitors))) == 1
 
 
 HIDE_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]

@@ -187,8 +187,8 @@ def test_files_go_into_the_folder_whatever_the_order(checkout: Path, tmp_path: P
     install_shared_data.install_shared_data(prefix)
 
     assert checkout.is_dir()
-    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
-    assert files(prefix) == own | {"share/ours/static/remoteEntry.1.js"}
+    names = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == names | {"share/ours/static/remoteEntry.1.js"}
 
 
 def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
     (static / "remoteEntry.1.js").rename(static / "remoteEntry.2.js")
     install_shared_data.install_shared_data(prefix)
 
-    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
-    assert files(prefix) == own | {"share/theirs", "share/ours/static/remoteEntry.2.js"}
+    names = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == names | {"share/theirs", "share/ours/static/remoteEntry.2.js"}

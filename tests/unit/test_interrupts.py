@@ -35,11 +35,11 @@ def test_an_error_in_the_block_passes_through() -> None:
 
 def test_other_threads_are_left_alone() -> None:
     """Elsewhere than on the main thread no handler is touched."""
-    seen: list[object] = []
-    look = partial(in_a_block, action=lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    handlers: list[object] = []
+    look = partial(in_a_block, action=lambda: handlers.append(signal.getsignal(signal.SIGINT)))
     on_threads(look)
 
-    assert seen == [signal.getsignal(signal.SIGINT)]
+    assert handlers == [signal.getsignal(signal.SIGINT)]
 
 
 class Raiser:
@@ -98,12 +98,12 @@ def test_within_another_block_it_waits_for_that_one() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_of_two_that_came_each_is_handled() -> None:
     """The first one's error does not keep the second from its handler."""
-    seen: list[int] = []
+    numbers: list[int] = []
     signal.signal(signal.SIGALRM, raises)
-    signal.signal(signal.SIGUSR1, lambda number, _frame: seen.append(number))
+    signal.signal(signal.SIGUSR1, lambda number, _frame: numbers.append(number))
     with pytest.raises(TimeIsUpError):
         in_a_block(signal.SIGUSR1, signal.SIGALRM)
-    assert seen == [signal.SIGUSR1]
+    assert numbers == [signal.SIGUSR1]
 
 
 @pytest.mark.usefixtures("handlers")
@@ -241,9 +241,9 @@ def test_how_the_system_calls_a_handler_stays() -> None:
     """`signal.siginterrupt` is kept."""
 
     def flags() -> bytes:
-        found = ctypes.create_string_buffer(512)
-        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
-        return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
+        action = ctypes.create_string_buffer(512)
+        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, action)
+        return action.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
 
     signal.signal(signal.SIGUSR1, lambda *_: None)
     signal.siginterrupt(signal.SIGUSR1, False)

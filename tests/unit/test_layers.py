@@ -163,7 +163,7 @@ def test_few_modules_stand_at_the_top() -> None:
 def test_no_module_imports_itself_through_others() -> None:
     """There is no circle, with the imports within functions and those for type checkers counted."""
     modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
-    left = {
+    waiting = {
         name: {
             target
             for parts in ours(path)
@@ -172,11 +172,11 @@ def test_no_module_imports_itself_through_others() -> None:
         }
         for name, path in modules.items()
     }
-    while free := [name for name, to in left.items() if not to & set(left) - {name}]:
+    while free := [name for name, to in waiting.items() if not to & set(waiting) - {name}]:
         for name in free:
-            del left[name]
+            del waiting[name]
 
-    assert left == {}
+    assert waiting == {}
 
 
 SHOWN = re.compile(rf'"({NAME}(?:\.\w+)+:\w+)"')
@@ -279,10 +279,10 @@ def entry_points(tree: ast.Module) -> Iterator[str]:
 
 def test_an_allocator_has_one_owner() -> None:
     """PyTorch's allocator is read, reset, listed and observed in one place; all others are handed it."""
-    found = {name_of(path): set(entry_points(tree_of(path))) for path in MODULES}
+    uses = {name_of(path): set(entry_points(tree_of(path))) for path in MODULES}
 
-    assert {name: names for name, names in found.items() if names and name not in OWNERS} == {}
-    assert all(found[name] for name in OWNERS)
+    assert {name: names for name, names in uses.items() if names and name not in OWNERS} == {}
+    assert all(uses[name] for name in OWNERS)
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}

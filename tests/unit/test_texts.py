@@ -43,8 +43,8 @@ def cards() -> Texts:
 def anatomies() -> Texts:
     for name in ("training", "cpu"):
         session = shared_run(name)
-        found = [session.anatomy("now"), session.anatomy("peak")]
-        yield name, anatomy_bundle(found, title=session.label)["text/plain"]
+        moments = [session.anatomy("now"), session.anatomy("peak")]
+        yield name, anatomy_bundle(moments, title=session.label)["text/plain"]
 
 
 def ooms() -> Texts:

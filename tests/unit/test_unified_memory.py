@@ -70,8 +70,8 @@ class Machine:
 
     def now(self, *, stalled: float = 0.0, swap: int = 0, available: int | None = None) -> None:
         """Let the kernel say something else from now on."""
-        left = self.posted.available if available is None else available
-        make_machine(self.folder, replace(self.posted, available=left), stalled=stalled, swap=swap)
+        free = self.posted.available if available is None else available
+        make_machine(self.folder, replace(self.posted, available=free), stalled=stalled, swap=swap)
 
     def has_torch(self, torch: Any) -> None:
         self.patch.setitem(sys.modules, "torch", torch)
@@ -330,9 +330,9 @@ def test_nothing_can_have_more_than_cuda(machine: Machine) -> None:
     """Neither a cell nor `%memfit`, though of an idle machine more is available than CUDA's total."""
     machine.now(available=53 * GIB)
     facts = facts_in(machine.watched(GIB))
-    (found,), _ = room.rooms()
+    (only,), _ = room.rooms()
 
-    assert facts.headroom == found.free == N1X.torch_total - GIB
+    assert facts.headroom == only.free == N1X.torch_total - GIB
 
 
 def ran_out(machine: Machine, size: int) -> Session:

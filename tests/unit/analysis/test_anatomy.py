@@ -389,7 +389,7 @@ def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> 
             script.read()
             with script.span("forward", peak=6 * GIB) as forward:
                 script.read()
-    found = script.session.anatomy(at=1)
+    step = script.session.anatomy(at=1)
 
-    assert found.time == forward.start
-    assert found.allocated == 6 * GIB
+    assert step.time == forward.start
+    assert step.allocated == 6 * GIB

@@ -25,7 +25,7 @@ def cell(
 
 
 @pytest.mark.parametrize(
-    ("read", "shown"),
+    ("read", "keys"),
     [
         ({"cuda:0": GIB, "cuda:1": 0.0, "cpu": GIB}, ["cuda:0"]),
         ({"cuda:0": GIB, "cuda:1": GIB, "cpu": GIB}, ["cuda:0", "cuda:1"]),
@@ -33,10 +33,10 @@ def cell(
         ({"cuda:0": GIB, "cuda:1": GIB}, ["cuda:0", "cuda:1"]),
     ],
 )
-def test_devices_with_allocations_are_shown(read: dict[str, float], shown: list[str]) -> None:
+def test_devices_with_allocations_are_shown(read: dict[str, float], keys: list[str]) -> None:
     """The host only where no GPU was used, and none of the GPUs is taken for it."""
     row = tuple(read.values())
-    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == shown
+    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == keys
 
 
 @pytest.mark.parametrize(

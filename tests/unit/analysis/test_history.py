@@ -35,8 +35,8 @@ def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
     for number, label in enumerate(["base", "lora", "base"], 1):
         remember(history, label, number)
 
-    for found in (history.runs_of("label base"), history.find("base"), history.find("ba")):
-        assert numbers(found) == [1, 3]
+    for records in (history.runs_of("label base"), history.find("base"), history.find("ba")):
+        assert numbers(records) == [1, 3]
 
 
 def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

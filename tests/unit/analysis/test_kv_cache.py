@@ -35,7 +35,7 @@ def decoded(counts: Mapping[str, float], *, key: str = "cuda:0", held: float = G
 USUAL: dict[str, float] = {"samples": 4, "longest": 1000, "token_bytes": MIB}
 
 
-def found(session: Session) -> KVCache:
+def cache_of(session: Session) -> KVCache:
     cache = session.kv_cache()
     assert cache is not None
     return cache
@@ -46,8 +46,8 @@ def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() ->
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
-    assert found(decoded(USUAL)).longest == pytest.approx(longest)
-    assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
+    assert cache_of(decoded(USUAL)).longest == pytest.approx(longest)
+    assert math.isnan(cache_of(decoded(USUAL, key="cpu")).longest)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() ->
 )
 def test_growth_counts(counts: dict[str, float], grows: tuple[float, ...], longest: float) -> None:
     """A static cache is full at its limit, and one that has stopped growing fits for ever."""
-    cache = found(decoded(counts))
+    cache = cache_of(decoded(counts))
 
     assert (cache.token_bytes, cache.window_bytes, cache.window, cache.limit) == grows
     assert cache.bytes == GIB

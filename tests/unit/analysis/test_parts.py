@@ -182,7 +182,7 @@ def cell_of(*unattributed: float) -> Session:
     return stage.finish()
 
 
-def found(session: Session, grown: float) -> Session:
+def with_holder(session: Session, grown: float) -> Session:
     """Return the session with what a search at its end found."""
     kept = kept_since(session, session.spans[0], KEY, grown * MIB)
     evidence = {"device": KEY, "holder": "losses", "kept": kept}
@@ -196,7 +196,7 @@ def kept_mib(session: Session, times: Sequence[float]) -> list[float]:
 
 def test_it_counts_from_when_it_stayed() -> None:
     """Memory that was freed before the search does not count."""
-    session = found(cell_of(0, 10, 21, 20, 31, 30), 30)
+    session = with_holder(cell_of(0, 10, 21, 20, 31, 30), 30)
     kept = kept_mib(session, session.timeline.time.tolist())
 
     assert kept == sorted(kept)
@@ -205,7 +205,7 @@ def test_it_counts_from_when_it_stayed() -> None:
 
 def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
     """As much memory as the name holds existed then, and may have been another's."""
-    session = found(cell_of(0, 90, 90, 5, 20, 30), 30)
+    session = with_holder(cell_of(0, 90, 90, 5, 20, 30), 30)
     allocated = session.timeline.low[:, session.index(f"{KEY}/allocated")]
     times = session.timeline.time[allocated > 60 * MIB]
 
@@ -215,10 +215,10 @@ def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
 
 def test_it_is_named_and_taken_from_what_is_not_attributed() -> None:
     """The parts still add up."""
-    now = anatomy(found(cell_of(0, 10, 40), 25))
-    (kept,) = (part for part in now.parts if part.name == "kept")
+    now = anatomy(with_holder(cell_of(0, 10, 40), 25))
+    (part,) = (part for part in now.parts if part.name == "kept")
 
-    assert (kept.label, kept.bytes) == ("kept by losses", 25 * MIB)
+    assert (part.label, part.bytes) == ("kept by losses", 25 * MIB)
     assert now.bytes("unattributed") == 15 * MIB
 
 

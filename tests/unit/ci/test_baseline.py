@@ -57,8 +57,8 @@ def test_without(gpu): pass
     peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (8, 9)}
     assert written(play) == {"hfmem_baseline": 1, "peaks": {HERE: peaks}}
     lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
-    own = '   "test_it.py::test_it'
-    assert lines[4:6] == [f'{own}[8]": 8388608,', f'{own}[9]": 9437184']
+    key = '   "test_it.py::test_it'
+    assert lines[4:6] == [f'{key}[8]": 8388608,', f'{key}[9]": 9437184']
     assert "2 peaks written to" in text
     assert [each.name for each in play.pytester.path.iterdir() if each.name.startswith(".")] == []
 
@@ -81,8 +81,8 @@ def test_a_peak_above_its_baseline_fails(play: Play) -> None:
 
 def test_what_cannot_be_compared_is_said(play: Play) -> None:
     """A lower peak, a new test, and one that is gone are named, and fail nothing."""
-    gone = {"test_it.py::test_gone": MIB, "test_old.py::test_gone": MIB}
-    save(play, {HERE: {"test_it.py::test_lower": 100 * MIB, **gone}})
+    entries = {"test_it.py::test_gone": MIB, "test_old.py::test_gone": MIB}
+    save(play, {HERE: {"test_it.py::test_lower": 100 * MIB, **entries}})
     source = """
 def test_lower(gpu): gpu.free(gpu.alloc(50 * MIB))
 def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))

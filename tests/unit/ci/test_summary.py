@@ -153,8 +153,8 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     folder = play.pytester.path
     play.pytester.makeconftest(FAKE)
-    gone = {"test_it.py::test_gone": MIB}
-    content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": gone}}
+    entries = {"test_it.py::test_gone": MIB}
+    content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": entries}}
     (folder / "memory.json").write_text(json.dumps(content))
     options = ("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml")
     done = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
@@ -166,8 +166,8 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]
     assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
     peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (16, 32)}
-    kept = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
-    assert kept == {"NVIDIA Fake, torch unknown": peaks}
+    written = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
+    assert written == {"NVIDIA Fake, torch unknown": peaks}
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
         for case in ET.parse(folder / "junit.xml").getroot().iter("testcase")

@@ -86,8 +86,8 @@ class Pull:
         files = {"GITHUB_STEP_SUMMARY": "summary.md", "CALLS": "calls", "COMMENT_ID": "comment"}
         paths = {name: str(self.folder / file) for name, file in files.items()}
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
-        return paths | own
+        settings = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
+        return paths | settings
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ def test_damage_is_reported(damage: Damage, note: str, recorded: Make, hfmem: Hf
     path = recorded("training")
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
 
-    code, shown, _ = hfmem("check", path)
+    code, out, _ = hfmem("check", path)
     assert code == NO
-    assert note in shown
-    assert "damage    see the notes" in shown
+    assert note in out
+    assert "damage    see the notes" in out

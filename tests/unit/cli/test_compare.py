@@ -107,10 +107,10 @@ def test_a_label_cannot_leave_its_cell(recorded: Make, hfmem: Hfmem) -> None:
     label = "a|b <img src=x> [x](http://y) @someone #1 `c`"
     a, b = recorded("training", "a.hfmem.jsonl", "base"), recorded("steps", "b.hfmem.jsonl", label)
 
-    shown = hfmem("compare", a, b, "--markdown", "--fail-over", "2%").out
+    out = hfmem("compare", a, b, "--markdown", "--fail-over", "2%").out
 
-    assert "a\\|b" in shown
-    assert not [raw for raw in ("<img", "http://", "@someone", "#1", " `c") if raw in shown]
+    assert "a\\|b" in out
+    assert not [raw for raw in ("<img", "http://", "@someone", "#1", " `c") if raw in out]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(recorded: Make, hfmem: Hfmem) -> None:
@@ -134,11 +134,11 @@ def test_runs_without_a_common_device_are_not_judged(recorded: Make, hfmem: Hfme
     """A run on a GPU and one on the host are shown, and the exit code is 2."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("cpu", "b.hfmem.jsonl")
 
-    shown = hfmem("compare", a, b, "--fail-over", "2%")
+    result = hfmem("compare", a, b, "--fail-over", "2%")
 
-    assert shown.code == WRONG
-    assert "tiny-bert did not use cuda:0." in shown.out
-    assert "nothing can be judged" in shown.err
+    assert result.code == WRONG
+    assert "tiny-bert did not use cuda:0." in result.out
+    assert "nothing can be judged" in result.err
 
 
 def record(**peaks: float) -> Record:

@@ -31,13 +31,13 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
     """Ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
     made(tmp_path / "run")
 
-    code, shown, _ = hfmem("check", tmp_path / "run")
+    code, out, _ = hfmem("check", tmp_path / "run")
 
     assert code == FINE
-    assert "ranks         4 of 4" in shown
-    assert "highest peak  rank 3: 50" in shown
-    assert "damage        none" in shown
-    assert "more than its peers" in shown
+    assert "ranks         4 of 4" in out
+    assert "highest peak  rank 3: 50" in out
+    assert "damage        none" in out
+    assert "more than its peers" in out
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
     run = made(tmp_path / "run")
 
     code, out, _ = hfmem("watch", "--once", "--json", tmp_path / "run")
-    shown = json.loads(out)
+    data = json.loads(out)
 
     assert code == FINE
-    peaks = {row["rank"]: row["peak"] for row in shown["ranks"]["table"]}
+    peaks = {row["rank"]: row["peak"] for row in data["ranks"]["table"]}
     assert peaks == {number: rank.peak for number, rank in run.ranks.items()}
-    assert (shown["state"], shown["step"]) == ("done", 22)
+    assert (data["state"], data["step"]) == ("done", 22)
 
 
 def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,10 +134,10 @@ def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFi
         run.write(tmp_path / "run", 4.0, finish=parts.pop(0))
 
     assert watch(Namespace(RUN=str(tmp_path / "run"), once=False, json=True), pause) == FINE
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    assert [one["state"] for one in shown] == ["running", "running", "done"]
-    assert [one["step"] for one in shown] == sorted(one["step"] for one in shown)
+    assert [one["state"] for one in states] == ["running", "running", "done"]
+    assert [one["step"] for one in states] == sorted(one["step"] for one in states)
 
 
 def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:

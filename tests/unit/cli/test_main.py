@@ -78,12 +78,12 @@ def test_wrong_words_exit(words: list[str], part: str, capsys: pytest.CaptureFix
     """One line on stderr names the mistake, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
-    shown = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert part in shown.err
-    assert shown.err.count("\n") == 1
-    assert "\x1b" not in shown.err
-    assert shown.out == ""
+    assert part in printed.err
+    assert printed.err.count("\n") == 1
+    assert "\x1b" not in printed.err
+    assert printed.out == ""
 
 
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])

@@ -93,14 +93,14 @@ def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
     """The process is the command, so a shell sees no difference."""
     run = [sys.executable, "-m", "hfmem_widget", "run", "--dir", str(tmp_path / "run"), "--"]
-    left = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
+    done = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
     killed = subprocess.run([*run, "sh", "-c", "kill -INT $$"], capture_output=True, check=False)
     piped = subprocess.run(
         f"{' '.join(run)} yes 2> /dev/null | head -1; echo ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert (left.returncode, left.stdout) == (7, b"out\n")
+    assert (done.returncode, done.stdout) == (7, b"out\n")
     assert killed.returncode == -signal.SIGINT
     assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
 

@@ -39,14 +39,14 @@ def write(tmp_path: Path) -> Write:
 
 def run_of(step: int, loss: int = 4) -> Allocations:
     """Return a complete history: two lines of a function hold some MiB at its peak."""
-    made = Allocations()
-    made.alloc(8 * MIB, MAIN)
-    made.wait(0.5)
-    passing = [made.alloc(step * MIB, STEP, MAIN), made.alloc(loss * MIB, LOSS, MAIN)]
-    made.wait(0.5)
+    allocations = Allocations()
+    allocations.alloc(8 * MIB, MAIN)
+    allocations.wait(0.5)
+    passing = [allocations.alloc(step * MIB, STEP, MAIN), allocations.alloc(loss * MIB, LOSS, MAIN)]
+    allocations.wait(0.5)
     for address in passing:
-        made.free(address)
-    return made
+        allocations.free(address)
+    return allocations
 
 
 def on_two_devices() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def damaged() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "code", "shown"),
+    ("snapshot", "code", "expected"),
     [
         (
             run_of(16).snapshot(),
@@ -93,13 +93,13 @@ def damaged() -> dict[str, Any]:
     ids=["a history", "damage", "torch 2.1, without times", "segments alone"],
 )
 def test_a_check_shows_the_contents_of_a_snapshot(
-    snapshot: Any, code: int, shown: dict[str, str], write: Write, hfmem: Hfmem
+    snapshot: Any, code: int, expected: dict[str, str], write: Write, hfmem: Hfmem
 ) -> None:
     """Allocated and reserved bytes, length of the history, peak, and whether anything is damaged."""
     exit_code, out, _ = hfmem("check", write(snapshot))
 
     assert exit_code == code
-    assert shown.items() <= rows(out).items()
+    assert expected.items() <= rows(out).items()
 
 
 def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> None:
@@ -163,9 +163,9 @@ def test_an_empty_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
 
 def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
     """If only C++ frames were recorded, no line of a user is named."""
-    made = Allocations()
-    made.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
-    out = hfmem("explain", write(made.snapshot())).out
+    allocations = Allocations()
+    allocations.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
+    out = hfmem("explain", write(allocations.snapshot())).out
     assert "from one line" not in out
     assert "torch's own code" in out
 

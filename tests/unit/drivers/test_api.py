@@ -214,12 +214,12 @@ def test_a_watch_without_a_thread_reads_at_its_edges(monkeypatch: pytest.MonkeyP
         Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))
     )
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
-        kept = bytearray(50_000_000)
+        block = bytearray(50_000_000)
     span = session.spans[0]
 
     assert span.after is not None
     grown = session.value(span.after, "cpu/allocated") - session.value(span.before, "cpu/allocated")
-    assert grown == pytest.approx(len(kept), rel=0.05)
+    assert grown == pytest.approx(len(block), rel=0.05)
     assert "could not start its thread" in session.polling.stopped
     assert "could not start its thread" in card_bundle(session, span, with_chart=False)["text/html"]
     assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()

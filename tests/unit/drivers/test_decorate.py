@@ -59,9 +59,9 @@ def test_it_is_open_across_all_that_a_coroutine_awaits(scope: Scope) -> None:
         scope.seen.append("runs")
         return 2 * number
 
-    made = double(3)
+    coroutine = double(3)
     assert scope.seen == []
-    assert asyncio.run(made) == 6
+    assert asyncio.run(coroutine) == 6
     assert scope.seen == ["in", "runs", "out"]
 
 
@@ -93,9 +93,9 @@ def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> Non
         return "done"
 
     def outer() -> Iterator[object]:
-        scope.seen.append((yield from made))
+        scope.seen.append((yield from generator))
 
-    made = echo()
+    generator = echo()
     assert scope.seen == []
     running = outer()
     assert next(running) == 1
@@ -206,9 +206,9 @@ def test_what_is_awaited_is_followed(scope: Scope, function: Callable[[], Awaita
         pytest.skip("this Python marks no functions as coroutine functions")
 
     async def drive() -> int:
-        made = scope(function)()
+        result = scope(function)()
         assert scope.seen == []
-        return await made
+        return await result
 
     assert asyncio.run(drive()) == 1
     assert scope.seen == ["in", "out"]

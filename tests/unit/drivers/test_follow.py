@@ -378,10 +378,10 @@ def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
 def test_the_users_exit_is_left_as_it_is(tmp_path: Path) -> None:
     """A `SystemExit` of the user's has no attribute of ours."""
     follow(tmp_path / "run")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         sys.exit(3)
 
-    assert vars(left.value) == {}
+    assert vars(exit_.value) == {}
 
 
 def followed(tmp_path: Path) -> Run:

@@ -109,12 +109,12 @@ def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
 
 def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
     """The open spans say how far a load is."""
-    seen = []
-    model = followed_model(lambda _: seen.append([one.label for one in session.open_spans]))
+    labels = []
+    model = followed_model(lambda _: labels.append([one.label for one in session.open_spans]))
     with hfmem_widget.watch("all", quiet=True) as session:
         model.from_pretrained(files)
 
-    assert seen == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
+    assert labels == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
 
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
@@ -212,10 +212,10 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
 ) -> None:
     """A fault is one line on stderr, and the model is loaded."""
     monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
-    seen: list[str] = []
-    session = loaded(files, seen.append)
+    paths: list[str] = []
+    session = loaded(files, paths.append)
 
-    assert seen == files
+    assert paths == files
     assert capsys.readouterr().err.count("broken") == 1
     assert all(one.stop is not None for one in session.spans)
 

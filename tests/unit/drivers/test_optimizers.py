@@ -79,12 +79,12 @@ def test_gradients_count_in_an_optimizers_first_step(monkeypatch: pytest.MonkeyP
 
 def test_where_nothing_is_watched_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a watch a hook asks whether anything is watched, and that is all."""
-    counted: list[object] = []
-    monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counted.append)
+    counts: list[object] = []
+    monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counts.append)
 
     train()
 
-    assert counted == []
+    assert counts == []
 
 
 def test_following_twice_hooks_once() -> None:

@@ -12,8 +12,8 @@ Output = Callable[..., str]
 
 @pytest.fixture
 def magics(shell: InteractiveShell) -> MemwatchMagics:
-    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
-    return found
+    registered: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
+    return registered
 
 
 @pytest.fixture

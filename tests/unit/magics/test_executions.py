@@ -42,11 +42,11 @@ class Broken(Exception):
 
 
 def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
-    left = [error] * times
+    errors = [error] * times
 
     def showtraceback(*_args: Any, **_kwargs: Any) -> None:
-        if left:
-            raise left.pop()
+        if errors:
+            raise errors.pop()
 
     return showtraceback
 
@@ -169,15 +169,15 @@ def test_a_cell_is_compared_with_its_earlier_runs(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, label: str
 ) -> None:
     """All runs of the label are compared, else all of the cell, which a shell knows by its text alone."""
-    seen: list[int] = []
+    counts: list[int] = []
 
     def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
         assert {one.label for one in earlier} <= {label}
-        seen.append(len(earlier))
+        counts.append(len(earlier))
         return ()
 
     monkeypatch.setattr(module, "reruns", reruns)
     for _ in range(3):
         shell.run_cell(f"%%memwatch --quiet {'--label a' * bool(label)}\nrun_of_this_test = 1")
 
-    assert seen == [0, 1, 2]
+    assert counts == [0, 1, 2]

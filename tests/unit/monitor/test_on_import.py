@@ -36,20 +36,20 @@ def awaited(action: Callable[[ModuleType], object], name: str = NAME) -> Iterato
 
 
 @pytest.fixture
-def seen() -> Iterator[list[int]]:
+def imports() -> Iterator[list[int]]:
     """Return a list of the values of each import."""
     values: list[int] = []
     with awaited(lambda module: values.append(module.value)):
         yield values
 
 
-def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
+def test_it_acts_once_the_module_has_been_executed(imports: list[int]) -> None:
     """The action runs once, on the complete module, which waiting does not import."""
     assert NAME not in sys.modules
     for _ in range(2):
         importlib.import_module(NAME)
 
-    assert seen == [1]
+    assert imports == [1]
 
 
 def test_it_acts_at_once_on_imported_modules() -> None:
@@ -60,7 +60,7 @@ def test_it_acts_at_once_on_imported_modules() -> None:
         assert names == [NAME]
 
 
-def test_the_module_keeps_its_loader(seen: list[int]) -> None:
+def test_the_module_keeps_its_loader(imports: list[int]) -> None:
     """Its source can be found as ever, and it can be loaded again."""
     module = importlib.import_module(NAME)
     loader = module.__loader__
@@ -68,7 +68,7 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
     assert "exec_module" not in vars(loader)
     assert loader.get_source(NAME) == "value = 1\n"  # type: ignore[union-attr]  # a file's loader
     importlib.reload(module)
-    assert seen == [1, 1]
+    assert imports == [1, 1]
 
 
 def test_ending_removes_it_from_the_import_system() -> None:
@@ -106,30 +106,30 @@ def test_an_awaited_module_is_imported_by_the_user(tmp_path: Path) -> None:
     assert warnings[0].filename == __file__
 
 
-def test_an_old_finder_is_passed_over(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_finder_is_passed_over(imports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Old copies of six put one there, and import itself leaves it out."""
     first, *others = sys.meta_path
     monkeypatch.setattr(sys, "meta_path", [first, object(), *others])
     importlib.import_module(NAME)
 
-    assert seen == [1]
+    assert imports == [1]
 
 
-def test_several_may_wait_for_one_module(seen: list[int]) -> None:
+def test_several_may_wait_for_one_module(imports: list[int]) -> None:
     """Each acts once, in the order in which they began to wait."""
     counts: list[int] = []
-    with awaited(lambda _: counts.append(len(seen))):
+    with awaited(lambda _: counts.append(len(imports))):
         importlib.import_module(NAME)
 
-    assert seen == [1]
+    assert imports == [1]
     assert counts == [1]
 
 
-def test_other_names_need_no_guard(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_names_need_no_guard(imports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In every step, accelerate asks twice for a module that is not there; the guard takes 13 µs."""
-    held: list[str] = []
-    monkeypatch.setattr("hfmem_widget.guard.interrupts_deferred.__enter__", held.append)
+    guards: list[str] = []
+    monkeypatch.setattr("hfmem_widget.guard.interrupts_deferred.__enter__", guards.append)
 
     assert importlib.util.find_spec("hfmem_no_such_module") is None
-    assert held == []
-    assert seen == []
+    assert guards == []
+    assert imports == []

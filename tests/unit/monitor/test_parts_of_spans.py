@@ -99,11 +99,11 @@ def test_bytes_unexplained_before_a_step_are_not_activations(card: Card) -> None
             card.allocator.alloc(5 * MIB)
             card.bench.pass_time(0.1)
             card.bench.pass_time(0.1)
-            within = card.session.last_sample
+            sample = card.session.last_sample
 
     (after_step,) = [after for _, after in edges_of(card.session, "step")]
-    assert card.read(within, "unattributed") == 7 * MIB
-    assert card.read(within, "allocated") == 15 * MIB
+    assert card.read(sample, "unattributed") == 7 * MIB
+    assert card.read(sample, "allocated") == 15 * MIB
     assert card.read(after_step, "unattributed") == 7 * MIB
     assert math.isnan(card.read(card.session.last_sample, "unattributed"))
 

@@ -199,8 +199,8 @@ class _Truth:
         for window, peak in self.windows.items():
             self.windows[window] = max(peak, self.now)
 
-    def compare(self, found: dict[Window, Peaks]) -> None:
-        for window, peaks in found.items():
+    def compare(self, peaks_by_window: dict[Window, Peaks]) -> None:
+        for window, peaks in peaks_by_window.items():
             if self.key in peaks or self.windows[window]:
                 assert peaks[self.key] == Peak(self.windows[window], "exact")
 

@@ -21,13 +21,13 @@ LONG = 300.0
 
 def with_tickers(tick: Callable[[], object] = bool) -> tuple[Poller, list[Ticker]]:
     """Return a poller, and the tickers that it will have made."""
-    made: list[Ticker] = []
+    tickers: list[Ticker] = []
 
     def make(tick: Callable[[], object], interval: float) -> Ticker:
-        made.append(Ticker(tick, interval))
-        return made[-1]
+        tickers.append(Ticker(tick, interval))
+        return tickers[-1]
 
-    return Poller(lambda: lambda _ticker: tick(), make), made
+    return Poller(lambda: lambda _ticker: tick(), make), tickers
 
 
 def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
@@ -54,16 +54,16 @@ def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
 
 def test_a_claim_can_become_slower() -> None:
     """The shortest claimed interval counts; a change without a claim does nothing."""
-    poller, made = with_tickers()
+    poller, tickers = with_tickers()
     poller.repace("one", 5.0)
     poller.claim("one", 3600.0)
     intervals = []
     for by, interval in [("one", 7200.0), ("nobody", 1.0), ("one", 60.0)]:
         poller.repace(by, interval)
-        intervals.append(made[0].interval)
+        intervals.append(tickers[0].interval)
     poller.claim("another", 30.0)
     poller.repace("one", 120.0)
-    intervals.append(made[0].interval)
+    intervals.append(tickers[0].interval)
     poller.release("one")
     poller.release("another")
 
@@ -96,26 +96,26 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
 def test_an_inner_claim_leaves_the_interval_as_it_was() -> None:
     """An inner claim has its own interval and ticks at once; after it the interval is as before."""
     ticked = threading.Event()
-    poller, made = with_tickers(ticked.set)
+    poller, tickers = with_tickers(ticked.set)
     poller.claim("outer", 3600.0)
     ticked.clear()
     poller.claim("inner", 60.0)
     assert ticked.wait(LONG)
-    assert made[0].interval == 60.0
+    assert tickers[0].interval == 60.0
     poller.release("inner")
-    assert made[0].interval == 3600.0
+    assert tickers[0].interval == 3600.0
     poller.release("outer")
 
 
-@pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
-def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
+@pytest.mark.parametrize(("slowed_to", "pace"), [(0.05, 0.1), (0.4, 0.4)])
+def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, pace: float) -> None:
     """A slow ticker stays slow when a faster claim ends, but is never faster than the claims left."""
-    poller, made = with_tickers()
+    poller, tickers = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
-    made[0].least = slowed_to
+    tickers[0].least = slowed_to
     poller.release("inner")
-    assert made[0].pace == left
+    assert tickers[0].pace == pace
     poller.release("outer")
 
 
@@ -183,9 +183,9 @@ def test_tick_now_waits_for_a_tick_that_began_after_it() -> None:
     ticker.start()
     try:
         assert ticker.tick_now(timeout=LONG)
-        made = len(ticks)
+        count = len(ticks)
         assert ticker.tick_now(timeout=LONG)
-        assert len(ticks) == made + 1
+        assert len(ticks) == count + 1
     finally:
         assert ticker.stop(timeout=LONG)
 

@@ -260,9 +260,9 @@ def test_each_gpu_has_its_own_figures(actions: list[tuple[str, ...]], is_up: boo
         assert span.after is not None
         for gpu in range(GPUS):
             key = f"cuda:{gpu}/allocated"
-            for sample, known in ((span.before, truth.before), (span.after, truth.after)):
+            for sample, values in ((span.before, truth.before), (span.after, truth.after)):
                 reading = run.session.value(sample, key)
-                assert reading == known[gpu] or (math.isnan(reading) and known[gpu] == 0)
+                assert reading == values[gpu] or (math.isnan(reading) and values[gpu] == 0)
             peak = span.peaks.get(key)
             if peak is None:
                 assert truth.highest[gpu] == 0

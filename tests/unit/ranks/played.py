@@ -81,14 +81,14 @@ def garbage(count: int, seed: int = 0) -> bytes:
         b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}'),
         b'{"k":"end","time":0,"stopped":1e300}',
     ]  # fmt: skip
-    made = []
+    lines = []
     for _ in range(count):
         line = bytearray(rng.choice(bad_lines))
         for _ in range(rng.randrange(3)):
             if line:
                 line[rng.randrange(len(line))] = rng.randrange(256)
-        made.append(bytes(line).replace(b"\n", b" "))
-    return b"\n".join(made) + b"\n"
+        lines.append(bytes(line).replace(b"\n", b" "))
+    return b"\n".join(lines) + b"\n"
 
 
 def arranged_by(seed: int, pieces: Pieces) -> Pieces:

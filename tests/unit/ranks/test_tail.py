@@ -144,8 +144,8 @@ def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
 
     assert live.peaks == live.truth
     overview = live.collector.session
-    known = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
-    assert known.iloc[3:-3].notna().all(axis=None)
+    curves = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
+    assert curves.iloc[3:-3].notna().all(axis=None)
 
 
 def test_the_end_of_the_run_ends_the_overview(live: Live) -> None:

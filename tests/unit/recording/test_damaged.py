@@ -67,13 +67,13 @@ def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.Mo
     data, rng, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
 
     places = sorted(rng.sample(range(len(lines[0]), len(data)), cuts))
-    found = []
+    samples_read = []
     for at in places:
         cut.feed(data[fed:at])
         fed = at
-        found.append(cut.session().timeline.samples)
+        samples_read.append(cut.session().timeline.samples)
 
-    assert found == [samples[np.searchsorted(ends, at, "right") - 1] for at in places]
+    assert samples_read == [samples[np.searchsorted(ends, at, "right") - 1] for at in places]
     assert cut.dropped == 0
 
 
@@ -85,10 +85,10 @@ def test_reading_may_begin_at_every_key_block(monkeypatch: pytest.MonkeyPatch) -
     keys = [at for at, line in enumerate(lines) if b'"key":true' in line]
 
     for at in keys:
-        rest = read(b"".join([*lines[:2], *lines[at:]]))
-        first = len(whole.timeline) - len(rest.timeline)
-        np.testing.assert_array_equal(rest.timeline.high, whole.timeline.high[first:])
-        assert [span.label for span in rest.spans] == [span.label for span in whole.spans]
+        part = read(b"".join([*lines[:2], *lines[at:]]))
+        first = len(whole.timeline) - len(part.timeline)
+        np.testing.assert_array_equal(part.timeline.high, whole.timeline.high[first:])
+        assert [span.label for span in part.spans] == [span.label for span in whole.spans]
     assert len(keys) > 4
 
 

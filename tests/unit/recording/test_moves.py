@@ -99,13 +99,13 @@ def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> No
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
     """Under a heading of their own; without any there is none."""
-    shown = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
+    html = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
 
-    assert "What fits in 6.00 GiB" in shown
-    assert "per_device_train_batch_size=2" in shown.replace("<wbr>", "")
-    assert "3 rows or 700 tokens" in shown
-    assert "--write" not in shown
-    assert 'id="moves"' in shown
+    assert "What fits in 6.00 GiB" in html
+    assert "per_device_train_batch_size=2" in html.replace("<wbr>", "")
+    assert "3 rows or 700 tokens" in html
+    assert "--write" not in html
+    assert 'id="moves"' in html
     assert 'id="moves"' not in page(failed(), static=True)
 
 

@@ -34,8 +34,8 @@ def as_recorded(value: object) -> Any:
         return None if math.isnan(value) else round(float(value), 4)
     if isinstance(value, np.ndarray):
         # Python's own rounding, as in the file: numpy's is another for large figures.
-        known = [None if math.isnan(one) else round(one, 4) for one in value.ravel().tolist()]
-        return value.shape, known
+        values = [None if math.isnan(one) else round(one, 4) for one in value.ravel().tolist()]
+        return value.shape, values
     if isinstance(value, Mapping):
         return {key: as_recorded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -48,7 +48,7 @@ def as_recorded(value: object) -> Any:
 def contents(session: Session) -> dict[str, Any]:
     timeline, steps = session.timeline, session.steps
     outermost = [span for span in session.spans if span.parent is None]
-    known: dict[str, Any] = as_recorded(
+    data: dict[str, Any] = as_recorded(
         {
             "label": session.label,
             "times": (session.started_at, session.stopped_at, session.broken_off),
@@ -69,8 +69,8 @@ def contents(session: Session) -> dict[str, Any]:
     )
     # Samples are whole bytes.
     samples = (timeline.low, timeline.high, session.last_sample.values)
-    known["samples"] = [np.nan_to_num(np.rint(values), nan=-1.0).tolist() for values in samples]
-    return known
+    data["samples"] = [np.nan_to_num(np.rint(values), nan=-1.0).tolist() for values in samples]
+    return data
 
 
 def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> None:

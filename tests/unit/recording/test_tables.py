@@ -134,15 +134,15 @@ def test_the_programs_of_the_documentation_run(
     (tmp_path / name).write_bytes(lines)
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(lines))
     monkeypatch.chdir(tmp_path)
-    own = [program for program in FOLDS if f"import {library}" in program]
-    shown: list[Any] = []
-    known: dict[str, Any] = {"print": shown.append}
+    programs = [program for program in FOLDS if f"import {library}" in program]
+    printed: list[Any] = []
+    namespace: dict[str, Any] = {"print": printed.append}
 
-    for program in (WORST, SAMPLES, *own):
+    for program in (WORST, SAMPLES, *programs):
         replaced = reduce(lambda text, pair: text.replace(*pair), COMPRESSED, program)
-        exec(replaced if compressed else program, known)  # as a reader would run it
+        exec(replaced if compressed else program, namespace)  # as a reader would run it
 
-    steps, highest, *folds = shown
+    steps, highest, *folds = printed
     worst = max(session.steps, key=lambda group: group.devices["cuda:0"].peak)
     assert steps.iloc[0]["first"] == worst.first
     assert highest == round(max(session.timeline.high[:, session.index("cuda:0/allocated")]))

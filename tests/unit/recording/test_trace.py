@@ -29,8 +29,8 @@ def trace_of(name: str) -> Events:
 
 
 def events_of(session: Session, resolution: float = 1.0) -> Events:
-    found: Events = json.loads(b"".join(trace(session, resolution)))["traceEvents"]
-    return found
+    events: Events = json.loads(b"".join(trace(session, resolution)))["traceEvents"]
+    return events
 
 
 def in_phase(events: Events, phase: str) -> Events:
@@ -66,15 +66,15 @@ def test_slices_of_a_track_lie_within_each_other_or_follow(name: str) -> None:
 def overlapping(events: Events) -> Events:
     """Return the slices that begin within an open one of their track and end after it."""
     ends: dict[int, list[int]] = defaultdict(list)
-    found = []
+    slices = []
     for event in in_phase(events, "X"):
         open_ends, stop = ends[event["tid"]], event["ts"] + event["dur"]
         while open_ends and open_ends[-1] <= event["ts"]:
             open_ends.pop()
         if open_ends and stop > open_ends[-1]:
-            found.append(event)
+            slices.append(event)
         open_ends.append(stop)
-    return found
+    return slices
 
 
 def span(number: int, start: float, stop: float | None, label: str = "") -> Span:
@@ -103,8 +103,8 @@ def test_an_open_span_ends_with_the_newest_sample() -> None:
 
 def group(first: int, last: int) -> StepGroup:
     """Return steps of a second each."""
-    known = {"cuda:0": DeviceSteps(2.0**30, "exact", 1.0, first, math.nan, 0.0, {})}
-    return StepGroup(1, first, last, first, last + 1.0, 8.0, math.nan, 96.0, math.nan, known)
+    devices = {"cuda:0": DeviceSteps(2.0**30, "exact", 1.0, first, math.nan, 0.0, {})}
+    return StepGroup(1, first, last, first, last + 1.0, 8.0, math.nan, 96.0, math.nan, devices)
 
 
 def test_steps_without_spans_are_slices() -> None:
@@ -112,8 +112,8 @@ def test_steps_without_spans_are_slices() -> None:
     steps = Steps()
     for one in (group(1, 1), group(2, 2)):
         add_group(steps, one)
-    kept = Span(2, "step", "step 2", 2.0, Sample(2.0, ()), 3.0, Sample(3.0, ()), parent=1)
-    session = Session("x", spans=Spans([span(1, 0.0, 20.0, "train"), kept]), steps=steps)
+    step = Span(2, "step", "step 2", 2.0, Sample(2.0, ()), 3.0, Sample(3.0, ()), parent=1)
+    session = Session("x", spans=Spans([span(1, 0.0, 20.0, "train"), step]), steps=steps)
     eight = Steps()
     add_group(eight, group(1, 8))
     folded = Session("x", steps=eight)
@@ -143,10 +143,10 @@ def test_findings_are_instants() -> None:
     session = Session("x", spans=Spans([span(1, 0.0, 4.0)]), last_sample=Sample(9.0, ()))
     for evidence, span_id in (({"time": 2.5}, 1), ({}, 1), ({}, None)):
         session.findings.append(Finding("k", "warn", "Title", evidence, ("do\x1b this",), span_id))
-    found = in_phase(events_of(session), "i")
+    instants = in_phase(events_of(session), "i")
 
-    assert [event["ts"] for event in found] == [2_500_000, 4_000_000, 9_000_000]
-    assert found[0]["args"] == {"kind": "k", "advice": "do this"}
+    assert [event["ts"] for event in instants] == [2_500_000, 4_000_000, 9_000_000]
+    assert instants[0]["args"] == {"kind": "k", "advice": "do this"}
 
 
 def test_a_gap_is_a_slice_of_its_own_track() -> None:

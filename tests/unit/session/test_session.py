@@ -93,17 +93,17 @@ def test_time_never_runs_backwards(recorder: Recorder) -> None:
 def test_a_series_added_later_pads_older_samples(recorder: Recorder, session: Session) -> None:
     """A row read before a series existed gets NaN for it."""
     recorder.adopt(session.devices, [*session.series, Series("cpu", "allocated")])
-    kept = recorder.append(Sample(0.0, (1.0, 2.0)))
+    sample = recorder.append(Sample(0.0, (1.0, 2.0)))
 
-    assert kept.values[:2] == (1.0, 2.0)
-    assert math.isnan(kept.values[2])
+    assert sample.values[:2] == (1.0, 2.0)
+    assert math.isnan(sample.values[2])
 
 
 def test_a_steps_peak_wins_over_the_samples() -> None:
     """A step's exact peak counts, also in the recording of a killed run, which has no spans."""
-    known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
+    devices = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
-    add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
+    add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, devices))
     session = Session("x", devices=[Device("cuda:0", "x")], steps=steps)
 
     assert session.peak("cuda:0/allocated") == 9.0

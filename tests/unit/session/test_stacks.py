@@ -124,12 +124,12 @@ def live(size: int, device: str = "cuda:0") -> LivePeak:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "shown"),
+    ("peaks", "text"),
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
-def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], shown: str) -> None:
+def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], text: str) -> None:
     """The repr has the live bytes at the peak; displayed, stacks look as below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
-    assert repr(stacks) == f"<Stacks: live at the peak: {shown}>"
+    assert repr(stacks) == f"<Stacks: live at the peak: {text}>"
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

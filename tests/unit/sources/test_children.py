@@ -248,9 +248,9 @@ def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
     common, (ready, tell) = bytearray(os.urandom(100 * MB)), os.pipe()
     child = os.fork()
     if child == 0:
-        own = bytearray(os.urandom(20 * MB))
+        block = bytearray(os.urandom(20 * MB))
         os.write(tell, b"x")
-        while own:
+        while block:
             os.read(0, 0)
     try:
         os.read(ready, 1)

@@ -101,6 +101,6 @@ def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPat
 )
 def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
     """Without CUDA there are no workspaces, and nothing is loaded or initialised."""
-    found = libraries.workspaces(torch)
+    workspaces = libraries.workspaces(torch)
 
-    assert found is None or found[1] == 0
+    assert workspaces is None or workspaces[1] == 0

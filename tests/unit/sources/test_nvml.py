@@ -127,8 +127,8 @@ SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, flo
 def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
     """Others have the rest, and the context is what torch has not reserved; what is unknown is NaN."""
     processes, namespace, ids, share = SHARES[name]
-    known = {"nspid": ids} if ids else {}
-    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
+    options = {"nspid": ids} if ids else {}
+    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **options)
     gpu = FakeGpu(processes=processes)
     values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
@@ -220,7 +220,7 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
     """A GPU that only others use is read once a second, once this process uses another."""
     gpus = two_cards()
     watched = Watched(gpus, proc, opened=[1])
-    of_others, own = [], []
+    of_others, devices_used = [], []
     for tick in range(25):
         if tick == 2:
             watched.cuda.known = [gpu.uuid for gpu in gpus]
@@ -228,9 +228,9 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
             gpu.used = tick * MIB
         values = watched(tick / 10)
         of_others.append(round(values["cuda:0/device_used"] / MIB))
-        own.append(round(values["cuda:1/device_used"] / MIB))
+        devices_used.append(round(values["cuda:1/device_used"] / MIB))
 
-    assert own == list(range(25))
+    assert devices_used == list(range(25))
     assert of_others == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
 
 
@@ -420,8 +420,8 @@ SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
 )
 def test_visible_devices_are_read_as_by_cuda(value: str | None, expected: tuple[int, ...]) -> None:
     """By ordinal as of strtoul or by unique prefix, up to an invalid one; of MIG instances the first."""
-    known = INSTANCES if (value or "").startswith("MIG-") else GPUS
-    assert visible(value, known) == expected
+    uuids = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, uuids) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])

@@ -187,13 +187,13 @@ def test_a_limit_that_was_met_is_no_fault_of_torch(
 ) -> None:
     """A limit of the machine leaves no note, and the next reading is right; a fault of torch is noted."""
     cuda = Cuda()
-    known = cuda.source.read(0.0)
+    values = cuda.source.read(0.0)
     with monkeypatch.context() as patch:
         patch.setattr(cuda.allocator, "devices", Mock(side_effect=error))
         cuda.source.read(0.1)
 
     assert bool(cuda.source.notes) is is_noted
-    assert cuda.source.read(0.2) == known
+    assert cuda.source.read(0.2) == values
 
 
 def refuse(raw: Any, device: int) -> Any:

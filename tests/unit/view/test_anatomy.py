@@ -21,11 +21,11 @@ DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
 def made(moment: str = "at the peak", device: Device = DEVICE, **parts: float) -> Anatomy:
     """Return an anatomy of so many GiB in each part."""
-    known = tuple(Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if name in parts)
-    allocated = sum(part.bytes for part in known if part.name in OF_ALLOCATED)
+    listed = tuple(Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if name in parts)
+    allocated = sum(part.bytes for part in listed if part.name in OF_ALLOCATED)
     reserved = allocated + parts.get("cache", 0.0) * GIB
     process = reserved + parts.get("context", NAN) * GIB
-    return Anatomy(device, moment, 1.0, allocated, reserved, process, known, "exact")
+    return Anatomy(device, moment, 1.0, allocated, reserved, process, listed, "exact")
 
 
 WHOLE = made(weights=2, optimizer=4, activations=3, cache=1, context=0.5, others=1, free=88.5)
@@ -158,11 +158,11 @@ def test_plotly_accepts_every_property_of_the_bars(name: str) -> None:
 
 def test_the_figures_bars_are_stacked_in_the_order_of_the_table() -> None:
     """The figure stacks the table's parts, in GiB, with a bar for each moment."""
-    drawn = anatomy_dict([made("now", weights=1), WHOLE])
-    names = [one["name"] for one in drawn["data"]]
+    figure = anatomy_dict([made("now", weights=1), WHOLE])
+    names = [one["name"] for one in figure["data"]]
     assert names == [part.label for part in WHOLE.parts if part.name != "free"]
-    assert drawn["data"][0]["x"] == [1.0, 2.0]
-    assert drawn["data"][0]["y"] == ["cuda:0 now", "cuda:0 at the peak (exact)"]
+    assert figure["data"][0]["x"] == [1.0, 2.0]
+    assert figure["data"][0]["y"] == ["cuda:0 now", "cuda:0 at the peak (exact)"]
 
 
 def test_an_anatomy_shows_itself_where_it_is_the_last_value_of_a_cell() -> None:
@@ -229,8 +229,8 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
     """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
     html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
-    left = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
+    text = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
     assert "full width" in seen(html)
-    assert "full width" not in left
-    assert left.count("at the peak (exact)") == 1
+    assert "full width" not in text
+    assert text.count("at the peak (exact)") == 1
     assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)

@@ -142,9 +142,9 @@ def test_a_live_line_needs_a_terminal(terminal: Terminal, monkeypatch: pytest.Mo
         monkeypatch.setattr("sys.stdout", stream)
         in_terminal = Screen(SimpleNamespace(display_pub=SimpleNamespace()))
         kernels = Screen(SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object())))
-        found = [each.terminal for each in (in_terminal, kernels, Screen())]
+        terminals = [each.terminal for each in (in_terminal, kernels, Screen())]
         monkeypatch.setenv("HFMEM_WIDGET", "static")
         turned_off = in_terminal.terminal
 
-        assert found == [stream.fileno(), None, None]
+        assert terminals == [stream.fileno(), None, None]
         assert turned_off is None

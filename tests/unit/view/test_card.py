@@ -153,8 +153,8 @@ def test_at_most_three_notes_are_shown() -> None:
     """Of many notes the first three are on the card."""
     session = scripted_run("training")
     session.notes += [f"note {number}" for number in range(5)]
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
-    assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    assert re.findall(r"note \d", text) == ["note 0", "note 1", "note 2"]
 
 
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
@@ -243,20 +243,20 @@ def test_the_card_reports_bad_sampling(polling: dict[str, Any], sentence: str) -
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
-    assert sentence in shown
-    assert bool(sentence) is ("ampl" in shown)
+    assert sentence in text
+    assert bool(sentence) is ("ampl" in text)
 
 
 def test_unknown_figures_are_left_out() -> None:
     """Without the driver the card has no figures of other processes."""
     session = training(nvml=False)
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
-    assert "nan" not in shown
-    assert "in use" not in shown
-    assert "other processes" not in shown
+    assert "nan" not in text
+    assert "in use" not in text
+    assert "other processes" not in text
 
 
 def test_an_unknown_peak_has_no_certainty() -> None:
@@ -280,12 +280,12 @@ def test_what_a_name_keeps_is_a_part_of_the_unattributed(grown: float, labels: l
     (at,) = (at for at, one in enumerate(session.findings) if one.kind == "leak")
     finding = session.findings[at]
     kept = kept_since(session, session.spans[0], str(finding.evidence["device"]), grown)
-    found = {"holder": "<losses>[0..59]", "holder_grown": grown, "kept": kept}
-    session.findings[at] = replace(finding, evidence={**finding.evidence, **found})
+    evidence = {"holder": "<losses>[0..59]", "holder_grown": grown, "kept": kept}
+    session.findings[at] = replace(finding, evidence={**finding.evidence, **evidence})
     html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
-    shown = re.findall(r"(?:kept by|not attributed)[^<,]* [GM]iB", html.split("<details")[0])
+    phrases = re.findall(r"(?:kept by|not attributed)[^<,]* [GM]iB", html.split("<details")[0])
 
-    assert [*dict.fromkeys(shown)] == labels
+    assert [*dict.fromkeys(phrases)] == labels
     for label in labels:
         colour = palette.PARTS["kept" if "kept" in label else "unattributed"]
         assert f'fill="{colour}"><title>{label}</title>' in html

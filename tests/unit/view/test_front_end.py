@@ -126,31 +126,31 @@ def test_a_widget_carries_the_loader_or_all(
     """A kilobyte where the page can fetch the rest, everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
     monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
-    made = make_widget()
+    view = make_widget()
 
-    assert made._esm == f"// {name}"
-    made.close()
+    assert view._esm == f"// {name}"
+    view.close()
 
 
 def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be fetched comes over the comm, whole."""
     sent: list[tuple[object, list[bytes]]] = []
-    made = make_widget()
+    view = make_widget()
     monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
-    monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
-    made._receive(made, {"kind": "bundle"}, [])
+    monkeypatch.setattr(view, "publish", lambda message, buffers: sent.append((message, buffers)))
+    view._receive(view, {"kind": "bundle"}, [])
 
     assert sent == [({"kind": "bundle"}, [b"// chart.js"])]
-    made.close()
+    view.close()
 
 
 @pytest.mark.parametrize("data", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
 def test_an_interval_that_a_person_has_set_is_passed_on(data: object) -> None:
     """A number of seconds that a watch may have; nothing else, whoever sent it."""
     intervals: list[float] = []
-    made = make_widget(on_interval=intervals.append)
+    view = make_widget(on_interval=intervals.append)
     for message in ({"kind": "interval", "seconds": data}, {"kind": "interval"}, [data], data):
-        made._receive(made, message, [])
+        view._receive(view, message, [])
 
     assert intervals == ([0.5] if data == 0.5 else [])
-    made.close()
+    view.close()

@@ -253,10 +253,10 @@ def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: lis
     closed: list[Widget] = []
     for widget in widgets:
         widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
-    drawn = stage.publisher.order[before:]
+    shown = stage.publisher.order[before:]
     stage.finish()
 
-    assert drawn == [(chart, True)]
+    assert shown == [(chart, True)]
     assert len(widgets) == 2
     assert closed == widgets
 
@@ -369,10 +369,10 @@ def test_of_two_that_notice_a_clearing_either_may_end_first(first: int) -> None:
     stages = [Stage(publisher=publisher), Stage(publisher=publisher)]
     for stage in stages:
         stage.view.begin("a")
-    ended, left = stages[first], stages[1 - first]
+    ended, other = stages[first], stages[1 - first]
     ended.view.finish(ended.session.spans[0])
     publisher.clear_output()
-    left.view.finish(left.session.spans[0])
+    other.view.finish(other.session.spans[0])
 
     assert publisher.cleared == 1
     assert [update for _, update in publisher.order[-4:]] == [True, True, False, False]
@@ -402,10 +402,10 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
     stage.view.begin("run")
     stage.view.finish(session.spans[0])
 
-    shown = list(stage.publisher.shown.values())
-    assert sum(PLOTLY in one for one in shown) == charts
-    assert sum("left behind" in one.get("text/html", "") for one in shown) == charts
-    assert "(±0)" in shown[0]["text/plain"]
+    outputs = list(stage.publisher.shown.values())
+    assert sum(PLOTLY in one for one in outputs) == charts
+    assert sum("left behind" in one.get("text/html", "") for one in outputs) == charts
+    assert "(±0)" in outputs[0]["text/plain"]
 
 
 def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
@@ -414,12 +414,12 @@ def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
     screen = screen_of(publisher)
     broadcast = live.Broadcast(scripted_run("training"), panel=False)
     broadcast.show(screen, "here")
-    shown = dict(publisher.shown)
+    outputs = dict(publisher.shown)
     broadcast.close()
     broadcast.show(screen, "there")
 
-    assert set(shown) == set(publisher.shown) == {"here"}
-    assert "application/vnd.jupyter.widget-view+json" in shown["here"]
+    assert set(outputs) == set(publisher.shown) == {"here"}
+    assert "application/vnd.jupyter.widget-view+json" in outputs["here"]
 
 
 def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Widget]) -> None:
@@ -427,18 +427,18 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     publisher = Publisher()
     recorder = recorder_of(scripted_run("training"))
     assert not recorder.session.running
-    kept = Layout()
-    gone = weakref.ref(kept)
-    view = RunView(recorder, screen_of(publisher), kept)
-    del kept
-    assert gone() is not None
+    layout = Layout()
+    reference = weakref.ref(layout)
+    view = RunView(recorder, screen_of(publisher), layout)
+    del layout
+    assert reference() is not None
     view.begin()
 
     card, chart = publisher.shown
     assert publisher.order[-2:] == [(card, True), (chart, True)]
     assert "running" not in publisher.shown[card]["text/plain"]
     assert recorder.subscribers == []
-    assert gone() is None
+    assert reference() is None
 
 
 def test_a_lost_card_of_an_opened_run_says_to_run_the_cell_again() -> None:

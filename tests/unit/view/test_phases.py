@@ -28,8 +28,8 @@ class Cell:
         start = self.session.last_sample.time
         span = self.recorder.open_span(kind, label or kind, self.sample(start))
         self.recorder.count(span.id, counts)
-        known = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
-        self.recorder.close_span(span.id, self.sample(start + 1.0), known)
+        by_key = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
+        self.recorder.close_span(span.id, self.sample(start + 1.0), by_key)
 
     def close(self) -> Span:
         return self.recorder.close_span(

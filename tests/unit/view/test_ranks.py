@@ -33,15 +33,15 @@ def row(rank: int, peak: float, **more: object) -> RankRow:
 
 
 def ranks(*table: RankRow, **more: object) -> Ranks:
-    known = Ranks(len(table), reporting=len(table), median=5 * GIB, lowest=4 * GIB, table=table)
-    return replace(known, **more)  # type: ignore[arg-type]
+    overview = Ranks(len(table), reporting=len(table), median=5 * GIB, lowest=4 * GIB, table=table)
+    return replace(overview, **more)  # type: ignore[arg-type]
 
 
 def pixels(html: str) -> tuple[list[bytes], list[str]]:
     """Return the rows of the image in a strip as indices, and its colours."""
-    found = re.search(r"data:image/png;base64,([^\"]+)", html)
-    assert found is not None
-    data, chunks = b64decode(found[1])[8:], {}
+    match = re.search(r"data:image/png;base64,([^\"]+)", html)
+    assert match is not None
+    data, chunks = b64decode(match[1])[8:], {}
     while data:
         size, name = struct.unpack(">I4s", data[:8])
         chunks[name] = data[8 : 8 + size]
@@ -72,7 +72,7 @@ def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "phrases", "figures"),
+    ("overview", "phrases", "figures"),
     [
         (
             ranks(row(1, 7), row(0, 4)),
@@ -92,10 +92,10 @@ def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
     ],
     ids=["two", "one", "nobody"],
 )
-def test_two_ranks_have_no_median(known: Ranks, phrases: list[str], figures: list[str]) -> None:
+def test_two_ranks_have_no_median(overview: Ranks, phrases: list[str], figures: list[str]) -> None:
     """Two have no median, one is not the worst, and ranks that sent nothing are only counted."""
-    assert rank_phrases(known) == phrases
-    assert [label for label, _, _ in rank_figures(known)] == figures
+    assert rank_phrases(overview) == phrases
+    assert [label for label, _, _ in rank_figures(overview)] == figures
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
     world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
     """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
-    known = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
+    group = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
 
-    assert rank_figures(known)[-1] == figure
+    assert rank_figures(group)[-1] == figure
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:

@@ -35,10 +35,10 @@ def test_a_running_session_shows_its_peak_so_far() -> None:
     recorder = recorder_of((), keys=())
     recorder.open_span("cell", "now", recorder.session.last_sample)
     recorder.append(Sample(2.0, ()))
-    shown = recorder.session._repr_mimebundle_()
+    bundle = recorder.session._repr_mimebundle_()
 
-    assert "running" in shown["text/html"]
-    assert shown["text/plain"].startswith('memwatch "now" · 2.0 s · running')
+    assert "running" in bundle["text/html"]
+    assert bundle["text/plain"].startswith('memwatch "now" · 2.0 s · running')
 
 
 @pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
@@ -67,22 +67,22 @@ def test_a_cell_that_started_ranks_shows_them() -> None:
     """As it did when it ended: their card, the cell on a line, and their chart."""
     session, ranks = scripted_run("training"), overview(EIGHT)
     session.run = SimpleNamespace(overview=ranks)
-    shown = session._repr_mimebundle_()
+    bundle = session._repr_mimebundle_()
 
-    lines = shown["text/plain"].splitlines()
+    lines = bundle["text/plain"].splitlines()
     assert "8 ranks" in lines[0]
     assert lines[-1].startswith("memwatch")
-    assert shown["text/html"].endswith(chart_html(ranks))
+    assert bundle["text/html"].endswith(chart_html(ranks))
 
 
 def test_spans_show_themselves_as_a_table() -> None:
     """With the peak of each, those within another one indented; as text in IPython, too."""
     spans = scripted_run("training").spans
-    shown = spans._repr_mimebundle_()
+    bundle = spans._repr_mimebundle_()
     text = pretty(spans)
 
-    assert shown["text/html"].count("<tr") > 3
-    assert text == shown["text/plain"]
+    assert bundle["text/html"].count("<tr") > 3
+    assert text == bundle["text/plain"]
     assert re.search(
         r"^fine-tune +1 +cell +0.0 ms +11.6 s +6.99 GiB exact +cuda:0$", text, re.MULTILINE
     )

@@ -51,12 +51,12 @@ WHOLE_STEPS = st.lists(
 
 def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
     """Return whole steps of some length, with other things in the middle of them."""
-    made = []
+    actions = []
     for at, (seconds, between) in enumerate(steps):
-        made += ["step", "forward", f"alloc {1 + at % 7}", "backward", *between, "free"]
-        made += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
-        made += [f"wait {seconds}", "step_ended", "free"]
-    return made
+        actions += ["step", "forward", f"alloc {1 + at % 7}", "backward", *between, "free"]
+        actions += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
+        actions += [f"wait {seconds}", "step_ended", "free"]
+    return actions
 
 
 def trained(count: int, seconds: float, **options: Any) -> Training:
@@ -93,9 +93,9 @@ def test_every_peak_is_that_of_the_trace(
     for action in script_of([(1e-4, [])] * 12 + steps):
         training.act(action)
     session = training.ends()
-    made = of_kind(session, "step")
+    step_spans = of_kind(session, "step")
     numbers = [
-        (step.counts.get("first", step.counts["step"]), step.counts["step"]) for step in made
+        (step.counts.get("first", step.counts["step"]), step.counts["step"]) for step in step_spans
     ]
 
     for span in session.spans:

@@ -45,12 +45,12 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
     """A loop has steps and phases without a word from the user, and its losses are those of the bare loop."""
-    bare = loop()
+    losses = loop()
     with hfmem_widget.watch(quiet=True) as session:
         watched = loop()
 
     assert outlined(session) == LOOPS[loop].strip()
-    assert watched == bare
+    assert watched == losses
 
 
 def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
@@ -76,14 +76,14 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
         usual(model, optimizer.step, optimizer.zero_grad, count=1)
         loss_of(model, batches(1)[0]).backward()
         assert model._forward_pre_hooks
-    kept = weakref.ref(model)
+    reference = weakref.ref(model)
 
     assert [getattr(owner, name, None) for owner, name in places] == before
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
     del model, optimizer
     gc.collect()
-    assert kept() is None
+    assert reference() is None
 
 
 def test_an_error_in_a_step_is_the_steps() -> None:

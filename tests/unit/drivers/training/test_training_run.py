@@ -126,10 +126,10 @@ def test_an_ended_run_leaves_nothing(bench: Bench, session: Session, *, trains: 
     else:
         with run.aside("evaluate", "evaluate"):
             pass
-    left = weakref.ref(run)
+    reference = weakref.ref(run)
     del run
 
-    assert left() is None
+    assert reference() is None
 
 
 def test_a_log_leaves_out_inner_trainings(run: TrainingRun, bench: Bench, session: Session) -> None:

@@ -94,10 +94,10 @@ def test_nothing_is_left_behind() -> None:
 
     kept: Any = Kept()
     kept.block = block()
-    seen = weakref.ref(kept)
+    reference = weakref.ref(kept)
     reach([Group("a", [[kept]])], [])
     del kept
-    assert seen() is None
+    assert reference() is None
 
 
 def test_no_code_of_an_object_is_run() -> None:

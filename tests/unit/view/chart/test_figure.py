@@ -152,8 +152,8 @@ def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -
 
 def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
     """What is done between steps, the worst step, and where nothing was sampled."""
-    shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
-    assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in shown}
+    legend = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
+    assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in legend}
 
 
 @pytest.mark.parametrize("size", [340, 640, 840])
@@ -172,13 +172,13 @@ def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
 def test_the_figure_of_a_session_too_short_to_chart_says_so() -> None:
     """It has no axes."""
     session = shared_run("short")
-    drawn = figure_dict(session, session.spans[0])
-    (word,) = drawn["layout"]["annotations"]
+    figure = figure_dict(session, session.spans[0])
+    (word,) = figure["layout"]["annotations"]
 
-    assert drawn["data"] == []
+    assert figure["data"] == []
     assert word["text"] == "too short to chart"
     assert (word["xref"], word["yref"], word["x"], word["y"]) == ("paper", "paper", 0.5, 0.5)
-    assert not any(drawn["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
+    assert not any(figure["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
     assert word["showarrow"] is False
 
 
@@ -251,11 +251,11 @@ def test_every_line_has_the_points_of_its_series(name: str) -> None:
     chart = Shown(name)
     checked = 0
     for line in chart.scene.lines:
-        drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
+        traces = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
         if line.metric == "device_used":
-            assert chart.draws(drawn[0], grounded(runs_of(line.points)))
+            assert chart.draws(traces[0], grounded(runs_of(line.points)))
         else:
-            assert chart.draws(drawn[-1], line.points)
+            assert chart.draws(traces[-1], line.points)
             checked += 1
     assert checked
 
@@ -265,22 +265,22 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
     """A layer goes down to zero at a break, and stands in the legend from the bottom up, before the lines."""
     chart = Shown(name)
     for rank, layer in enumerate(chart.scene.layers, start=1):
-        drawn = chart.named(layer.name)
+        trace = chart.named(layer.name)
         broken = len(layer.runs) > 1
         ends = [len(run) for run in layer.runs]
         parts = np.split(layer.heights, np.cumsum(ends)[:-1])
         sizes = [one for run in parts for one in ((run[0], *run, run[-1]) if broken else run)]
 
-        assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
-        assert unpacked(drawn["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
+        assert chart.draws(trace, grounded([*layer.runs]) if broken else layer.runs[0])
+        assert unpacked(trace["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
             sizes, rel=1e-5
         )
-        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
-        assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
+        assert (trace["fill"], trace["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
+        assert trace["line"]["color"] == "rgba(0,0,0,.3)"
         # Down the sides of a gap all of them run over each other.
-        assert (drawn["line"]["width"] == 1) is not broken
-        assert 0 < drawn["line"]["width"] <= 1
-        assert drawn["legendrank"] == rank
+        assert (trace["line"]["width"] == 1) is not broken
+        assert 0 < trace["line"]["width"] <= 1
+        assert trace["legendrank"] == rank
     first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
     last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
     assert first == [one.name for one in reversed(chart.scene.layers)]

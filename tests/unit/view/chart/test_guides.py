@@ -92,8 +92,8 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
 )
 def test_the_first_crossing_is_marked(findings: tuple[Finding, ...], marks: list[Any]) -> None:
     """One at another time, on another device or at no known time is not."""
-    drawn = lines(run(budget(6.0), findings=findings))
-    assert [one["x"] for one in drawn if one["mode"] == "markers"] == marks
+    traces = lines(run(budget(6.0), findings=findings))
+    assert [one["x"] for one in traces if one["mode"] == "markers"] == marks
 
 
 def test_only_the_device_that_is_shown_has_guides() -> None:
@@ -130,10 +130,10 @@ def test_of_several_shortages_only_the_newest_has_a_word() -> None:
     """A search for a batch size runs out again and again."""
     times = (3.0, 1.0, 2.0)
     session = run(*(oom(time, label=f"out of memory: asked {time} GiB") for time in times))
-    drawn = chart(session)[PLOTLY_MIME]
-    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    figure = chart(session)[PLOTLY_MIME]
+    (mark,) = [one for one in figure["data"] if one.get("name") == "out of memory"]
     assert mark["x"] == [1.0, 2.0, 3.0]
-    words = [one["text"] for one in drawn["layout"]["annotations"] if "out of" in one["text"]]
+    words = [one["text"] for one in figure["layout"]["annotations"] if "out of" in one["text"]]
     assert words == ["out of memory: asked 3.0 GiB"]
 
 

@@ -65,9 +65,9 @@ def blocks(
     for at, peak in enumerate(peaks):
         label = f"block {at}" if at < named else ""
         span = recorder.open_span("block", label, recorder.append(Sample(float(at), (NAN,))))
-        known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
+        exact_peaks = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
         after = recorder.append(Sample(at + 1.0, (NAN,)))
-        recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
+        recorder.close_span(span.id, after, exact_peaks, (outcomes or {}).get(at, "done"))
     return recorder.session
 
 
@@ -209,8 +209,8 @@ def session_of(
 def stack(session: Session, columns: int = 100) -> dict[str, Curve]:
     part = session.between(0.0, math.inf)
     view = (0.0, max(session.last_sample.time, 0.1))
-    found = layers(session, session.devices[0], part, view, columns=columns)
-    return {NAMES[one.tip]: one for one in found}
+    found_layers = layers(session, session.devices[0], part, view, columns=columns)
+    return {NAMES[one.tip]: one for one in found_layers}
 
 
 def instant(**values: float) -> dict[str, float]:
@@ -224,21 +224,21 @@ def test_layers_reach_the_line(rows: list[tuple[float, ...]], columns: int, capa
     """Known parts add up to the line at each of its points, folded or not; else nothing is drawn."""
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))
-    found = list(stack(session, columns).values())
+    found_layers = list(stack(session, columns).values())
     line = curve(session.between(*view), 0, *view, columns=columns)
-    drawn = [point for point in line if not math.isnan(point[1])]
+    points = [point for point in line if not math.isnan(point[1])]
 
     known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
-    assert bool(found) == (known and any(row[0] > 0 for row in rows))
-    for one in found:
-        assert [time for run in one.runs for time, _ in run] == [time for time, _ in drawn]
-    for lower, upper in pairwise(found):
+    assert bool(found_layers) == (known and any(row[0] > 0 for row in rows))
+    for one in found_layers:
+        assert [time for run in one.runs for time, _ in run] == [time for time, _ in points]
+    for lower, upper in pairwise(found_layers):
         for below, above in zip(lower.runs, upper.runs, strict=True):
             assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))
-    if found:
-        heights = np.sum([one.heights for one in found], axis=0)
-        left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
-        assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
+    if found_layers:
+        heights = np.sum([one.heights for one in found_layers], axis=0)
+        left_out = 0.002 * max(value for _, value in points) * len(STACK)
+        assert heights == pytest.approx([value for _, value in points], abs=left_out + 1e-9)
 
 
 def test_parts_of_one_instant_stand_together() -> None:
@@ -249,9 +249,9 @@ def test_parts_of_one_instant_stand_together() -> None:
         return tuple(read.get(metric, 0.0) for metric in METRICS)
 
     quiet = [row(5.0)] * 20
-    found = stack(session_of([*quiet, row(6.0, gradients=2.0), row(9.0), *quiet]), columns=1)
-    assert "gradients" not in found
-    assert max(found["activations"].heights) == 5.0
+    found_layers = stack(session_of([*quiet, row(6.0, gradients=2.0), row(9.0), *quiet]), columns=1)
+    assert "gradients" not in found_layers
+    assert max(found_layers["activations"].heights) == 5.0
 
 
 def test_a_gap_breaks_every_layer() -> None:

@@ -214,8 +214,8 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
         assert len(other.points) <= max(len(runs), 2 * 60 + 4 * len(runs))
         for whole, rest in zip(runs, fewer, strict=True):
             assert (whole[0], whole[-1]) == (rest[0], rest[-1])
-            heights, left = ([height for _, height in part] for part in (whole, rest))
-            assert (min(heights), max(heights)) == (min(left), max(left))
+            heights, rest_heights = ([height for _, height in part] for part in (whole, rest))
+            assert (min(heights), max(heights)) == (min(rest_heights), max(rest_heights))
     for layer in coarse.layers:
         assert sum(map(len, layer.runs)) == len(layer.heights)
 

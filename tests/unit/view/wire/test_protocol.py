@@ -43,11 +43,11 @@ def test_parts_travel_from_the_moment_they_are_known() -> None:
     """Columns at the end, which the page names by itself; before, they cost no byte."""
     recorder = make_recorder()
     session = recorder.session
-    (_, values), known = (
+    (_, values), series = (
         protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
         [*session.series],
     )
-    recorder.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
+    recorder.adopt(session.devices, [*series, *(Series("cuda:0", one) for one in PARTS)])
     wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(4 + len(PARTS))))], [])[1][1]
     described = protocol.describe(session)["series"]
 
@@ -138,13 +138,13 @@ def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
     for index, value in enumerate(values):
         timeline.append(index / 10, (value,))
     time, rows = protocol.decimate(timeline, most)
-    known = [value for value in values if not math.isnan(value)]
+    values_known = [value for value in values if not math.isnan(value)]
 
     assert len(time) <= most
     assert (np.diff(time) >= 0).all()
-    if known:
-        assert np.nanmax(rows) == max(known)
-        assert np.nanmin(rows) == min(known)
+    if values_known:
+        assert np.nanmax(rows) == max(values_known)
+        assert np.nanmin(rows) == min(values_known)
 
 
 def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float = 1.0) -> None:

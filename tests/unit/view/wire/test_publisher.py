@@ -50,9 +50,9 @@ def test_readings_between_two_ticks_are_sent_too(line: Line) -> None:
 
 def assert_not_flooded(line: Line) -> None:
     for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+        sizes = [one.size for one in line.sent if start <= one.at < start + 1]
+        assert len(sizes) <= 6
+        assert sum(sizes) <= 100_000
 
 
 @pytest.mark.parametrize(
