@@ -161,7 +161,7 @@ def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["rocm"], indirect=True)
 def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
-    """What this process has, what of it torch has not reserved, what others have, and how busy the GPU is."""
+    """It tells what this process has, in torch and beside it, what others have, and how busy the GPU is."""
     with_amd_smi(machine.torch, machine.memory)
     session = watched(machine)
     metrics = ("process", "context", "others", "utilization", "device_used", "reserved")
@@ -254,7 +254,7 @@ def test_it_keeps_no_history_and_that_is_no_fault(npu: FakeAllocator) -> None:
 
 
 def test_it_may_be_asked_for_by_name(npu: FakeAllocator) -> None:
-    """Of the devices there are, it alone is watched."""
+    """The accelerator that was named is watched alone."""
     with hfmem_widget.watch("cell", quiet=True, interval=60.0, devices="npu:0") as session:
         npu.alloc(MIB)
 

@@ -178,7 +178,7 @@ def test_what_changes_in_a_process_is_in_one_object() -> None:
 
 
 def test_a_name_that_changes_is_found() -> None:
-    """By assignment, by a method of a container, and by a field of what it stands for; no constant is."""
+    """A name is found that changes by assignment, a container's method or a field; a constant is not."""
     source = """
 ONE = {}
 two, three, four, five = 1, [], {}, object()

@@ -407,7 +407,7 @@ def can_hide_proc() -> bool:
 
 @pytest.mark.skipif(not can_hide_proc(), reason="no rights to hide /proc")
 def test_without_proc_the_block_runs_and_a_line_says_so() -> None:
-    """As in a bare chroot: nothing is watched, one line on stderr for each watch, no error for the user."""
+    """In a bare chroot nothing is watched: one line on stderr for each watch, and no error for the user."""
     command = [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
 

@@ -79,7 +79,7 @@ def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Buil
 
 @pytest.mark.parametrize("stale", ["absent", "older than its sources"])
 def test_a_wheel_needs_a_front_end(stale: str, project: Path, build_without_node: Build) -> None:
-    """No wheel without a front end, or with that of yesterday: one sentence instead."""
+    """Without a front end, or with yesterday's, there is one sentence and no wheel."""
     if stale == "absent":
         shutil.rmtree(project / STATIC)
     else:
@@ -140,7 +140,7 @@ def test_a_bundle_is_built(project: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_front_end_has_the_packages_version() -> None:
-    """What Python calls 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
+    """Python's 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
     version = hfmem_widget.__version__.replace(".dev", "-dev.")
     texts = [(ROOT / "js" / name).read_text() for name in ("package.json", "package-lock.json")]
     package, lock = map(json.loads, texts)

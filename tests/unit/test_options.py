@@ -82,7 +82,7 @@ def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | N
     ],
 )
 def test_devices_are_one_text_or_several(devices: object, keys: tuple[str, ...]) -> None:
-    """No device means all."""
+    """Devices are given as one text or as several; none means all."""
     assert device_keys(devices) == keys
     assert WatchOptions(devices=devices).devices == keys  # type: ignore[arg-type]
 
@@ -105,7 +105,7 @@ TAKE = [hfmem_widget.watch, hfmem_widget.MemoryCallback, hfmem_widget.WatchOptio
 
 @pytest.mark.parametrize("taker", TAKE)
 def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., object]) -> None:
-    """In its signature and in its docstring, where nothing is left of the asterisks."""
+    """Each option is in the signature and in the docstring, where nothing is left of the asterisks."""
     parameters = inspect.signature(taker).parameters
     doc = taker.__doc__ or ""
 

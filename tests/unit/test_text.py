@@ -42,7 +42,7 @@ def test_ten_thousand_characters_are_cut_with_an_ellipsis() -> None:
 
 
 def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
-    """Both readings share one unit."""
+    """Both readings have the unit of the larger one."""
     assert format_change(0, 3.75 * GIB) == "0.00 → 3.75 GiB"
     assert format_change(math.nan, 2 * MIB) == "n/a → 2.00 MiB"
 
@@ -59,7 +59,7 @@ def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
     ],
 )
 def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
-    """Bytes, where it has none."""
+    """A size has a number and a unit; a number alone means bytes."""
     assert parse_bytes(text, of="budget") == size
 
 
@@ -80,7 +80,7 @@ def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
 
 
 def test_a_number_in_a_row_is_written_as_it_is_said() -> None:
-    """With the ending that English gives it."""
+    """An ordinal has the ending that English gives it."""
     expected = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
     assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == expected
 

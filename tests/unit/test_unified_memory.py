@@ -205,7 +205,7 @@ def test_before_cuda_is_up_name_and_answer_tell(machine: Machine) -> None:
 
 @on(replace(SPARK, name="NVIDIA Unheard-of", integrated=False))
 def test_a_figure_that_is_missing_makes_no_device_unified(machine: Machine) -> None:
-    """As with vGPU, WSL or MIG: CUDA calls it discrete, so that nothing is claimed, and a note says so."""
+    """With vGPU, WSL or MIG CUDA calls the device discrete: nothing is claimed, and a note says so."""
     session = machine.watched(GIB)
 
     assert session.devices[0].shared == 0
@@ -258,7 +258,7 @@ def test_a_groups_limit_does_not_count_what_cuda_takes(machine: Machine) -> None
 @pytest.mark.parametrize("nvml", ["none", "unknown UUID"])
 @on(replace(SPARK, name="Orin (nvgpu)"))
 def test_jetsons_need_no_nvml(machine: Machine, nvml: str) -> None:
-    """Theirs is missing, or does not know the device by its UUID (nvbandwidth#55)."""
+    """A Jetson has no NVML, or one that does not know the device by its UUID (nvbandwidth#55)."""
     other = FakeNvml([replace(machine.gpu, uuid="GPU-other")])
     machine.has_nvml(NO_NVML if nvml == "none" else other)
     session = machine.watched(GIB)
@@ -314,7 +314,7 @@ def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None
 
 @on(CACHED)
 def test_memfit_has_the_same_room(machine: Machine) -> None:
-    """Before CUDA is up, and after; nothing is counted for the GPU and for the CPU."""
+    """The room is the same before CUDA is up and after, and no byte counts for both GPU and CPU."""
     before, _ = room.rooms()
     machine.allocate(GIB)
     after, note = room.rooms()

@@ -201,7 +201,7 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
 
 
 def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
-    """Both are counted from one."""
+    """A step's number is that of the newer training: each training counts its steps from one."""
     script.read(allocated=GIB)
     for parent, peak in ((1, 2 * GIB), (2, 3 * GIB)):
         device = DeviceSteps(peak, "exact", peak, 5, NAN, NAN, {})
@@ -381,7 +381,7 @@ def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
 
 
 def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> None:
-    """In the pass within a batch within the step, whose edges tell what was held."""
+    """The peak of a step may be that of a pass within a batch within it."""
     script.read(allocated=2 * GIB, reserved=4 * GIB, weights=GIB)
     with script.span("train"), script.span("step", counts={"step": 1}):
         script.read()

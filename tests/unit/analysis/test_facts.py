@@ -72,7 +72,7 @@ def test_headroom_is_what_the_shell_lets_the_process_map() -> None:
 
 
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
-    """Only the exact peak has this allocation."""
+    """Such an allocation is in the exact peak alone."""
     assert facts_of(*cell_of(0.0, peaks={KEY: GIB}))[0].above_start == GIB
 
 
@@ -124,7 +124,7 @@ def test_an_open_span_reads_up_to_now() -> None:
     ],
 )
 def test_a_short_cell_without_change_did_nothing(cell: tuple[Session, Span], nothing: bool) -> None:
-    """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
+    """Less than a second, and less than a MiB of change at end and peak, is nothing; an unknown figure is not."""
     assert did_nothing(*cell) is nothing
 
 

@@ -60,7 +60,7 @@ def test_a_cleared_history_has_nothing(history: History) -> None:
 
 
 def test_a_number_finds_one_run(history: History) -> None:
-    """With or without brackets; a label that is a number goes before it."""
+    """A run is found by its number with or without brackets; a label that is a number goes first."""
     for number in (16, 17):
         remember(history, "base", number)
     assert numbers(history.find("16")) == numbers(history.find("[16]")) == [16]

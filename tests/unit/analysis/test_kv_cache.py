@@ -42,7 +42,7 @@ def cache_of(session: Session) -> KVCache:
 
 
 def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
-    """Of 16 GiB, 1 is others' and 4 are allocated; a host's memory is everybody's: no figure."""
+    """Of 16 GiB, others have 1 and 4 are allocated; a host, whose memory is everybody's, has no figure."""
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
@@ -102,7 +102,7 @@ def test_the_sentence_says_how_it_grows(cache: KVCache, parts: list[str]) -> Non
 
 
 def test_the_card_says_it() -> None:
-    """Beside the figures, and in its text."""
+    """The sentence stands beside the card's figures and in its text."""
     session = decoded(USUAL)
     card = card_bundle(session, session.spans[0], with_chart=True)
 

@@ -79,7 +79,7 @@ def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host
 
 @given(READINGS)
 def test_parts_of_consistent_readings_add_up_to_the_device(values: dict[str, float]) -> None:
-    """As they do at one instant: found ≤ allocated ≤ active ≤ reserved, and the driver knows all of it."""
+    """Readings of one instant are consistent: found ≤ allocated ≤ active ≤ reserved ≤ the driver's figure."""
     for metric, value in values.items():
         values[metric] = 0.0 if math.isnan(value) else value
     values["allocated"] += 1 + counted_bytes(values)

@@ -33,7 +33,7 @@ def test_the_installed_script_is_this_one() -> None:
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
 def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In ASCII, at most 80 columns wide; `hfmem` alone shows its own help."""
+    """Help is ASCII and at most 80 columns wide; `hfmem` alone shows its own."""
     with pytest.raises(SystemExit, match="0"):
         main([*words, "-h"] if words else [])
     printed = capsys.readouterr().out

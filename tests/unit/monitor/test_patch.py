@@ -193,7 +193,7 @@ def _around(ours: Callable[..., int]) -> Callable[..., int]:
 def test_a_call_is_followed_once(
     owner: type[Owner], wrapped: Callable[[Any], Any], *, is_restored: bool
 ) -> None:
-    """Also where another library has wrapped the method meanwhile, which then stays wrapped."""
+    """That holds where another library has wrapped the method meanwhile, whose wrapper stays."""
     calls: list[object] = []
     surround(owner, "work", _entered(calls))
     ours = owner.work

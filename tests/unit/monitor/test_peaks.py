@@ -132,7 +132,7 @@ def test_a_refused_reset_raises_its_own_error(gpu: Gpu, capsys: pytest.CaptureFi
 
 
 def test_a_reset_of_a_missing_device_changes_no_peak(gpu: Gpu) -> None:
-    """It raises, as without us."""
+    """The reset raises as it does without us."""
     window = gpu.ledger.open()
     gpu.use(MIB)
     with pytest.raises(IndexError):

@@ -321,7 +321,7 @@ def parsed(**changes: Any) -> Head:
 
 
 def test_a_recording_by_itself_has_no_rank() -> None:
-    """It has an id of its own."""
+    """A recording by itself has an id of its own and no number of a rank."""
     line = Lines(scripted_run("short")).head()
 
     fields = ("k", "format", "version", "run", "part", "started", "label", "interval", "software")

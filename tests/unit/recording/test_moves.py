@@ -98,7 +98,7 @@ def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
-    """Under a heading of their own; without any there is none."""
+    """The report lists the changes under a heading of their own, which it lacks where there are none."""
     html = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
 
     assert "What fits in 6.00 GiB" in html
@@ -111,7 +111,7 @@ def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
-    """In each field of a move, on the card; with the usual limit of length."""
+    """Hostile text in any field of a move is text on the card, with the usual limit of length."""
     hostile = Move(text, (Change("peft", text, text),), 1, 1, 1, text, 5, 4.0, 6.0, 7.0)
     restored = opened(failed(hostile), tmp_path)
 

@@ -93,7 +93,7 @@ def test_spans_that_overlap_have_tracks_of_their_own() -> None:
 
 
 def test_an_open_span_ends_with_the_newest_sample() -> None:
-    """In a run that goes on, or was killed."""
+    """In a run that goes on, or was killed, an open span ends with the newest sample."""
     session = Session("x", spans=Spans([span(1, 2.0, None)]), last_sample=Sample(9.0, ()))
     (slice_,) = in_phase(events_of(session), "X")
 
@@ -139,7 +139,7 @@ def test_a_curve_has_a_point_for_each_stretch_at_most(resolution: float) -> None
 
 
 def test_findings_are_instants() -> None:
-    """At the time of their evidence, at the end of their span, or at the end of the run."""
+    """A finding stands at the time of its evidence, else at the end of its span, or of the run."""
     session = Session("x", spans=Spans([span(1, 0.0, 4.0)]), last_sample=Sample(9.0, ()))
     for evidence, span_id in (({"time": 2.5}, 1), ({}, 1), ({}, None)):
         session.findings.append(Finding("k", "warn", "Title", evidence, ("do\x1b this",), span_id))
@@ -169,5 +169,5 @@ def test_a_resolution_that_is_none_is_refused(resolution: float, tmp_path: Path)
 
 
 def test_an_empty_session_is_a_trace() -> None:
-    """It has the name of its process, and nothing else."""
+    """The trace of an empty session has the name of its process, and nothing else."""
     assert [event["name"] for event in events_of(Session())] == ["process_name"]

@@ -46,7 +46,7 @@ def widths(html: str) -> list[list[float]]:
 
 
 def test_html_and_plain_text_say_the_same() -> None:
-    """But for the bars' own words, and the rule below the parts."""
+    """They differ in the bars' own words and the rule below the parts alone."""
     bundle = anatomy_bundle([training().anatomy(), training().anatomy("peak")], title="fine-tune")
     table = bundle["text/html"].split("</table>")[0].split("<table")[1]
     lines = bundle["text/plain"].splitlines()[2:]
@@ -107,7 +107,7 @@ def test_the_host_has_its_own_words() -> None:
 
 
 def test_the_bars_of_a_device_have_one_scale() -> None:
-    """Of the longest, so that two moments can be compared."""
+    """All bars have the scale of the longest, so that two moments can be compared."""
     now = made("now", weights=2)
     first, second = widths(anatomy_bundle([now, WHOLE])["text/html"])
     assert first == pytest.approx([100 * 2 / 11.5], abs=0.01)
@@ -116,7 +116,7 @@ def test_the_bars_of_a_device_have_one_scale() -> None:
 
 
 def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
-    """As the chart draws the capacity only when the data come near it."""
+    """Free memory is in the bar where little is free, as the chart draws a capacity near the data."""
     full = made(weights=60, free=40)
     assert "free" in drawn_parts([full])
     assert "free" not in drawn_parts([WHOLE])
@@ -227,7 +227,7 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
 
 
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
-    """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
+    """From an untrusted notebook JupyterLab removes the drawings; moment and scale go with them."""
     html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
     text = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
     assert "full width" in seen(html)

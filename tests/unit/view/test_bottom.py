@@ -71,7 +71,7 @@ def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
 
 
 def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
-    """What does not fit is cut: a line that wraps would scroll."""
+    """The line is cut to the terminal's width, since a line that wraps would scroll."""
     line = terminal.line()
     text = terminal.drawn(line)
     line.close()
@@ -98,7 +98,7 @@ def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
 
 
 def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
-    """When it has ended, the other may have it."""
+    """The first watch has the row, and once it has ended the other may have it."""
     first, second = (terminal.line() for _ in range(2))
     terminal.drawn(first)
     beside = terminal.drawn(second)
@@ -128,7 +128,7 @@ def test_another_height_reserves_another_row(terminal: Terminal) -> None:
 def test_only_a_capable_terminal_has_a_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, *, is_able: bool
 ) -> None:
-    """No file, no pipe, no dumb terminal."""
+    """A file, a pipe and a dumb terminal have no live line."""
     monkeypatch.setenv("TERM", term)
     with os.fdopen(os.dup(terminal.number), "w") as stream:
         assert (terminal_of(stream) == stream.fileno()) is is_able

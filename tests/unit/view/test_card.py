@@ -29,7 +29,7 @@ def card(name: str, *, with_chart: bool = True) -> str:
 
 
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
-    """In a session of several cells, others have nothing to do with it."""
+    """Cards of cells without steps say nothing of how steps are measured."""
     texts = []
     for name in ("training", "short"):
         session = scripted_run(name)
@@ -98,7 +98,7 @@ def test_the_sentence_names_the_parts_that_have_grown() -> None:
     [(2 * GIB, "Nothing stays."), (GIB, "1.00 GiB were freed."), (2 * GIB + 9, "nothing stays.")],
 )
 def test_a_cell_that_leaves_nothing_behind_says_so(after: float, end: str) -> None:
-    """Also where it freed what was there before, and where a few bytes are left."""
+    """A cell that freed earlier memory says so, too, and one that left a few bytes."""
     script = Script()
     script.read(allocated=2 * GIB, reserved=9 * GIB)
     with script.span("cell", allocated=after, peak=9 * GIB):
@@ -158,7 +158,7 @@ def test_at_most_three_notes_are_shown() -> None:
 
 
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
-    """It is left out where it would make the line too long."""
+    """The worst step is left out where it would make the line too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
     text, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
@@ -220,7 +220,7 @@ def test_the_reason_why_memory_ran_out_is_on_a_card_once() -> None:
 
 
 def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
-    """As a GPU before CUDA is up, whose allocator has no figures yet."""
+    """A GPU whose allocator has no figures before CUDA is up is not shown."""
     session, span = cell_of((0.0, 1.0), (5.0, 1.0), keys=("cuda:0", "cpu"))
     session.devices = (*session.devices, Device("cuda:1", "H200"))
 
@@ -239,7 +239,7 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
     ],
 )
 def test_the_card_reports_bad_sampling(polling: dict[str, Any], sentence: str) -> None:
-    """More than one in twenty missed, a pause of more than a second and five intervals, an early end."""
+    """A card names more than 5 % missed samples, a pause over a second and five intervals, an early end."""
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
@@ -260,7 +260,7 @@ def test_unknown_figures_are_left_out() -> None:
 
 
 def test_an_unknown_peak_has_no_certainty() -> None:
-    """It is shown like any missing figure."""
+    """An unknown peak is shown like any missing figure."""
     assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
     assert "exact" not in peak_text(Peak(math.nan, "exact"))
 
@@ -308,7 +308,7 @@ def test_a_holder_is_named_at_a_peak_of_as_much(peak: float, *, is_named: bool) 
 
 
 def test_the_sizes_of_what_stays_add_up() -> None:
-    """Of more than three parts the others are one more."""
+    """Three parts have rows, and all others are one more."""
     script = Script()
     parts: dict[str, Any] = dict.fromkeys(("weights", "gradients", "buffers", "optimizer"), 0.0)
     script.read(allocated=0.0, reserved=9 * GIB, **parts)

@@ -59,7 +59,7 @@ def test_the_gravest_comes_first() -> None:
 
 @pytest.mark.parametrize(("severity", "word"), SEVERITIES)
 def test_a_severity_has_a_word_and_a_form(severity: str, word: str) -> None:
-    """Never by the colour alone; a screen reader says the word for the form."""
+    """A severity is never a colour alone: it has a form, and a word for screen readers."""
     html = findings_html([finding(0, severity)])
     assert re.search(rf'<span role="img" aria-label="{word}:"[^>]*>.</span>Number 0', html)
     forms = {re.search(r">(.)</span>", findings_html([finding(0, one)])) for one, _ in SEVERITIES}

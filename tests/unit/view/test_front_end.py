@@ -85,7 +85,7 @@ def test_a_host_is_recognised(monkeypatch: pytest.MonkeyPatch, place: str, host:
 
 
 def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells every Python kernel where the notebook is."""
+    """VS Code is known by what it tells every kernel: where the notebook is."""
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/notebook.ipynb"})
     monkeypatch.setattr(front_end, "running_shell", lambda: shell)
 

@@ -375,7 +375,7 @@ def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
 
 
 def test_a_table_without_rows_is_nothing() -> None:
-    """Neither heads nor an empty frame."""
+    """A table without rows has neither heads nor an empty frame."""
     assert not table((Column("n"),), [])
     assert not kit.note("")
 
@@ -392,7 +392,7 @@ def test_sections_are_apart_in_plain_text() -> None:
 
 
 def test_parts_of_a_bar_are_kept_apart_by_a_line() -> None:
-    """In grey print some of them are alike."""
+    """A line separates the parts, some of which are alike in grey print."""
     assert '<g stroke="#000' in kit.bar([("#111", 1.0, "a"), ("#222", 1.0, "b")], 2.0, "both")
 
 
@@ -405,7 +405,7 @@ def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:
 
 
 def test_a_figure_is_not_broken_where_styles_are_removed() -> None:
-    """Nor is its head, unless that is longer; names and words break."""
+    """Neither a figure nor its head is broken, unless the head is longer; names and words break."""
     heads = (Column("a name"), Column("a peak"), Column("a long head"), Column("so", is_words=True))
     html = table(heads, [TableRow(("of two", "7.00 GiB", "1 %", "two words"))]).html
     cells = re.findall(r"<t[hd] [^>]*>([^<]*)<", html)

@@ -142,7 +142,7 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 def test_the_panel_gets_a_cell_too_short_for_a_chart_at_its_end(
     options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one message, which no widget sends: a saved notebook has nothing of it."""
+    """The panel gets it in one message, which no widget sends: a saved notebook has nothing of it."""
     sent: list[tuple[str, dict[str, Any]]] = []
 
     class Comm:
@@ -262,7 +262,7 @@ def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: lis
 
 
 def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
-    """And the still chart is theirs."""
+    """The ranks' card comes first, then a line for the cell, and the still chart is the ranks'."""
     stage = Stage()
     overview = with_ranks(stage)
     stage.view.begin("a")
@@ -276,7 +276,7 @@ def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
 
 @pytest.mark.parametrize(("ticks", "requests"), [(1, 0), (10, 1)])
 def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, requests: int) -> None:
-    """And no more while it is loaded: before, nothing is loaded and no place is filled."""
+    """Before, nothing is loaded and no place is filled; while it is loaded, it is not asked for again."""
     stage = Stage()
     stage.view.begin("a")
     for _ in range(ticks):
@@ -331,7 +331,7 @@ def test_a_live_chart_that_cannot_be_made_costs_one_sentence(
 
 
 def test_a_note_stands_on_one_card_of_a_notebook() -> None:
-    """That of the first cell after it, however many cells the session has."""
+    """A note stands on the card of the first cell after it, however many cells the session has."""
     publisher, session = Publisher(), scripted_run("training")
     view = NotebookView(recorder_of(session), screen_of(publisher))
     session.notes = ["No driver was found.", "It is slow."]
@@ -409,7 +409,7 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
 
 
 def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
-    """Then its output is for somebody else to fill."""
+    """Once the chart is closed, its output is free for something else."""
     publisher = Publisher()
     screen = screen_of(publisher)
     broadcast = live.Broadcast(scripted_run("training"), panel=False)
@@ -442,7 +442,7 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
 
 
 def test_a_lost_card_of_an_opened_run_says_to_run_the_cell_again() -> None:
-    """It names no option of a watched cell."""
+    """The card says to run the cell again, and names no option of a watched cell."""
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None

@@ -227,7 +227,7 @@ def text_of(session: Session) -> str:
 
 
 def test_the_card_has_the_cost_of_a_token() -> None:
-    """With the range that it was seen in, and what twice the longest would need."""
+    """The cost stands with the range it was seen in, and with what twice the longest would need."""
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB)
     sentence = (
         "Each token adds 1.00 MiB to the peak of a step, from 512 to 2,048 tokens; if that goes on, 4,096 "
@@ -259,7 +259,7 @@ def test_a_tokens_cost_needs_a_line(peak: Callable[[int], float], lengths: tuple
 
 @pytest.mark.parametrize("rounds", [1, 20])
 def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
-    """Below the steps and phases, few enough for a saved notebook; the longest is rightmost, and highest."""
+    """They stand below the phases, few enough for a saved notebook; the longest is rightmost and highest."""
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB, LENGTHS * rounds)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     _, _, inside = html.partition("steps and phases")

@@ -122,7 +122,7 @@ def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
-    """In this order, below the sentence and the parts of the worst rank."""
+    """Below the sentence and the worst rank's parts come strip, table and phases, in this order."""
     session = shared_overview(MANY)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     expected = [
@@ -164,7 +164,7 @@ def test_a_run_of_ranks_is_no_block() -> None:
 
 
 def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
-    """It leaves out the median, the lowest and the headroom."""
+    """A card on one line leaves out the median, the lowest and the headroom."""
     session = shared_overview(EIGHT)
     text = compact_bundle(session, session.spans[0])["text/plain"]
 
@@ -204,7 +204,7 @@ def test_before_the_first_column_there_is_nothing() -> None:
 
 
 def test_there_is_no_strip_of_nothing() -> None:
-    """Neither without rows, nor without columns, nor in no time."""
+    """Without rows, without columns or without a duration there is no strip."""
     strip = RankStrip((0, 1), (0.0,), bytes(2))
 
     assert not strip_html(ranks(row(0, 7)), 10.0)
@@ -254,7 +254,7 @@ def test_a_gap_parts_the_band() -> None:
     ids=["2", "1024"],
 )
 def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
-    """In both forms of the chart."""
+    """Both forms of the chart name the worst rank at the peak."""
     session = shared_overview(plan)
 
     assert text in chart_html(session)
@@ -264,14 +264,14 @@ def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
 
 
 def test_the_capacity_is_that_of_the_smallest_device() -> None:
-    """As the device of all ranks has it."""
+    """The capacity is that of the device that stands for all ranks."""
     session = shared_overview(replace(MANY, total=75 * GIB))
 
     assert scene_of(session, columns=240).capacity == 75 * GIB
 
 
 def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
-    """They have tabs in the live chart; here they would stand twice."""
+    """Single ranks have tabs in the live chart; in the still chart they would stand twice."""
     scene = scene_of(shared_overview(EIGHT), columns=240)
 
     assert scene.devices == ("ranks",)
@@ -279,7 +279,7 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 
 
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
-    """Its line ends."""
+    """A silent rank's line ends."""
     scene = scene_of(shared_overview(EIGHT), columns=240)
     silent = next(line.points for line in scene.lines if line.metric == "rank3")
 

@@ -132,7 +132,7 @@ def screen(cell: Cell) -> Screen:
 
 
 def test_an_output_is_replaced_in_its_place(cell: Cell, screen: Screen) -> None:
-    """Below it stands what was shown later."""
+    """The new output takes the place of the old one, above what was shown later."""
     first = screen.show({})
     screen.show({"text/html": "second"})
     screen.replace(first, CARD)
@@ -141,7 +141,7 @@ def test_an_output_is_replaced_in_its_place(cell: Cell, screen: Screen) -> None:
 
 
 def test_an_output_that_the_users_code_removed_is_shown_again(cell: Cell, screen: Screen) -> None:
-    """As `mo.output.replace` in the cell takes it away."""
+    """An output that `mo.output.replace` in the cell took away is shown again."""
     first = screen.show({})
     cell.outputs[:] = [Html("progress")]
     screen.replace(first, CARD)
@@ -195,7 +195,7 @@ def test_a_copy_belongs_to_another_cell(screen: Screen) -> None:
 
 
 def test_live_views_can_be_turned_off(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the environment, as elsewhere."""
+    """The environment turns live views off, as elsewhere."""
     assert screen.live
     monkeypatch.setenv("HFMEM_WIDGET", "static")
     assert not screen.live

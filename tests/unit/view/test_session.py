@@ -19,7 +19,7 @@ from tests.scenes.stage import Stage
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:
-    """In one output, which needs no script; as text it is the one line."""
+    """Card and chart are one output, which needs no script; as text it is the one line."""
     session = scripted_run("training")
     span = session.spans[0]
     card = card_bundle(session, span, with_chart=True)
@@ -31,7 +31,7 @@ def test_a_watched_cell_is_its_card_and_its_chart() -> None:
 
 
 def test_a_running_session_shows_its_peak_so_far() -> None:
-    """Its card says that it runs."""
+    """The card has the peak so far, and says that the session runs."""
     recorder = recorder_of((), keys=())
     recorder.open_span("cell", "now", recorder.session.last_sample)
     recorder.append(Sample(2.0, ()))
@@ -64,7 +64,7 @@ def test_a_session_without_spans_is_a_line() -> None:
 
 
 def test_a_cell_that_started_ranks_shows_them() -> None:
-    """As it did when it ended: their card, the cell on a line, and their chart."""
+    """It shows the ranks' card, the cell on a line, and the ranks' chart, as it did when it ended."""
     session, ranks = scripted_run("training"), overview(EIGHT)
     session.run = SimpleNamespace(overview=ranks)
     bundle = session._repr_mimebundle_()
@@ -76,7 +76,7 @@ def test_a_cell_that_started_ranks_shows_them() -> None:
 
 
 def test_spans_show_themselves_as_a_table() -> None:
-    """With the peak of each, those within another one indented; as text in IPython, too."""
+    """The table has the peak of each span, and indents inner ones; in IPython it is text."""
     spans = scripted_run("training").spans
     bundle = spans._repr_mimebundle_()
     text = pretty(spans)
@@ -89,7 +89,7 @@ def test_spans_show_themselves_as_a_table() -> None:
 
 
 def test_very_many_spans_show_the_newest() -> None:
-    """And say how many there are."""
+    """Very many spans show the newest, and say how many there are."""
     spans = SpanTuple(scripted_run("training").spans * 100)
 
     assert spans._repr_mimebundle_()["text/html"].count("<tr") <= MOST_SPANS + 1
@@ -133,7 +133,7 @@ def test_an_explanation_is_short(name: str) -> None:
 
 
 def test_an_error_is_explained_by_its_cause() -> None:
-    """With the first advice, as a call where there are no magics; of very much the end is left out."""
+    """The cause has the first advice, as a call where there are no magics; a long text is cut at its end."""
     session = failed(moves=3)
     session.findings += [Finding("x", "info", "word " * 50, {}, ("more " * 50,), 1)] * 30
     text = repr(session.explain())
@@ -175,5 +175,5 @@ def test_a_long_text_keeps_its_end() -> None:
     ],
 )
 def test_the_next_commands_fit_the_findings(name: str, commands: list[str]) -> None:
-    """What would fit where batches are known, who holds memory after a leak, and else nothing."""
+    """A training suggests `%memanatomy`, a leak `%memholders` and `%memfit` too, and a short cell nothing."""
     assert [*scripted_run(name).explain().next] == commands

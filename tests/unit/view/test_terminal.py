@@ -56,7 +56,7 @@ def test_a_screen_fits_the_terminal(run: str | Plan, width: int, height: int) ->
 
 
 def test_eight_devices_have_a_row_each() -> None:
-    """With a finding of three lines, all fit on 24 rows of 80 columns."""
+    """Eight devices and a finding of three lines fit on 24 rows of 80 columns."""
     lines = screen(at_work(8, finding=Finding("leak", "warn", "word " * 60)))
 
     assert [row.split()[0] for row in lines[4:12]] == [f"cuda:{number}" for number in range(8)]
@@ -90,7 +90,7 @@ def test_an_unknown_figure_is_not_available() -> None:
 
 
 def test_a_device_that_is_nearly_full_is_red() -> None:
-    """And nothing is coloured where that is not wanted."""
+    """A device that is nearly full is red, unless colour is not wanted."""
     now = at_work(devices=(device(0, 70.0), device(1, 5.0)))
 
     assert [row.startswith(RED) for row in screen(now, in_colour=True)[4:6]] == [True, False]
@@ -112,7 +112,7 @@ def test_phase_and_step_are_named(changes: dict[str, Any], expected: str) -> Non
 
 
 def test_open_spans_are_the_phase() -> None:
-    """Those that have not ended, without the run itself and its steps."""
+    """The phase is made of the open spans, without the run itself and its steps."""
     before = Sample(0.0, ())
     kinds = (("cell", "run"), ("train", "train"), ("epoch", "epoch 1"), ("step", "step 3"))
     spans = Spans(Span(at, kind, label, 0.0, before) for at, (kind, label) in enumerate(kinds))  # type: ignore[arg-type]
@@ -130,14 +130,14 @@ def test_a_session_without_anything_is_shown() -> None:
 
 
 def test_the_newest_finding_is_shown() -> None:
-    """As a sentence, with the word for how grave it is."""
+    """The newest finding is a sentence with the word for its severity."""
     session = scripted_run("leak")
 
     assert screen(glance(session))[-2].startswith("warning: Allocated memory grows by")
 
 
 def test_a_line_names_the_fullest_devices() -> None:
-    """Three of them, and how many more there are."""
+    """A line names the three fullest devices, and how many more there are."""
     text = line(at_work(5))
 
     assert text.startswith(
@@ -158,7 +158,7 @@ def of_ranks(plan: Plan, width: int = 80, height: int = 24) -> list[str]:
 
 
 def test_the_worst_comes_first_then_the_course_what_was_found_and_the_table() -> None:
-    """On a usual screen all of it fits."""
+    """On a usual screen the worst rank, the course, the finding and the table fit, in this order."""
     text = "\n".join(of_ranks(MANY))
     expected = ("worst peak 68.8 GiB exact", "all ranks", "warning: Rank 417", "417   node0052")
 
@@ -181,7 +181,7 @@ def test_columns_go_where_there_is_no_room() -> None:
 
 
 def test_a_bar_stands_for_each_second() -> None:
-    """Dark up to the lowest rank, and lighter up to the highest."""
+    """Each bar is dark up to the lowest rank, and lighter up to the highest."""
     lines = of_ranks(EIGHT)
     key = next(at for at, text in enumerate(lines) if "all ranks" in text)
     column = [text.ljust(80)[20] for text in lines[key - 5 : key]]
@@ -191,7 +191,7 @@ def test_a_bar_stands_for_each_second() -> None:
 
 
 def test_the_line_and_the_data_have_all_ranks() -> None:
-    """In a line, and as data."""
+    """All ranks are in the line and in the data."""
     now = glance(shared_overview(EIGHT))
 
     assert "8 ranks · worst peak 63.5 GiB exact" in line(now)

@@ -42,7 +42,7 @@ def data_of(html: str) -> dict[str, Any]:
     [(8, 128, 566, 0), (1, 64, 410, 100), (16, 256, 1846, 0)],
 )
 def test_the_peak_is_the_highest_moment(rows: int, length: int, peak: int, gradients: int) -> None:
-    """As the page's script has it, for the same coefficients."""
+    """For the same coefficients the page's script has the same peak."""
     assert OWN.peak(rows, length) == peak * MIB
     assert OWN.parts(rows, length)["gradients"] == gradients * MIB
 

@@ -243,7 +243,7 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
 def test_a_steps_optimizers_are_one_step_in_a_group_too(
     monkeypatch: pytest.MonkeyPatch, seconds: float, every: int
 ) -> None:
-    """Also where the first step alone had a span, which ended with the first of them, or some step rarely."""
+    """That holds where the first step alone had a span, ended by one of them, and where one steps rarely."""
     session = grouped(monkeypatch, seconds, seconds, optimizers=2, every=every)
 
     assert session.steps.count == [group.last for group in session.steps][-1] == 20
@@ -275,7 +275,7 @@ def test_models_that_are_trained_by_turns_have_their_forward_passes() -> None:
 
 
 def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
-    """As after an out-of-memory error: the step goes on with the next forward pass."""
+    """The step goes on with the next forward pass, as after an out-of-memory error."""
     with hfmem_widget.watch(quiet=True) as session:
         model, optimizer = with_adam(8, 1)
         for batch in batches(3):
@@ -289,7 +289,7 @@ def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
 
 
 def test_a_step_may_have_any_number_of_passes() -> None:
-    """As many as an episode has actions: known from the third step on."""
+    """A step has as many passes as an episode has actions, which is known from the third step on."""
     model, optimizer = with_adam(8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         for _ in range(4):

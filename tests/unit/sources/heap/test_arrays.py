@@ -397,7 +397,7 @@ def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
 
 
 def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:
-    """As arrays have; their number alone would say nothing."""
+    """Such texts have a type as arrays have, since their number alone would say nothing."""
     arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     texts = [f"{k:0100d}" for k in range(20_000)]
     series = pandas.Series(texts, dtype=pandas.ArrowDtype(arrow.large_string()))

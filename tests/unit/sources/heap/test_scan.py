@@ -382,7 +382,7 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
 
 
 def test_what_copies_of_views_would_hold_is_said_where_they_would_free_memory() -> None:
-    """Not where the views show all of the memory, or another name holds it, too."""
+    """Nothing is said where the views show all of the memory, or another name holds it, too."""
 
     def block_of_rows() -> torch.Tensor:
         return torch.zeros(8, 2**17)
@@ -406,7 +406,7 @@ def test_what_copies_of_views_would_hold_is_said_where_they_would_free_memory() 
 
 
 def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
-    """As any error does, although its class is asyncio's."""
+    """The error holds them as any other does, although its class is asyncio's."""
 
     async def work() -> None:
         held = block()

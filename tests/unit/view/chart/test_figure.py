@@ -151,7 +151,7 @@ def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -
 
 
 def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
-    """What is done between steps, the worst step, and where nothing was sampled."""
+    """The legend has work between steps, the worst step, and the hatching where nothing was sampled."""
     legend = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
     assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in legend}
 
@@ -170,7 +170,7 @@ def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
 
 
 def test_the_figure_of_a_session_too_short_to_chart_says_so() -> None:
-    """It has no axes."""
+    """The figure says that the session is too short, and has no axes."""
     session = shared_run("short")
     figure = figure_dict(session, session.spans[0])
     (word,) = figure["layout"]["annotations"]
@@ -247,7 +247,7 @@ def grounded(runs: list[Points]) -> Points:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_line_has_the_points_of_its_series(name: str) -> None:
-    """As many as were chosen, in the unit of the axis; a break is a missing value."""
+    """A line has the chosen points in the unit of the axis; a break is a missing value."""
     chart = Shown(name)
     checked = 0
     for line in chart.scene.lines:
@@ -330,7 +330,7 @@ def test_what_would_squeeze_the_process_on_the_host_waits_in_the_legend() -> Non
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
-    """In order of drawing; as long as it took, or as little as can be seen."""
+    """Bars are in order of drawing, each as long as its span took, or as short as can be seen."""
     chart = Shown(name)
     scene, (boxes, _) = chart.scene, chart.lanes
     least = scene.duration / 400

@@ -50,7 +50,7 @@ from tests.scenes.groups import add_group
     ],
 )
 def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, label: str) -> None:
-    """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
+    """In a plot of 320 pixels a label has at least eight letters; a step's is whole or missing."""
     frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
     _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
 
@@ -82,7 +82,7 @@ def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
 
 
 def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
-    """And how long it took; one without a name says what it is."""
+    """A bar says how it ended and how long it took; one without a name says what it is."""
     bars = lay_lanes(blocks([1.0, 2.0, 3.0], outcomes={1: "failed"}, named=2), "cuda:0", 0.0, 3.0)
 
     assert [one.lines for one in bars] == [
@@ -149,14 +149,14 @@ def test_bars_are_cut_to_what_is_shown(
 
 
 def test_the_worst_step_is_a_bar_of_its_own() -> None:
-    """It says that it is, first of all."""
+    """The bar of the worst step says so first of all."""
     _, (bar,) = lay_steps(steps_of([1.0, 2.0, 1.0]), GPU, (0.0, 1e9), lambda parent: parent, 100)
 
     assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
 
 
 def test_a_bar_has_its_batch_and_its_peak() -> None:
-    """Its tokens, its peak, and the peaks of its phases."""
+    """A step's bar names its tokens, its peak, and the peaks of its phases."""
     (bar,) = bars_of(steps_of([2.0]))
 
     assert bar.lines == (
@@ -168,7 +168,7 @@ def test_a_bar_has_its_batch_and_its_peak() -> None:
 
 
 def test_a_bar_of_many_steps_names_the_worst() -> None:
-    """By its number, with its tokens and its peak."""
+    """The worst step is named by its number, with its tokens and its peak."""
     bars = bars_of(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
 
     assert [one.lines for one in bars] == [
@@ -179,7 +179,7 @@ def test_a_bar_of_many_steps_names_the_worst() -> None:
 
 @pytest.mark.parametrize(("tokens", "count"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
 def test_tokens_that_were_not_counted_are_not_shown(tokens: float, count: int) -> None:
-    """Neither of one step, nor of the worst of several."""
+    """Neither one step nor the worst of several shows tokens that were not counted."""
     session = steps_of([1.0, 2.0], tokens=tokens)
     (one, _), (both,) = bars_of(session), bars_of(session, 1)
 

@@ -99,7 +99,7 @@ def test_every_line_goes_through_its_readings(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_area_stands_on_the_axis(name: str) -> None:
-    """What is in use, what is allocated or the parts of it: from the axis up to the readings and back."""
+    """Used, allocated or the parts of it: each area goes from the axis up to the readings and back."""
     chart = shown(name)
     areas = [one for one in chart.paths if one.stroke == "none" and one.fill != palette.PEAK]
     used = [runs_of(one.points) for one in chart.scene.lines if one.metric == "device_used"]
@@ -166,7 +166,7 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
 
 
 def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
-    """At the highest of those there are."""
+    """The mark stands at the highest reading that there is."""
     heights = [1.0, 2.0, NAN, 5.0, NAN, 3.0, 1.0]
     session = session_of([(one * GIB, *[NAN] * 5) for one in heights])
     ((x, _),) = Drawing(chart_html(session)).dots()

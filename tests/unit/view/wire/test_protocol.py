@@ -169,7 +169,7 @@ def test_a_path_names_six_spans_at_most() -> None:
 
 
 def test_the_status_says_what_is_measured_on_some_steps_only() -> None:
-    """As a person reads it; where nothing is left out, nothing is sent."""
+    """The status has it as a sentence; where nothing is left out, nothing is sent."""
     session = make_recorder(samples=1).session
     before = protocol.describe_status(session)
     session.polling.steps, session.polling.steps_with_phases, session.polling.groups = 90, 10, 20
@@ -192,7 +192,7 @@ def test_the_counts_of_a_span_are_sent_with_it() -> None:
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_steps_in_a_message_are_bounded(gpus: int) -> None:
-    """At a hundred steps a second on eight devices as for one step on one: some kilobytes."""
+    """A message has some kilobytes, for a hundred steps a second on eight devices as for one on one."""
     recorder = make_recorder(gpus, samples=1)
     session = recorder.session
     add_steps(recorder, 2500, duration=0.01)
@@ -355,7 +355,7 @@ def test_they_are_sent_when_they_change_and_not_again() -> None:
 
 
 def test_a_warning_comes_with_the_next_message() -> None:
-    """Not a second later: the run may be over by then."""
+    """A warning does not wait for a second, after which the run may be over."""
     run = Run()
     run.run(2.0)
     before = len(run.messages)
@@ -365,7 +365,7 @@ def test_a_warning_comes_with_the_next_message() -> None:
 
 
 def test_a_newer_warning_replaces_the_old_one() -> None:
-    """Such as with the exact peak, once the cell has ended."""
+    """The old warning is replaced, as by one with the exact peak once the cell has ended."""
     run = Run()
     run.session.findings.append(OVER)
     run.run(2.0)
@@ -390,7 +390,7 @@ def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
 
 
 def test_nothing_is_sent_where_nothing_is_judged() -> None:
-    """Not an empty list either: the wire of a healthy run is what it was."""
+    """A healthy run sends no judgements, not even an empty list."""
     run = Run()
     run.run(40.0)
     assert not any("findings" in one or "guides" in one for one in run.messages)

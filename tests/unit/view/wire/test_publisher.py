@@ -60,7 +60,7 @@ def assert_not_flooded(line: Line) -> None:
     [(0.01, 1, True), (0.05, 8, True), (0.1, 4, False), (0.7, 8, True)],
 )
 def test_the_wire_is_never_flooded(interval: float, gpus: int, *, parts: bool) -> None:
-    """At most 6 messages and 100 kB in any second, whatever is sampled."""
+    """In any second there are at most 6 messages and 100 kB, whatever is sampled."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
     line.run(12.0, interval)
     assert_not_flooded(line)
@@ -175,7 +175,7 @@ def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
 
 
 def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
-    """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
+    """So a page that missed nothing does not replace its own rows by the snapshot's coarser ones."""
     line.run(1.0)
     line.make_steps(300, duration=0.01)
     line.run(0.3)
@@ -269,7 +269,7 @@ def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
 
 
 def test_a_snapshot_has_the_whole_strip() -> None:
-    """And says whose its rows are."""
+    """A snapshot has the whole strip, and says whose its rows are."""
     page = Page()
     page.follow(1)
     _, ranks, cells = page.ranks_sent("snapshot")[0]
