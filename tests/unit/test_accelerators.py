@@ -116,7 +116,7 @@ def test_peaks_are_exact_where_they_can_be_counted(machine: Machine, certainty: 
 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)
 def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
-    """The highest reading: what came and went in between was not seen, and the card says so."""
+    """The peak is the highest reading, which misses what came and went in between: it is called sampled."""
     peak = watched(machine).spans[0].peaks[machine.key("allocated")]
 
     assert (peak.value, peak.certainty) == (4 * MIB, "sampled")

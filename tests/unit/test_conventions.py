@@ -100,7 +100,7 @@ def test_no_test_checks_nothing() -> None:
 
 
 def test_a_test_that_may_check_nothing_is_found() -> None:
-    """Over what is looked up, within however many loops; not over constants, nor with a check beside."""
+    """A loop over what is looked up is found, at any depth; one over constants, or beside a check, is not."""
     source = """
 def test_one():
     for number in (1, 2):
@@ -123,7 +123,7 @@ def test_four():
 
 
 def test_no_test_sets_a_deadline() -> None:
-    """Hypothesis' is switched off in one place: none of its tests fails because the machine is busy."""
+    """Hypothesis' deadline is off in one place: no test fails because the machine is busy."""
     set_here = [file for file, source in SOURCES.items() if "deadline=" in source]
 
     assert set_here == [Path("tests", "unit", "test_conventions.py")]

@@ -258,7 +258,7 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
 
 
 def test_a_scope_may_be_entered_within_itself() -> None:
-    """Each entry is a span of its own, and each ends."""
+    """Each entry of a scope is a span of its own, and each ends."""
     scope = hfmem_widget.span("x")
     with hfmem_widget.watch(quiet=True) as session:
         with scope, scope:
@@ -282,7 +282,7 @@ class Collected:
 
 
 def test_a_finalizer_on_the_pollers_thread_opens_nothing() -> None:
-    """The collector may run there at any allocation of ours, with locks of ours held."""
+    """A finalizer that the collector runs there, at any allocation and with our locks held, opens no span."""
 
     def collect(_session: Session, _samples: object) -> None:
         Collected()
@@ -376,7 +376,7 @@ def test_a_poller_that_dies_at_once_is_noted(tracing_that_raises: None) -> None:
 
 
 def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
-    """Two monitors would each know of half the watches, and spans would go astray."""
+    """They share one monitor: of two, each would know of half the watches."""
     monitors: list[object] = []
     together = threading.Barrier(8)
 

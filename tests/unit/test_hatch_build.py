@@ -63,7 +63,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
 
 
 def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Build) -> None:
-    """Ours in the metadata; plotly.js' whole, for people and for JupyterLab's list, and within the bundle."""
+    """The metadata has ours; the bundle and its lists, for people and JupyterLab, have that of plotly.js."""
     wheel = build_without_node()
     metadata = next(name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
     listed = next(name for name in wheel.namelist() if name.endswith("third-party-licenses.json"))
@@ -102,7 +102,7 @@ def test_pip_installs_node_only_where_needed(project: Path, build_without_node: 
 
 
 def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_node: Build) -> None:
-    """The times of its files tell the order of unpacking only."""
+    """An unpacked sdist uses its bundles, whatever the times of its files: they tell the unpacking only."""
     about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {hfmem_widget.__version__}\n"
     (project / "PKG-INFO").write_text(about)
     os.utime(project / STATIC / "chart.js", (0, 0))

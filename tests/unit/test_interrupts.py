@@ -238,7 +238,7 @@ def test_a_handler_in_c_stays_in_force() -> None:
 
 @pytest.mark.usefixtures("handlers")
 def test_how_the_system_calls_a_handler_stays() -> None:
-    """`signal.siginterrupt` is kept."""
+    """What `signal.siginterrupt` has set is kept."""
 
     def flags() -> bytes:
         action = ctypes.create_string_buffer(512)

@@ -161,7 +161,7 @@ def test_few_modules_stand_at_the_top() -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    """There is no circle, with the imports within functions and those for type checkers counted."""
+    """Imports make no circle, those within functions and for type checkers included."""
     modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
     waiting = {
         name: {
@@ -199,7 +199,7 @@ def test_every_name_that_stands_as_text_is_there() -> None:
 
 
 def test_every_feature_has_its_folder() -> None:
-    """The one list has them all."""
+    """The list of features has every feature's folder."""
     folders = [one for one in (PACKAGE / "features").iterdir() if (one / "__init__.py").exists()]
 
     assert sorted(one.name for one in FEATURES) == sorted(one.name for one in folders)
@@ -364,7 +364,7 @@ def test_all_public_names_resolve() -> None:
     ids=["the package", "a session"],
 )
 def test_the_tab_key_offers_names(subject: object, offered: set[str], hidden: set[str]) -> None:
-    """Functions, a Trainer's callback and figures, but no class or method that only the package uses."""
+    """It offers functions, a Trainer's callback and figures, and nothing that only the package uses."""
     names = {name for name in dir(subject) if not name.startswith("_")}
 
     assert offered <= names

@@ -66,7 +66,7 @@ def test_a_label_is_plain_text() -> None:
     ],
 )
 def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | None) -> None:
-    """A number is bytes; of what is allocated, reserved, or in use on the device."""
+    """A number means bytes; a budget is for what is allocated, reserved, or in use on the device."""
     assert limit_of(budget) == limit
 
 
@@ -96,7 +96,7 @@ def test_every_field_is_an_option_that_is_taken_by_keyword() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_default_is_what_is_written_in_python(name: str) -> None:
-    """Understanding it leaves it as it is."""
+    """A default is already what the option would be understood as."""
     assert getattr(WatchOptions(), name) == OPTIONS[name].default
 
 

@@ -37,7 +37,7 @@ def test_plain_is_idempotent(text: str) -> None:
 
 
 def test_ten_thousand_characters_are_cut_with_an_ellipsis() -> None:
-    """A cut is visible."""
+    """A cut shows as an ellipsis."""
     assert plain("x" * 10_000) == "x" * (MAX_LENGTH - 1) + "…"
 
 

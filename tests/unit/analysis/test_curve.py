@@ -29,7 +29,7 @@ def test_extreme_readings_are_drawn(values: list[float], columns: int, capacity:
 
 @given(READINGS, st.integers(1, 40))
 def test_points_are_few_and_in_order_of_time(values: list[float], columns: int) -> None:
-    """Two a column, and the line's two ends."""
+    """A line has at most two points a column and its two ends, in order of time."""
     points = curve(timeline(values), 0, 0.0, 30.0, columns=columns)
     assert len(points) <= 2 * columns + 2
     assert [time for time, _ in points] == sorted(time for time, _ in points)

@@ -34,7 +34,7 @@ def cell(
     ],
 )
 def test_devices_with_allocations_are_shown(read: dict[str, float], keys: list[str]) -> None:
-    """The host only where no GPU was used, and none of the GPUs is taken for it."""
+    """The host is shown only where no GPU was used, and no GPU is taken for it."""
     row = tuple(read.values())
     assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == keys
 
@@ -124,7 +124,7 @@ def test_an_open_span_reads_up_to_now() -> None:
     ],
 )
 def test_a_short_cell_without_change_did_nothing(cell: tuple[Session, Span], nothing: bool) -> None:
-    """Less than a second, and less than a MiB of change at end and peak, is nothing; an unknown figure is not."""
+    """Less than a second with less than a MiB of change is nothing; an unknown figure is not."""
     assert did_nothing(*cell) is nothing
 
 

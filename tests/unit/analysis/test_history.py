@@ -90,7 +90,7 @@ def test_an_unknown_name_says_what_there_is(history: History, name: str, expecte
 
 
 def test_without_any_watched_cell_it_says_how_to_watch(history: History) -> None:
-    """The first thing to know is how to begin."""
+    """Without a watched cell the error says how to watch one."""
     with pytest.raises(OptionError, match="%%memwatch --label"):
         history.find("base")
 

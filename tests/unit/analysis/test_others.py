@@ -112,7 +112,7 @@ def children_fill(
 
 @pytest.mark.parametrize("is_quick", [False, True])
 def test_child_processes_are_named(is_quick: bool) -> None:
-    """How many there were, and what each device rose by: on the line, the card and the compact line."""
+    """Line, card and compact line have the number of children and what each device rose by."""
     session, span = children_fill(is_quick=is_quick)
     rise, why = "4 devices rose by 15.5 GiB each", "by 4 child processes; this process used no GPU"
 

@@ -223,7 +223,7 @@ def test_it_is_named_and_taken_from_what_is_not_attributed() -> None:
 
 
 def test_a_name_that_has_more_than_is_there_says_nothing() -> None:
-    """A part of it is counted elsewhere."""
+    """A name that has more than is there has a part that is counted elsewhere, and nothing is said of it."""
     session = cell_of(0, 10, 20)
     assert kept_since(session, session.spans[0], KEY, 25 * MIB) == []
 

@@ -135,7 +135,7 @@ def test_without_steps_there_is_no_pace() -> None:
 
 
 def test_the_worst_step_is_named() -> None:
-    """The step with the highest peak, in the row that has it."""
+    """The worst step is the one with the highest peak, in the row that has it."""
     steps = device_of(shared_run("steps")).steps
     assert steps[steps[:, 3].argmax(), 4] == 37
 

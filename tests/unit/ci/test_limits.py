@@ -34,7 +34,7 @@ def test_does_not(gpu): gpu.free(gpu.alloc(65 * MIB))
 
 
 def test_what_two_digits_do_not_tell_is_said_in_bytes(play: Play) -> None:
-    """A byte too many, and a limit of next to nothing."""
+    """A peak a byte above its limit, and a limit of next to nothing, are given in bytes."""
     text = play.text("""
 @pytest.mark.limit_vram(64 * MIB - 1)
 def test_too_many(gpu): gpu.alloc(64 * MIB)

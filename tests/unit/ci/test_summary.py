@@ -30,7 +30,7 @@ def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
 
 
 def test_the_table_has_the_highest_first(play: Play) -> None:
-    """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
+    """The table has ten tests at most, the GPU and torch below; tests without GPU memory are left out."""
     lines = play.text(
         """
 @pytest.mark.parametrize("size", range(12))
@@ -203,7 +203,7 @@ def test_a_limit_in_the_settings_is_for_tests_without_one_of_their_own(play: Pla
 
 
 def test_each_measured_test_has_a_recording(play: Play) -> None:
-    """Named after the test; one that is not measured has none, and a second run writes beside the first."""
+    """A recording has the name of its test; unmeasured tests have none, and a second run writes beside it."""
     source = """
 @pytest.mark.limit_vram("8 GiB")
 @pytest.mark.parametrize("size", ["a/b"])

@@ -12,7 +12,7 @@ from tests.unit.cli.conftest import Hfmem, Make
 
 
 def test_a_check_shows_the_contents_of_a_recording(recorded: Make, hfmem: Hfmem) -> None:
-    """Format, versions, label, length, devices, spans, steps, peaks and findings, one line each."""
+    """Format, versions, label, length, devices, spans, steps, peaks and findings have a line each."""
     done = hfmem("check", recorded("leak"))
     lines = {line[:8].strip(): line[8:].strip() for line in done.out.splitlines()}
 

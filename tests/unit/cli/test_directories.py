@@ -28,7 +28,7 @@ def made(place: Path, script: Script | None = None) -> SimulatedRun:
 
 
 def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None:
-    """Ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
+    """A check shows ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
     made(tmp_path / "run")
 
     code, out, _ = hfmem("check", tmp_path / "run")

@@ -44,7 +44,7 @@ def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` prints it."""
+    """`--version` prints the package's version."""
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
 
@@ -161,7 +161,7 @@ USUAL = {name: value for name, value in os.environ.items() if name not in {"NO_C
 
 
 def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
-    """Exit codes, files, one line of error, and no message when the reader of a pipe goes away."""
+    """A shell gets exit codes, files, one line of error, and no message when a pipe's reader goes away."""
     recorded("training", "a.hfmem.jsonl", "base")
     recorded("steps", "b.hfmem.jsonl.gz", "head")
     script = f"""

@@ -48,7 +48,7 @@ def test_the_command_is_run_as_it_is(commands: list[Command], tmp_path: Path, hf
 def test_without_a_directory_there_is_a_new_one(
     commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new one for each run; within a watched cell it is the cell's."""
+    """Each run gets a new directory; within a watched cell it is the cell's."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for _ in range(2):
         main(["run", "--", "true"])

@@ -95,7 +95,7 @@ def damaged() -> dict[str, Any]:
 def test_a_check_shows_the_contents_of_a_snapshot(
     snapshot: Any, code: int, expected: dict[str, str], write: Write, hfmem: Hfmem
 ) -> None:
-    """Allocated and reserved bytes, length of the history, peak, and whether anything is damaged."""
+    """A check has allocated and reserved bytes, the history's length, the peak, and what is damaged."""
     exit_code, out, _ = hfmem("check", write(snapshot))
 
     assert exit_code == code
@@ -126,7 +126,7 @@ def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) ->
 
 
 def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
-    """The peak by line, and reserved and free memory, in at most 40 lines."""
+    """The text has the peak by line, and reserved and free memory, in at most 40 lines."""
     code, out, _ = hfmem("explain", write(training().snapshot()))
 
     assert code == FINE
@@ -171,7 +171,7 @@ def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
 
 
 def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> None:
-    """Each command with `--json` has it, with a history and without."""
+    """Each command's `--json` has the documented form, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
         assert checked("check", "check", path, "--json")["damage"] == []
@@ -208,7 +208,7 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
 
 @pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])
 def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
-    """Histories that begin with nothing allocated have them."""
+    """Histories that begin with nothing allocated have exact peaks."""
     a, b = write(run_of(16).snapshot()), write(run_of(step).snapshot(), "b.pickle")
     done = hfmem("compare", a, b, "--fail-over", "2%")
     assert done.code == code
@@ -241,7 +241,7 @@ def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: 
 
 
 def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
-    """Two opened snapshots by line, or one with a session that has stacks; not by step."""
+    """Python compares two snapshots, or one and a session with stacks, by line, and not by step."""
     opened = [
         hfmem_widget.open(write(run_of(step).snapshot(), f"{step}.pickle")) for step in (16, 24)
     ]
@@ -257,7 +257,7 @@ def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
 
 
 def test_a_comparison_needs_a_common_subject(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
-    """A history, stacks, or classes."""
+    """What a comparison needs in common is a history, stacks, or classes."""
     snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
     sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
     sessions["without"].stacks = None

@@ -22,7 +22,7 @@ from tests.unit.features.compare.test_by_line import TRAINER, site, with_stacks
 
 
 def test_they_are_found_by_the_servers_entry_point() -> None:
-    """A list of documented functions that take text and numbers, and return text."""
+    """The entry point lists documented functions that take text and numbers, and return text."""
     (entry_point,) = entry_points(group="jupyter_server_mcp.tools", name="hfmem")
     assert len(entry_point.load()) == 4
     for name in entry_point.load():
@@ -53,7 +53,7 @@ def test_an_agent_may_request_a_forecast() -> None:
 
 
 def test_a_slow_command_is_ended(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result says so."""
+    """The result of a command that took too long says so."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
 
@@ -62,7 +62,7 @@ TEXT = files(hfmem_widget).joinpath("skill", "SKILL.md").read_text("utf-8")
 
 
 def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """A name, and when to use it, in at most 1,024 characters."""
+    """The head has a name, and in at most 1,024 characters when to use it."""
     assert main(["skill"]) == FINE
     printed = capsys.readouterr().out
     assert printed == TEXT
@@ -86,13 +86,13 @@ def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_option_of_a_watch_in_it_exists() -> None:
-    """`%%memwatch` takes it."""
+    """`%%memwatch` takes each option that the skill names."""
     named = set(re.findall(r"%%memwatch --([a-z-]+)", TEXT)) | {"stacks"}
     assert named <= set(options_of(WatchOptions))
 
 
 def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once: an existing file is not overwritten."""
+    """The skill is installed once: an existing file is not overwritten."""
     folder = tmp_path / "skills"
     place = folder / "hfmem" / "SKILL.md"
     assert main(["skill", "--install", str(folder)]) == FINE
@@ -134,7 +134,7 @@ def test_two_runs_are_compared_in_the_documented_form(recorded: Make, checked: C
 
 
 def test_a_comparison_by_line_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
-    """The lines of the second run, largest first; without stacks there are none."""
+    """The data have the lines of the second run, largest first; without stacks there are none."""
     sizes = {"base": (TRAINER(3), site("a/b.py:4", 1)), "head": (TRAINER(9),)}
     a, b = (with_stacks(name, *of).save(tmp_path / f"{name}.jsonl") for name, of in sizes.items())
 
@@ -148,7 +148,7 @@ def test_a_comparison_by_line_has_the_documented_form(tmp_path: Path, checked: C
 
 
 def test_doctor_has_the_documented_form(checked: Checked) -> None:
-    """A sentence for each subject."""
+    """The data of `hfmem doctor` have the documented form, with the version of the package."""
     assert "hfmem_widget" in checked("doctor", "doctor", "--json")["versions"]
 
 

@@ -29,7 +29,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
 def test_taken_names_fail(shell: InteractiveShell, magics: MemwatchMagics, name: str) -> None:
-    """Otherwise the kernel, IPython or every magic would break."""
+    """A name that belongs to IPython is refused, since the kernel or every magic would break."""
     before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
@@ -172,7 +172,7 @@ def test_an_error_quotes_the_typed_line(shell: InteractiveShell, output: Output,
     ],
 )
 def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, options: str) -> None:
-    """Short ones combined, values attached or not, unambiguous prefixes of long ones."""
+    """Short options may be combined, values attached or not, and long ones cut to a clear prefix."""
     shell.run_cell(f"%%memwatch {options}\n1")
 
     assert shell.user_ns["s"].label == "x"
@@ -183,7 +183,7 @@ def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, optio
 def test_each_magic_shows_its_manual(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], name: str, option: str
 ) -> None:
-    """The text that `?` shows, without any action."""
+    """The manual is the text that `?` shows, and nothing else happens."""
     shell.run_cell(f"%{name} {option}")
     printed = capsys.readouterr()
 
@@ -220,7 +220,7 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
     ],
 )
 def test_completions_match_the_word(shell: InteractiveShell, text: str, words: list[str]) -> None:
-    """Options for a cell, and the actions for a line of its own."""
+    """A cell is offered options, and a line of its own the actions."""
     assert offered(shell, text)[: len(words)] == words
 
 

@@ -333,7 +333,7 @@ def test_a_source_is_not_closed_while_its_reading_hangs(
 
 
 def test_devices_of_two_sources_are_one() -> None:
-    """Each fills what the other leaves empty; of two capacities the larger counts, which has the reserve."""
+    """Each source fills what the other leaves empty, and the larger of two capacities counts."""
     torch = FakeSource([Device("cuda:0", "", "GPU-1", 4400.0)], [Series("cuda:0", "allocated")])
     listed = [
         Device("cuda:0", "NVIDIA H200", "", 5000.0),

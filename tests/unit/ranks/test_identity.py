@@ -62,7 +62,7 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
     ("engine", "attempt", "environ"), KNOWN, ids=[f"{row[0]} {n}" for n, row in enumerate(KNOWN)]
 )
 def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[str, str]) -> None:
-    """Rank 5 of 8, the second on its host, whoever has started it."""
+    """Rank 5 of 8, the second on its host, is recognised whoever has started it."""
     assert rank_of_process(environ) == Rank(5, 1, 8, attempt, *HERE, engine)
 
 
@@ -129,12 +129,12 @@ def test_no_environment_raises(environ: dict[str, str]) -> None:
     ],
 )
 def test_hosts_are_safe_in_names_of_files(host: str, expected: str) -> None:
-    """Letters, digits, dots and hyphens, 32 at most, and none that leads out of the folder."""
+    """A name has letters, digits, dots and hyphens, 32 at most, and does not lead out of the folder."""
     assert safe_host(host) == expected
 
 
 def test_a_process_of_this_host_runs_until_it_has_ended() -> None:
-    """One that has ended and was not waited for runs no more."""
+    """A process that has ended and was not waited for runs no more."""
     here = rank_of_process({"RANK": "0", "WORLD_SIZE": "1"})
     assert here is not None
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -225,7 +225,7 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("up", [True, False])
 def test_a_group_has_the_rank(distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank and world once it is up; before that, and without torch, none."""
+    """A group has rank and world once it is up; before that, and without torch, there is none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 
     assert rank_in_group() == ((1, 2) if up else None)

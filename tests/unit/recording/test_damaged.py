@@ -40,7 +40,7 @@ def read(data: bytes) -> Session:
 
 
 def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
-    """Wherever it is cut: what stands before the cut is read, nothing is counted as damaged."""
+    """Wherever it is cut, what stands before the cut is read, and nothing counts as damaged."""
     lines = saved(scripted_run("short"))
     before = [read(b"".join(lines[:count])) for count in range(1, len(lines) + 1)]
     cut = StreamReader()
@@ -94,7 +94,7 @@ def test_reading_may_begin_at_every_key_block(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("detail", [reader_module.DETAIL, 4.0], ids=["short", "long"])
 def test_reading_often_makes_no_difference(detail: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read after every line or at once: the same session, although a reader puts off what it can."""
+    """Read after every line or at once, the session is the same, although a reader puts off what it can."""
     monkeypatch.setattr(reader_module, "DETAIL", detail)
     session = scripted_run("training")
     lines = recorded(session)
@@ -297,7 +297,7 @@ def test_a_recording_without_some_series_can_be_saved_again(tmp_path: Path) -> N
 
 
 def test_mutated_lines_raise_nothing_and_take_little() -> None:
-    """Thousands of lines with flipped, nasty and missing bytes: no error, and not much memory."""
+    """Thousands of lines with flipped, nasty and missing bytes raise no error, and take little memory."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.recording.mutate", "7", "4000"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
@@ -333,7 +333,7 @@ def test_a_recording_by_itself_has_no_rank() -> None:
 
 
 def test_a_head_of_a_rank_comes_back() -> None:
-    """Which rank of which run, in the order of the format's description."""
+    """The head says which rank of which run it is, in the order of the format's description."""
     assert list(json.loads(Lines(scripted_run("short"), RANK).head(RUN))) == [
         *("k", "format", "version", "run", "part", "started", "rank", "local", "world"),
         *("attempt", "host", "pid", "label", "interval", "engine", "software"),

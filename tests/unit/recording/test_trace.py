@@ -39,7 +39,7 @@ def in_phase(events: Events, phase: str) -> Events:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_trace_obeys_the_rules(name: str) -> None:
-    """Known phases, whole microseconds from 0 on that never fall, names for every process and track."""
+    """Events have known phases and rising whole microseconds from 0 on; processes and tracks have names."""
     events = trace_of(name)
     named = {(event["name"], event["pid"], event["tid"]) for event in in_phase(events, "M")}
     rest = [event for event in events if event["ph"] != "M"]

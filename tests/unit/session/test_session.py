@@ -40,7 +40,7 @@ def session(recorder: Recorder) -> Session:
     ],
 )
 def test_while_it_runs_a_series_without_data_is_not_available(session: Session, key: str) -> None:
-    """A GPU before CUDA is initialised, or a device that a slow driver has not named yet."""
+    """Before CUDA is up, or a slow driver has named its device, a series is NaN and no error."""
     for one in (session, Recorder().session):
         assert math.isnan(one.latest(key))
         assert math.isnan(one.peak(key))

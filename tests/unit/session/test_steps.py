@@ -118,7 +118,7 @@ def test_steps_say_how_many_they_are() -> None:
 
 
 def test_the_table_becomes_a_data_frame() -> None:
-    """One row for each group, one column for each figure."""
+    """The frame has a row for each group and a column for each figure."""
     frame = many([2.0, 5.0]).to_pandas()
 
     assert list(frame["cuda:0/peak_allocated"]) == [2.0, 5.0]

@@ -57,7 +57,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
-    """Reserved once, and written by going there and back; it is given back empty."""
+    """The last row is reserved once, written by going there and back, and given back empty."""
     line = terminal.line()
     first, second = terminal.drawn(line), terminal.drawn(line)
     line.close()
@@ -88,7 +88,7 @@ def test_a_quick_cell_shows_no_live_line(terminal: Terminal) -> None:
 
 
 def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
-    """A tick may be under way when the cell ends."""
+    """A tick that is under way when the cell ends writes nothing."""
     line = terminal.line()
     terminal.drawn(line)
     line.close()

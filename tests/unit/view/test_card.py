@@ -78,12 +78,12 @@ def headline_of(session: Session) -> str:
     ],
 )
 def test_a_card_begins_with_a_sentence(name: str, sentence: str) -> None:
-    """The peak of the capacity, how it is known, where it was, and what stays."""
+    """The sentence has the peak of the capacity, how it is known, where it was, and what stays."""
     assert headline_of(shared_run(name)).startswith(sentence)
 
 
 def test_the_sentence_names_the_parts_that_have_grown() -> None:
-    """Here gradients that the step left behind; the weights were there before."""
+    """The sentence names gradients that a step left behind, and no weights that were there before."""
     script = Script()
     script.read(allocated=2 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0)
     with script.span("cell", gradients=GIB, allocated=3 * GIB):
@@ -124,7 +124,7 @@ def test_the_sentence_names_no_parts_where_no_model_was_found(name: str) -> None
     ],
 )  # fmt: skip
 def test_a_card_names_devices_certainty_and_outcome(name: str, words: tuple[str, ...]) -> None:
-    """Private memory and machine on the CPU; exact, at least or sampled; done, or what it raised."""
+    """A card names private memory and machine on the CPU, the certainty of a peak, and how the cell ended."""
     assert [one for one in words if one not in seen(card(name))] == []
 
 
@@ -143,7 +143,7 @@ def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
 
 
 def test_a_cell_too_short_to_chart_says_so() -> None:
-    """A line through two points would be made up."""
+    """A cell too short to chart has a sentence, and no line through two points."""
     html = card("short", with_chart=False)
     assert "Too short to chart: 2 samples in 10 ms." in html
     assert "polyline" not in html
@@ -168,7 +168,7 @@ def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
 
 
 def test_a_running_cell_has_one_calm_line() -> None:
-    """Who is watched, and since when: in a notebook that was saved meanwhile it explains itself."""
+    """The line says who is watched and since when, also in a notebook that was saved meanwhile."""
     began = datetime(2026, 11, 26, 12, 41, tzinfo=UTC).timestamp()
     bundle = running_bundle("fine-tune", began)
     since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")

@@ -107,14 +107,14 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
 
 
 def test_a_hundred_findings_leave_the_card_small() -> None:
-    """However long each of them is."""
+    """A hundred findings leave the card small, however long each of them is."""
     long = Finding("x", "warn", "word " * 4000, {}, ("word " * 4000,) * 50)
     session, span = with_findings(*[long] * 100)
     assert len(json.dumps(card_bundle(session, span, with_chart=False))) < 60_000
 
 
 def test_a_card_names_its_budget_once() -> None:
-    """The chart draws it only where the data come near it."""
+    """A card names its budget once; the chart draws it only where the data come near it."""
     session = scripted_run("leak")
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     assert seen(html).split("allocated, start")[0].count("budget 6.00 GiB") == 1

@@ -123,7 +123,7 @@ def make_widget(**more: Any) -> widget.MemoryWidget:
 def test_a_widget_carries_the_loader_or_all(
     monkeypatch: pytest.MonkeyPatch, served: bool, name: str
 ) -> None:
-    """A kilobyte where the page can fetch the rest, everything where it cannot."""
+    """A widget has a kilobyte where the page can fetch the rest, and everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
     monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
     view = make_widget()
@@ -146,7 +146,7 @@ def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("data", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
 def test_an_interval_that_a_person_has_set_is_passed_on(data: object) -> None:
-    """A number of seconds that a watch may have; nothing else, whoever sent it."""
+    """A number of seconds that a watch may have is passed on, and nothing else, whoever sent it."""
     intervals: list[float] = []
     view = make_widget(on_interval=intervals.append)
     for message in ({"kind": "interval", "seconds": data}, {"kind": "interval"}, [data], data):

@@ -283,7 +283,7 @@ def test_nothing_is_read_as_a_formula() -> None:
 
 
 def test_whatever_makes_html_has_it_from_the_kit() -> None:
-    """Each module that fills ``text/html``, or draws what fills it; and none escapes text by itself."""
+    """Each module that makes or draws ``text/html`` uses the kit, and none escapes text by itself."""
     package = Path(hfmem_widget.__file__).parent
     rooms = [*package.glob("view/**/*.py"), *package.glob("features/**/*.py")]
     makers = {str(one.relative_to(package)): one.read_text() for one in rooms}
@@ -362,7 +362,7 @@ def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
 
 
 def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
-    """Aligned with its figure; where nobody has any there is no line."""
+    """The line is aligned with its figure; where no figure has any there is no line."""
     rows = [TableRow(("a", ("5", "", "+4"), ("55", "1-2", ""))), TableRow(("bb", "6", "7"))]
 
     assert table((Column("n"), Column("x"), Column("y")), rows).text.splitlines() == [
@@ -381,7 +381,7 @@ def test_a_table_without_rows_is_nothing() -> None:
 
 
 def test_sections_are_apart_in_plain_text() -> None:
-    """A blank line stands between two of them, and none before what follows both."""
+    """A blank line stands between two sections, and none before what follows both."""
     parts = (
         kit.section("a", "", kit.note("x")),
         kit.section("b", "", kit.note("y")),

@@ -249,7 +249,7 @@ def test_the_card_has_the_cost_of_a_token() -> None:
     ],
 )
 def test_a_tokens_cost_needs_a_line(peak: Callable[[int], float], lengths: tuple[int, ...]) -> None:
-    """Something else counts as well, or too little was seen; nothing is drawn either."""
+    """Where peaks follow no line, or too little was seen, nothing is said and nothing is drawn."""
     session = trained(peak, lengths)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 

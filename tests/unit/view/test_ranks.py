@@ -115,7 +115,7 @@ def test_two_ranks_have_no_median(overview: Ranks, phrases: list[str], figures: 
 def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
     world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
-    """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
+    """The skew is over the median, or over the other of two ranks; without known phases it is the peaks'."""
     group = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
 
     assert rank_figures(group)[-1] == figure
@@ -148,7 +148,7 @@ def test_ranks_stand_below_each_other_marked_or_not() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_a_card_stays_small(plan: Plan) -> None:
-    """However many ranks there are."""
+    """A card stays small, however many ranks there are."""
     session = shared_overview(plan)
     card = card_bundle(session, session.spans[0], with_chart=False)
 
@@ -173,7 +173,7 @@ def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
 
 
 def test_text_of_other_machines_is_escaped() -> None:
-    """Names of hosts and devices, phases and flags; on the card, in the line and in the figures."""
+    """Names of hosts, devices, phases and flags are escaped on the card, in the line and in the figures."""
     session = overview(replace(EIGHT, world=16, per_node=8, host=HOSTILE + "{}", device=HOSTILE))
     assert session.ranks is not None
     worst = replace(session.ranks.table[0], phase=HOSTILE, host=HOSTILE)
@@ -196,7 +196,7 @@ def test_a_cell_of_the_strip_has_its_place_in_time() -> None:
 
 
 def test_before_the_first_column_there_is_nothing() -> None:
-    """The page shines through."""
+    """Before the first column the strip is clear."""
     strip = RankStrip((0, 1), (60.0,), bytes([0, 100]))
     html = strip_html(ranks(row(0, 7), row(1, 4), strip=strip), 120.0).html
 
@@ -214,7 +214,7 @@ def test_there_is_no_strip_of_nothing() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
-    """Told apart by colour and dash, and no band."""
+    """A few ranks have lines of different colours or dashes, and no band."""
     curves = scene_of(shared_overview(plan), columns=240).line_curves
 
     ranked = sorted(curves, key=lambda curve: curve.rank)

@@ -43,7 +43,7 @@ def test_a_running_session_shows_its_peak_so_far() -> None:
 
 @pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
 def test_a_session_of_many_cells_lists_the_newest(count: int) -> None:
-    """A line for each, and how many are left out."""
+    """Each of the newest cells has a line, and one says how many are left out."""
     recorder = recorder_of((), keys=())
     for at in range(count):
         span = recorder.open_span("cell", f"[{at}]", recorder.session.last_sample)
@@ -149,7 +149,7 @@ def test_without_a_span_there_is_nothing_to_explain() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_the_text_of_a_card_answers_by_itself(name: str) -> None:
-    """The peak, its parts, the findings with their first advice; at most 1,500 characters."""
+    """The text has the peak, its parts and the findings with advice, in at most 1,500 characters."""
     session = scripted_run(name)
     text = card_bundle(session, session.spans[0], with_chart=True)["text/plain"]
     assert len(text) <= MOST_TEXT

@@ -64,7 +64,7 @@ def test_eight_devices_have_a_row_each() -> None:
 
 
 def test_of_many_devices_the_fullest_are_shown() -> None:
-    """The others are added up in one line."""
+    """The fullest devices have rows, and the others are added up in one line."""
     lines = screen(at_work(20), height=14)
 
     assert [row.split()[0] for row in lines[4:8]] == ["cuda:19", "cuda:18", "cuda:17", "cuda:16"]
@@ -107,7 +107,7 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
     ],
 )
 def test_phase_and_step_are_named(changes: dict[str, Any], expected: str) -> None:
-    """The open spans, the newest step, and how many there were if that is another number."""
+    """A row has the open spans, the newest step, and the count of steps if that is another number."""
     assert screen(at_work(**changes))[1] == expected
 
 
@@ -166,7 +166,7 @@ def test_the_worst_comes_first_then_the_course_what_was_found_and_the_table() ->
 
 
 def test_where_rows_are_left_out_those_worth_a_look_stay() -> None:
-    """The worst, and who is silent."""
+    """The rows that stay are those of the worst rank and of the silent ones."""
     rows = [text for text in of_ranks(MANY) if "node0" in text and text[:1].isdigit()]
 
     assert rows[0].startswith("417")

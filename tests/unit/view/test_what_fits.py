@@ -48,7 +48,7 @@ def test_the_peak_is_the_highest_moment(rows: int, length: int, peak: int, gradi
 
 
 def test_the_table_has_a_few_sizes_that_are_known() -> None:
-    """Half and double of the training's own; none beyond the dry runs."""
+    """The table has half and double of the training's own sizes, and none beyond the dry runs."""
     text = what_if_html(EXAMPLE).text
 
     assert re.findall(r"^\d+ \S \d+", text, re.MULTILINE) == [

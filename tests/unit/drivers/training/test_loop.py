@@ -196,7 +196,7 @@ def test_very_short_steps_are_counted_in_groups(
 
 
 def test_several_passes_of_a_batch_leave_its_samples_unknown() -> None:
-    """A gradient penalty's may have the same rows as the others, and so may a part's called by itself."""
+    """A step whose batch has several passes has no samples, since these may be of the same rows."""
     with hfmem_widget.watch(quiet=True) as session:
         model, optimizer = with_adam(8, 8, 1)
         for batch in batches(4):

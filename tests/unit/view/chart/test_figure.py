@@ -58,13 +58,13 @@ def many_steps() -> Session:
 
 @pytest.mark.parametrize("name", ["training", "short"])
 def test_plotlys_tool_bar_is_off(name: str) -> None:
-    """Nothing stands over the chart that nobody asked for, and of a chart too short to draw neither."""
+    """No tool bar stands over a chart, nor over one that is too short to draw."""
     assert drawn(name)["config"]["displayModeBar"] is False
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property(name: str) -> None:
-    """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
+    """`go.Figure`, which raises on unknown properties, takes the chart of a session and of its cell."""
     session = shared_run(name)
     assert isinstance(figure(session), go.Figure)
     assert isinstance(figure(session, session.spans[0]), go.Figure)
@@ -75,7 +75,7 @@ SAVED = [*map(shared_run, SCRIPTED_RUNS), many_steps(), training(6), training(30
 
 @pytest.mark.parametrize("session", SAVED, ids=repr)
 def test_what_a_cell_leaves_in_a_saved_notebook_is_bounded(session: Session) -> None:
-    """The chart below 60 kB, and with its card below 80 kB as notebooks are saved, item by item on lines."""
+    """A chart is below 60 kB, and with its card below 80 kB as notebooks are saved."""
     span = session.spans[0]
     chart = chart_bundle(session, span) or {}
     card = card_bundle(session, span, with_chart=bool(chart))
@@ -128,7 +128,7 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
 
 
 def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
-    """The axes', the legend's and those in the plot; the box at the pointer is dark on every page."""
+    """Words of axes, legend and plot have the page's colour; the box at the pointer is dark on every page."""
     session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None

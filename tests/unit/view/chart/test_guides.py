@@ -91,7 +91,7 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     ],
 )
 def test_the_first_crossing_is_marked(findings: tuple[Finding, ...], marks: list[Any]) -> None:
-    """One at another time, on another device or at no known time is not."""
+    """A crossing at another time, on another device or at no known time is not marked."""
     traces = lines(run(budget(6.0), findings=findings))
     assert [one["x"] for one in traces if one["mode"] == "markers"] == marks
 
@@ -104,7 +104,7 @@ def test_only_the_device_that_is_shown_has_guides() -> None:
 
 @pytest.mark.parametrize("with_chart", [True, False])
 def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
-    """The SVG of the chart, with the budget's name and a mark's word; the card's small picture, without."""
+    """The chart's SVG has them with the names of budget and mark, the card's small picture without."""
     session = run(budget(6.0), trend(), oom(4.0), oom(5.0), findings=(crossing(4.0),))
     html = (
         chart(session)["text/html"]
@@ -127,7 +127,7 @@ def test_a_chart_with_guides_stays_small() -> None:
 
 
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:
-    """A search for a batch size runs out again and again."""
+    """All shortages are marked, as of a search for a batch size, and the newest has a word."""
     times = (3.0, 1.0, 2.0)
     session = run(*(oom(time, label=f"out of memory: asked {time} GiB") for time in times))
     figure = chart(session)[PLOTLY_MIME]

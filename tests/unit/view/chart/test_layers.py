@@ -273,7 +273,7 @@ def test_a_session_that_knows_no_parts_has_no_layers() -> None:
 
 
 def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:
-    """Weights stay as they are for most of a run: up, along, down."""
+    """An area that stays level, as weights do, goes up, along and down."""
     html = chart_html(session_of([(5.0 * GIB, 4.0 * GIB, 0.0, 0.0, 0.0, 0.0)] * 200))
     path = re.search(rf'd="([^"]*)" fill="{palette.PARTS["weights"]}"', html)
     assert path is not None

@@ -111,7 +111,7 @@ def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: 
     ],
 )
 def test_the_time_axis_has_the_largest_unit_of_which_two_fit(duration: float, unit: str) -> None:
-    """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
+    """The unit is hours from two hours on, and so forth down to milliseconds."""
     assert replace(EMPTY, duration=duration).frame.across[1] == unit
 
 
@@ -203,7 +203,7 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
 
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
 def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
-    """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
+    """It has fewer points, from the same first to the same last, and the extremes of all lines and layers."""
     session = shared_run(name)
     fine, coarse = (scene_of(session, session.spans[0], columns=at) for at in (360, 60))
     assert fine.lines
@@ -287,7 +287,7 @@ def test_cells_are_as_wide_as_they_are_long_and_what_is_between_them_is_narrow()
 
 
 def test_the_axis_has_the_time_of_day() -> None:
-    """Seconds since the session began are no measure there; each second is named once."""
+    """The axis of a notebook has the time of day, and names each second once."""
     session = notebook(*CELLS)
     named = [text for text in figure_dict(session)["layout"]["xaxis"]["ticktext"] if text]
 
@@ -302,7 +302,7 @@ def test_the_axis_has_the_time_of_day() -> None:
 
 @pytest.mark.parametrize("began", [-(2.0**59), 2.0**59])
 def test_a_recording_may_have_begun_in_any_year(began: float) -> None:
-    """The head of a file from outside may say so; the axis has a time of day all the same."""
+    """Whatever year a file from outside begins in, the axis has a time of day."""
     session = notebook(*CELLS)
     session.started_at = began
     first, *_ = figure_dict(session)["layout"]["xaxis"]["ticktext"]

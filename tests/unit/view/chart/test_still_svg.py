@@ -140,14 +140,14 @@ def test_no_two_lines_look_alike() -> None:
     ],
 )
 def test_the_picture_has_a_label_for_screen_readers(name: str, label: str) -> None:
-    """Device, time and peak; and the budgets and shortages in it."""
+    """The label has device, time and peak, and the budgets and shortages in the picture."""
     assert shown(name).drawing.label == label
     full_label = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label
     assert full_label.endswith(", budget 6.0 GiB, second")
 
 
 def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
-    """The budget dashed and level; the trend with its casing, and its band about it."""
+    """The budget is dashed and level; the trend has its casing, and its band about it."""
     chart = shown(run(budget(6.0), trend()))
     level = chart.y(6 * GIB)
     dashed = [one for one in chart.paths if one.dash == "6 4" and one.stroke == palette.PEAK]

@@ -40,7 +40,7 @@ def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Re
 
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
-    """Columns at the end, which the page names by itself; before, they cost no byte."""
+    """Parts are columns at the end, which the page names by itself; before, they cost no byte."""
     recorder = make_recorder()
     session = recorder.session
     (_, values), series = (
@@ -263,7 +263,7 @@ def test_timelines_fold_only_as_needed(samples: int, capacity: int, most: int, r
 
 
 def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
-    """An eighth of the rows at most; each stands in the middle of its gap."""
+    """Breaks take an eighth of the rows at most, and each stands in the middle of its gap."""
     timeline = timeline_of(10)
     for at, length in ((1, 0.1), (2, 0.5), (3, 0.2), (4, 0.9), (5, 0.3)):
         timeline.add_gap(at + 0.05, at + 0.05 + length)
@@ -275,7 +275,7 @@ def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
 
 
 def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
-    """Milliseconds of the watch, tenths of them at the ends of a span."""
+    """Times are milliseconds of the watch, and tenths of them at the ends of a span."""
     recorder = make_recorder(samples=0)
     session = recorder.session
     values = tuple(1.0 for _ in session.series)
@@ -306,7 +306,7 @@ class Run(Wire):
 
 
 def test_there_are_never_more_than_a_message_has_room_for() -> None:
-    """However many are found, and however long they are: the gravest and the newest."""
+    """However many and long they are, a message has the gravest findings and the newest guides."""
     run = Run()
     run.session.findings += [
         Finding("x", "info" if number % 2 else "critical", f"{number} {'é' * 9000}")

@@ -188,7 +188,7 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> Non
 
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, parts: bool) -> None:
-    """100 kB in any second, snapshots included."""
+    """All messages of any second have at most 100 kB, snapshots included."""
     line = Line(make_recorder(8, samples=0, parts=parts))
     for number in range(0, 1200, 5):
         line.make_steps(5, first=number + 1, duration=0.01)
@@ -197,7 +197,7 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
 
 
 def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
-    """Each gap once, in its middle, between the readings around it."""
+    """Each gap is sent once, in its middle, between the readings around it."""
     line.run(1.0)
     middles = []
     for seconds in (2.0, 3.0):
@@ -240,7 +240,7 @@ class Page(Wire):
 
 
 def test_news_comes_at_most_once_a_second() -> None:
-    """However often samples do."""
+    """However often samples come, news comes at most once a second."""
     page = Page()
     page.follow(20)
     times = [at for at, _, _ in page.ranks_sent("rows")]
@@ -258,7 +258,7 @@ def test_ranks_are_sent_only_when_they_change() -> None:
 
 
 def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
-    """The last that was sent, which may have grown, and those after it."""
+    """The columns sent are the last one, which may have grown, and those after it."""
     page = Page()
     page.follow(10)
     (_, first, _), (_, second, cells) = page.ranks_sent("rows")[:2]
@@ -291,7 +291,7 @@ def test_an_outline_has_a_coarse_strip() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
-    """The table, the phases and two columns."""
+    """News with the table, the phases and two columns takes two kilobytes at most."""
     session = shared_overview(plan)
     assert session.ranks is not None
     ranks = replace(session.ranks, strip=newest(session.ranks.strip, 2))
@@ -312,7 +312,7 @@ def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
 
 
 def test_figures_that_are_not_known_are_null() -> None:
-    """JSON has no NaN."""
+    """Figures that are not known are null, since JSON has no NaN."""
     ranks, cells = describe_ranks(Ranks(4))
 
     assert json.loads(json.dumps(ranks, allow_nan=False))["median"] is None
