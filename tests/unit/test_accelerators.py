@@ -126,13 +126,13 @@ def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
 def test_the_users_own_peak_is_left(machine: Machine) -> None:
     """What torch tells of its peak is what it would tell without a watch, although it was reset."""
-    read = f"_{machine.kind}_memoryStats"
+    name = f"_{machine.kind}_memoryStats"
     with hfmem_widget.watch("cell", quiet=True, interval=60.0):
         machine.come_up()
         machine.memory.free(machine.memory.alloc(8 * MIB))
         with hfmem_widget.span("inner"):
             machine.memory.alloc(4 * MIB)
-        stats = getattr(machine.torch._C, read)(0)
+        stats = getattr(machine.torch._C, name)(0)
 
         all_stats = machine.torch._C._accelerator_getDeviceStats(0)
 

@@ -247,12 +247,12 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
             pass
 
     with hfmem_widget.watch("main", quiet=True) as session:
-        beside = threading.Thread(target=other)
-        beside.start()
+        thread = threading.Thread(target=other)
+        thread.start()
         both.wait(10)
         on_threads(worker)
         both.wait(10)
-        beside.join()
+        thread.join()
 
     assert labels(session) == ["main", "of the pool"]
 

@@ -291,16 +291,16 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the guard nor the function is entered until there is something to do."""
-    done: list[str] = []
+    calls: list[str] = []
     quiet = {threading.get_ident(): True}
-    monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
+    monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: calls.append("held back"))
 
     @interrupts.entry(unless_on=quiet)
     def call() -> None:
-        done.append("called")
+        calls.append("called")
 
     call()
-    assert done == []
+    assert calls == []
     quiet.clear()
     call()
-    assert done[-1] == "called"
+    assert calls[-1] == "called"

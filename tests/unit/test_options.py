@@ -103,11 +103,11 @@ def test_a_default_is_what_is_written_in_python(name: str) -> None:
 TAKE = [hfmem_widget.watch, hfmem_widget.MemoryCallback, hfmem_widget.WatchOptions]
 
 
-@pytest.mark.parametrize("taker", TAKE)
-def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., object]) -> None:
+@pytest.mark.parametrize("function", TAKE)
+def test_what_takes_options_shows_each_with_its_default(function: Callable[..., object]) -> None:
     """Each option is in the signature and in the docstring, where nothing is left of the asterisks."""
-    parameters = inspect.signature(taker).parameters
-    doc = taker.__doc__ or ""
+    parameters = inspect.signature(function).parameters
+    doc = function.__doc__ or ""
 
     for name, one in OPTIONS.items():
         assert parameters[name].default == one.default
@@ -117,15 +117,15 @@ def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., obj
     assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
 
 
-@pytest.mark.parametrize("taker", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
-def test_an_unknown_option_is_refused_with_a_suggestion(taker: Callable[..., object]) -> None:
+@pytest.mark.parametrize("function", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
+def test_an_unknown_option_is_refused_with_a_suggestion(function: Callable[..., object]) -> None:
     """All options are named where none is similar."""
     with pytest.raises(OptionError, match=r"\(\) has no option budgt; did you mean budget\?"):
-        taker(budgt="20GiB")
+        function(budgt="20GiB")
     with pytest.raises(
         OptionError, match=r"has no option zzz; it has label, interval, .*memory_map"
     ):
-        taker(zzz=1)
+        function(zzz=1)
 
 
 def test_a_callback_takes_options_one_by_one_or_together() -> None:

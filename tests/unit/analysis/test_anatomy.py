@@ -29,8 +29,8 @@ def script() -> Script:
 
 def read_in_step(script: Script, **values: float) -> None:
     """Read a device that has weights, within a step that began with 1 MiB unexplained."""
-    read = {"weights": GIB, "unattributed": MIB, **values}
-    script.read(reserved=20 * GIB, requested=NAN, **read)
+    readings = {"weights": GIB, "unattributed": MIB, **values}
+    script.read(reserved=20 * GIB, requested=NAN, **readings)
 
 
 def test_now_is_the_newest_reading(script: Script) -> None:

@@ -55,8 +55,8 @@ def test_headroom_is_what_nobody_holds_at_the_peak(
     """Headroom is never negative, and not known without a capacity; sizes are GiB."""
     peaks = {} if math.isnan(reserved_peak) else {"cuda:0/reserved": reserved_peak * GIB}
     row = (GIB, *(size * GIB for size in metrics.values()))
-    read = ("allocated", *metrics)
-    (facts,) = facts_of(*cell_of(row, metrics=read, peaks=peaks, total=total * GIB))
+    metrics_read = ("allocated", *metrics)
+    (facts,) = facts_of(*cell_of(row, metrics=metrics_read, peaks=peaks, total=total * GIB))
 
     assert facts.headroom / GIB == pytest.approx(headroom, nan_ok=True)
 

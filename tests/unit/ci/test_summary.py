@@ -157,10 +157,10 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": entries}}
     (folder / "memory.json").write_text(json.dumps(content))
     options = ("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml")
-    done = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
-    text = str(done.stdout)
+    result = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
+    text = str(result.stdout)
 
-    done.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     assert text.count("= GPU memory of tests =") == 1
     assert "peak 9.00 MiB is above the limit of 8.00 MiB" in text
     order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]

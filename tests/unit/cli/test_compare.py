@@ -76,8 +76,8 @@ def test_an_invalid_limit_is_refused(limit: str, two: list[str], hfmem: Hfmem) -
 
 def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
     """Each row has as many cells as the head, and text below a figure follows in its cell."""
-    done = hfmem("compare", *two, "--markdown").out
-    rows = [line for line in done.splitlines() if line.startswith("| ")]
+    table = hfmem("compare", *two, "--markdown").out
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
 
     assert len({row.count(" | ") for row in rows[:4]}) == 1
     assert rows[3].startswith("| head | 7.01 GiB exact<br>+23.0 MiB · +0.3 % |")

@@ -112,17 +112,17 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
 
     assert "4 events over 0.0 ms; older ones are gone" in hfmem("check", write(cut.snapshot())).out
     assert "≥ 5.00 MiB" in hfmem("check", write(cut.snapshot())).out
-    done = hfmem("check", write(late.snapshot())).out
-    assert "gone" not in done
-    assert "note: 8.00 MiB is older than the history" in done
+    out = hfmem("check", write(late.snapshot())).out
+    assert "gone" not in out
+    assert "note: 8.00 MiB is older than the history" in out
 
 
 def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
     """Each of two devices has its row, in order."""
-    done = hfmem("check", write(on_two_devices())).out
-    history = done[done.index("history") : done.index("peaks")]
+    out = hfmem("check", write(on_two_devices())).out
+    history = out[out.index("history") : out.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
-    assert "108.0 MiB on cuda:1 is older than the history" in done
+    assert "108.0 MiB on cuda:1 is older than the history" in out
 
 
 def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:

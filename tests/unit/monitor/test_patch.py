@@ -298,11 +298,11 @@ def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
     """A profiler gets as many returns as calls, so that it assigns the user's time to the right functions."""
     counts: Counter[tuple[str, str]] = Counter()
 
-    def hear(frame: FrameType, event: str, _argument: object) -> None:
+    def count_event(frame: FrameType, event: str, _argument: object) -> None:
         counts[frame.f_code.co_qualname, event] += 1
 
     library_object = Library()
-    sys.setprofile(hear)
+    sys.setprofile(count_event)
     try:
         library_object.method(fails=fails)
     except ValueError:

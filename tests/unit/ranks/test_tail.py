@@ -367,12 +367,12 @@ def test_a_hung_server_delays_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
     run.goes_on(5.0)
     run.run.write(run.directory, 1.0)
-    answer = threading.Event()
-    monkeypatch.setattr(run.disk, "opened", lambda _path: answer.wait())
+    release = threading.Event()
+    monkeypatch.setattr(run.disk, "opened", lambda _path: release.wait())
     monkeypatch.setattr(tail, "TO_THE_END", 0.01)
     monkeypatch.setattr(tail, "PATIENCE", 0.01)
     run.tail.finish()
-    answer.set()
+    release.set()
 
     assert not run.collector.session.running
     assert "could not be read" in run.collector.session.notes[-1]

@@ -64,13 +64,13 @@ def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.Mo
     ends = np.cumsum([len(line) for line in lines])
     blocks = [json.loads(line) if b'"rows"' in line[:20] else {} for line in lines]
     samples = np.cumsum([len(block.get("t", ())) for block in blocks])
-    data, rng, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
+    data, rng, cut, start = b"".join(lines), random.Random(3), StreamReader(), 0
 
     places = sorted(rng.sample(range(len(lines[0]), len(data)), cuts))
     samples_read = []
     for at in places:
-        cut.feed(data[fed:at])
-        fed = at
+        cut.feed(data[start:at])
+        start = at
         samples_read.append(cut.session().timeline.samples)
 
     assert samples_read == [samples[np.searchsorted(ends, at, "right") - 1] for at in places]

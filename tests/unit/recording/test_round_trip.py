@@ -211,9 +211,9 @@ def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:
         stage.session.save(path)
     if killed:
         path.write_bytes(path.read_bytes().rpartition(b'{"k":"end"')[0])
-    read: Session = hfmem_widget.open(path)
-    assert not read.running
-    return read
+    session: Session = hfmem_widget.open(path)
+    assert not session.running
+    return session
 
 
 @pytest.mark.parametrize(

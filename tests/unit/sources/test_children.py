@@ -154,11 +154,11 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
     """With psutil, as on macOS and Windows, a child has its resident set, with a note, until it has ended."""
     processes = children.PsutilProcesses()
     source = ChildSource(processes)
-    read = by_metric(source, 0.0)
+    values = by_metric(source, 0.0)
 
     assert child.pid in processes.pids()
-    assert read["children"] > 60 * MB
-    assert read["child_processes"] >= 1
+    assert values["children"] > 60 * MB
+    assert values["child_processes"] >= 1
     assert source.series[0].label == "child processes (resident)"
     assert len(source.notes) == 1
     child.kill()

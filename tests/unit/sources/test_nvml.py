@@ -220,18 +220,18 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
     """A GPU that only others use is read once a second, once this process uses another."""
     gpus = two_cards()
     watched = Watched(gpus, proc, opened=[1])
-    of_others, devices_used = [], []
+    others_used, devices_used = [], []
     for tick in range(25):
         if tick == 2:
             watched.cuda.known = [gpu.uuid for gpu in gpus]
         for gpu in gpus:
             gpu.used = tick * MIB
         values = watched(tick / 10)
-        of_others.append(round(values["cuda:0/device_used"] / MIB))
+        others_used.append(round(values["cuda:0/device_used"] / MIB))
         devices_used.append(round(values["cuda:1/device_used"] / MIB))
 
     assert devices_used == list(range(25))
-    assert of_others == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
+    assert others_used == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
 
 
 def test_a_lost_gpu_ends_and_the_others_go_on(proc: Path) -> None:

@@ -33,9 +33,9 @@ def test_it_records_where_cuda_is_up(clears: dict[str, bool]) -> None:
 def test_it_ends_with_a_snapshot_and_the_state_as_it_was() -> None:
     """A recording ends with a snapshot, and only then is torch's history off again."""
     torch = FakeTorch()
-    recorded = begin(torch).end()
-    assert recorded is not None
-    assert recorded.snapshot is torch.snapshot
+    recording = begin(torch).end()
+    assert recording is not None
+    assert recording.snapshot is torch.snapshot
     assert [name for name, _ in torch.calls] == ["record", "snapshot", "record"]
     assert not torch.recording
 
@@ -98,10 +98,10 @@ def test_it_begins_with_the_device_before_the_first_allocation(device: str) -> N
     torch.initialize()
     torch.alloc(1, 10)
     assert (history.state, started) == ("recording", [True])
-    recorded = history.end()
-    assert recorded is not None
-    assert (recorded.device_type, recorded.most) == (device, 7)
-    assert [event["action"] for event in recorded.snapshot["device_traces"][0]] == ["alloc"]
+    recording = history.end()
+    assert recording is not None
+    assert (recording.device_type, recording.most) == (device, 7)
+    assert [event["action"] for event in recording.snapshot["device_traces"][0]] == ["alloc"]
     assert not torch.recording
 
 
@@ -164,10 +164,10 @@ def test_on_xpu_what_the_user_has_ended_is_empty() -> None:
     torch.alloc(1, 10)
     torch.xpu.memory._record_memory_history(enabled=None)
     torch.calls.clear()
-    recorded = history.end()
+    recording = history.end()
 
-    assert recorded is not None
-    assert recorded.snapshot["device_traces"] == [[]]
+    assert recording is not None
+    assert recording.snapshot["device_traces"] == [[]]
     assert [name for name, _ in torch.calls] == ["snapshot", "record"]
     assert not torch.recording
 

@@ -101,7 +101,7 @@ def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
     """The first watch has the row, and once it has ended the other may have it."""
     first, second = (terminal.line() for _ in range(2))
     terminal.drawn(first)
-    beside = terminal.drawn(second)
+    text = terminal.drawn(second)
     second.close()
     first.close()
     terminal.read()
@@ -109,7 +109,7 @@ def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
     later = terminal.drawn(third)
     third.close()
 
-    assert beside == ""
+    assert text == ""
     assert RESERVED in later
 
 
