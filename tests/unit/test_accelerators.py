@@ -116,7 +116,7 @@ def test_peaks_are_exact_where_they_can_be_counted(machine: Machine, certainty: 
 
 @pytest.mark.parametrize("machine", ["mps"], indirect=True)
 def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
-    """The highest reading: what came and went in between was not seen, and the card says so."""
+    """The peak is the highest reading, which misses what came and went in between: it is called sampled."""
     peak = watched(machine).spans[0].peaks[machine.key("allocated")]
 
     assert (peak.value, peak.certainty) == (4 * MIB, "sampled")
@@ -126,19 +126,19 @@ def test_without_a_peak_counter_a_peak_is_sampled(machine: Machine) -> None:
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
 def test_the_users_own_peak_is_left(machine: Machine) -> None:
     """What torch tells of its peak is what it would tell without a watch, although it was reset."""
-    read = f"_{machine.kind}_memoryStats"
+    name = f"_{machine.kind}_memoryStats"
     with hfmem_widget.watch("cell", quiet=True, interval=60.0):
         machine.come_up()
         machine.memory.free(machine.memory.alloc(8 * MIB))
         with hfmem_widget.span("inner"):
             machine.memory.alloc(4 * MIB)
-        told = getattr(machine.torch._C, read)(0)
+        stats = getattr(machine.torch._C, name)(0)
 
-        of_all = machine.torch._C._accelerator_getDeviceStats(0)
+        all_stats = machine.torch._C._accelerator_getDeviceStats(0)
 
     assert machine.memory.resets > 0
-    assert told["allocated_bytes"]["all"]["peak"] == 8 * MIB
-    assert of_all["allocated_bytes"]["all"]["peak"] == 8 * MIB
+    assert stats["allocated_bytes"]["all"]["peak"] == 8 * MIB
+    assert all_stats["allocated_bytes"]["all"]["peak"] == 8 * MIB
 
 
 @pytest.mark.parametrize("machine", ["xpu"], indirect=True)
@@ -161,16 +161,16 @@ def test_what_others_use_of_the_device_is_known(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", ["rocm"], indirect=True)
 def test_amd_smi_tells_whose_memory_it_is(machine: Machine) -> None:
-    """What this process has, what of it torch has not reserved, what others have, and how busy the GPU is."""
+    """It tells what this process has, in torch and beside it, what others have, and how busy the GPU is."""
     with_amd_smi(machine.torch, machine.memory)
     session = watched(machine)
     metrics = ("process", "context", "others", "utilization", "device_used", "reserved")
-    told = {metric: session.latest(machine.key(metric)) for metric in metrics}
+    values = {metric: session.latest(machine.key(metric)) for metric in metrics}
 
-    assert told["process"] == 3 * GIB
-    assert told["context"] == 3 * GIB - told["reserved"]
-    assert told["others"] == max(0, told["device_used"] - 3 * GIB)
-    assert told["utilization"] == 87
+    assert values["process"] == 3 * GIB
+    assert values["context"] == 3 * GIB - values["reserved"]
+    assert values["others"] == max(0, values["device_used"] - 3 * GIB)
+    assert values["utilization"] == 87
 
 
 @pytest.mark.parametrize("machine", ["cuda", "rocm", "xpu"], indirect=True)
@@ -254,7 +254,7 @@ def test_it_keeps_no_history_and_that_is_no_fault(npu: FakeAllocator) -> None:
 
 
 def test_it_may_be_asked_for_by_name(npu: FakeAllocator) -> None:
-    """Of the devices there are, it alone is watched."""
+    """The accelerator that was named is watched alone."""
     with hfmem_widget.watch("cell", quiet=True, interval=60.0, devices="npu:0") as session:
         npu.alloc(MIB)
 

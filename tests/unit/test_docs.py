@@ -84,12 +84,12 @@ TAUGHT = sorted([*PAGES, *ROOT.glob("notebooks/*.ipynb")])
 
 @pytest.mark.parametrize("path", TAUGHT, ids=lambda path: path.name)
 def test_what_is_taught_imports_public_names_alone(path: Path) -> None:
-    """In notebooks and on pages; what is within the package may change."""
+    """Notebooks and pages import public names alone, since what is within the package may change."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         cells = json.loads(text)["cells"]
         text = "\n".join("".join(one["source"]) for one in cells if one["cell_type"] == "code")
-    names = [name.strip() for found in IMPORTED.findall(text) for name in found.split(",")]
+    names = [name.strip() for group in IMPORTED.findall(text) for name in group.split(",")]
 
     assert FROM_WITHIN.findall(text) == []
     assert [name for name in names if name not in hfmem_widget.__all__] == []
@@ -133,7 +133,7 @@ def row_of(action: Action) -> tuple[str, str]:
 
 
 def test_the_table_of_options_has_each_and_no_other() -> None:
-    """Those of `%%memwatch?`, with the name of what they take and of the argument of `watch()`."""
+    """The table has those of `%%memwatch?`, with what each takes and the argument of `watch()`."""
     text = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"^\| option \| in Python \|.*\n\|.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     rows = [tuple(cell.strip() for cell in line.split("|")[1:3]) for line in table.splitlines()]
@@ -154,7 +154,7 @@ def test_the_environment_ends_live_views(setting: str, monkeypatch: pytest.Monke
 
 @pytest.mark.full
 def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
-    """Of bert-large's shape, but for what the allocator rounds up: the table counts storages."""
+    """For bert-large's shape the rule gives the table's bytes, but for what the allocator rounds up."""
     transformers = pytest.importorskip("transformers")
     bert = transformers.BertConfig(
         architectures=["BertForSequenceClassification"],
@@ -169,8 +169,8 @@ def test_the_rule_of_8_bit_adam_is_what_was_counted_on_a_gpu() -> None:
     (row,) = re.findall(r"^\| 8-bit Adam \|.*$", table, re.MULTILINE)
 
     assert states / 2**20 == pytest.approx(float(row.split("|")[5]), rel=0.005)
-    told = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
-    assert f"predicted at {states / 2**20:.0f} MiB" in told
+    page = (ROOT / "docs/measured/memfit.md").read_text(encoding="utf-8")
+    assert f"predicted at {states / 2**20:.0f} MiB" in page
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda path: path.name)
@@ -199,7 +199,7 @@ for path in paths:
 
 @pytest.mark.full
 def test_benches_that_need_a_gpu_say_so_in_one_sentence(tmp_path: Path) -> None:
-    """Where there is none it is no failure."""
+    """Without a GPU each such bench prints one sentence, and fails nothing."""
     environment = {
         "PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "HOME": str(tmp_path),
         "PYTHONPATH": str(ROOT / "bench"),
@@ -233,8 +233,8 @@ MODULE = re.compile(r"^import (hfmem_widget(?:\.\w+)*)\.(\w+)", re.MULTILINE)
 
 def missing(text: str) -> list[str]:
     imports = [(module, names.strip("()")) for module, names in IMPORT.findall(text)]
-    found = [(module, name) for module, names in imports for name in NAME.findall(names)]
-    names = found + MODULE.findall(text)
+    pairs = [(module, name) for module, names in imports for name in NAME.findall(names)]
+    names = pairs + MODULE.findall(text)
     return [f"{module}.{name}" for module, name in names if not is_there(module, name)]
 
 
@@ -259,8 +259,8 @@ def test_a_name_that_is_gone_is_found() -> None:
         "import hfmem_widget.features.moved as moved\n"
     )
 
-    gone = ["lost", "gone.one", "features.nothing", "features.moved"]
-    assert missing(text) == [f"hfmem_widget.{name}" for name in gone]
+    names = ["lost", "gone.one", "features.nothing", "features.moved"]
+    assert missing(text) == [f"hfmem_widget.{name}" for name in names]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
@@ -272,7 +272,7 @@ def test_what_stands_on_a_page_is_python(block: Block) -> None:
 
 
 def test_no_block_of_a_page_is_overlooked() -> None:
-    """As many as there are fences that begin Python, however these are written."""
+    """There are as many blocks as fences that begin Python, however these are written."""
     begins = re.compile(r"^\s*`{3,}\s*py", re.MULTILINE)
     fences = [len(begins.findall(page.read_text())) for page in PAGES_WITH_CODE]
 

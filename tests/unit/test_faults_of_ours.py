@@ -77,9 +77,9 @@ def what_is_wrong(bench: Bench) -> Iterator[str]:
     if session.notes or len(session.spans) != 2:
         yield f"the next watch has {session.notes} and {len(session.spans)} spans"
     for span in session.spans:
-        known = span.peaks.get("cuda:0/allocated")
-        if known is None or (known.value, known.certainty) != (PIECE, "exact"):
-            yield f"the next watch's {span.kind} has the peak {known}"
+        span_peak = span.peaks.get("cuda:0/allocated")
+        if span_peak is None or (span_peak.value, span_peak.certainty) != (PIECE, "exact"):
+            yield f"the next watch's {span.kind} has the peak {span_peak}"
 
 
 def faults_at(places: Iterable[Place], scenario: Scenario, make: MakeBench) -> list[str]:
@@ -88,12 +88,12 @@ def faults_at(places: Iterable[Place], scenario: Scenario, make: MakeBench) -> l
     for place in places:
         bench, injection = make(), Injection(place)
         try:
-            got = injection(partial(result_of, scenario, bench))
+            result = injection(partial(result_of, scenario, bench))
         except BaseException as error:  # noqa: BLE001  (whatever reaches the user is what this is about)
-            got = f"{type(error).__name__}: {error}"
-        found = [f"the user's code came to {got!r}"] if got != RESULT else []
-        found += what_is_wrong(bench)
-        wrong += [f"{injection.where}: {one}" for one in found]
+            result = f"{type(error).__name__}: {error}"
+        faults = [f"the user's code came to {result!r}"] if result != RESULT else []
+        faults += what_is_wrong(bench)
+        wrong += [f"{injection.where}: {one}" for one in faults]
     return wrong
 
 
@@ -203,7 +203,7 @@ def test_faults_stay_inside(fake_monitor: MakeBench, monkeypatch: pytest.MonkeyP
     bench = fake_monitor()
     one = bench.monitor
     broken, healthy = (one.begin(WatchOptions(label=label)) for label in ("broken", "healthy"))
-    own = one.open_span(broken, "cell")
+    broken_cell = one.open_span(broken, "cell")
     cell = one.open_span(healthy, "cell")
     monkeypatch.setattr(one.recorder(broken), "open_span", lambda *_: 1 // 0)
     bench.allocator.free(bench.allocator.alloc(PIECE))
@@ -215,7 +215,7 @@ def test_faults_stay_inside(fake_monitor: MakeBench, monkeypatch: pytest.MonkeyP
 
     assert broken.notes == [BROKEN_OFF_NOTE.format("ZeroDivisionError")]
     assert not broken.running
-    assert [span.id for span in broken.spans] == [own.id]
+    assert [span.id for span in broken.spans] == [broken_cell.id]
     assert healthy.notes == []
     assert {span.outcome for span in healthy.spans} == {"done"}
     peak = healthy.span(cell.id).peaks["cuda:0/allocated"]

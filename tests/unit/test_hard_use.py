@@ -247,18 +247,18 @@ def test_a_thread_without_a_watch_belongs_to_the_main_threads() -> None:
             pass
 
     with hfmem_widget.watch("main", quiet=True) as session:
-        beside = threading.Thread(target=other)
-        beside.start()
+        thread = threading.Thread(target=other)
+        thread.start()
         both.wait(10)
         on_threads(worker)
         both.wait(10)
-        beside.join()
+        thread.join()
 
     assert labels(session) == ["main", "of the pool"]
 
 
 def test_a_scope_may_be_entered_within_itself() -> None:
-    """Each entry is a span of its own, and each ends."""
+    """Each entry of a scope is a span of its own, and each ends."""
     scope = hfmem_widget.span("x")
     with hfmem_widget.watch(quiet=True) as session:
         with scope, scope:
@@ -282,7 +282,7 @@ class Collected:
 
 
 def test_a_finalizer_on_the_pollers_thread_opens_nothing() -> None:
-    """The collector may run there at any allocation of ours, with locks of ours held."""
+    """A finalizer that the collector runs there, at any allocation and with our locks held, opens no span."""
 
     def collect(_session: Session, _samples: object) -> None:
         Collected()
@@ -349,10 +349,10 @@ def test_a_session_is_data_and_a_watch_belongs_to_a_process() -> None:
     """A session can be sent to another process, also while it is watched; a watch cannot."""
     watch = hfmem_widget.watch("w", quiet=True)
     with watch as session:
-        sent = pickle.loads(pickle.dumps(session))
+        copied = pickle.loads(pickle.dumps(session))
 
-    assert [span.id for span in sent.spans] == [span.id for span in session.spans]
-    assert sent != session
+    assert [span.id for span in copied.spans] == [span.id for span in session.spans]
+    assert copied != session
     assert copy.deepcopy(session) == session
     with pytest.raises(TypeError, match="process"):
         pickle.dumps(watch)
@@ -376,17 +376,17 @@ def test_a_poller_that_dies_at_once_is_noted(tracing_that_raises: None) -> None:
 
 
 def test_threads_that_watch_first_at_once_have_one_monitor() -> None:
-    """Two monitors would each know of half the watches, and spans would go astray."""
-    made: list[object] = []
+    """They share one monitor: of two, each would know of half the watches."""
+    monitors: list[object] = []
     together = threading.Barrier(8)
 
     def work() -> None:
         together.wait(10)
-        made.append(shared_monitor())
+        monitors.append(shared_monitor())
 
     on_threads(*[work] * 8)
-    assert len(made) == 8
-    assert len(set(map(id, made))) == 1
+    assert len(monitors) == 8
+    assert len(set(map(id, monitors))) == 1
 
 
 HIDE_PROC = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
@@ -407,7 +407,7 @@ def can_hide_proc() -> bool:
 
 @pytest.mark.skipif(not can_hide_proc(), reason="no rights to hide /proc")
 def test_without_proc_the_block_runs_and_a_line_says_so() -> None:
-    """As in a bare chroot: nothing is watched, one line on stderr for each watch, no error for the user."""
+    """In a bare chroot nothing is watched: one line on stderr for each watch, and no error for the user."""
     command = [*HIDE_PROC, sys.executable, "-c", WITHOUT_PROC]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
 

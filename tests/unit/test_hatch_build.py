@@ -63,7 +63,7 @@ def test_a_front_end_that_is_built_needs_no_node(build_without_node: Build) -> N
 
 
 def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Build) -> None:
-    """Ours in the metadata; plotly.js' whole, for people and for JupyterLab's list, and within the bundle."""
+    """The metadata has ours; the bundle and its lists, for people and JupyterLab, have that of plotly.js."""
     wheel = build_without_node()
     metadata = next(name for name in wheel.namelist() if name.endswith("/licenses/LICENSE"))
     listed = next(name for name in wheel.namelist() if name.endswith("third-party-licenses.json"))
@@ -79,7 +79,7 @@ def test_the_wheel_carries_its_licence_and_bundled_ones(build_without_node: Buil
 
 @pytest.mark.parametrize("stale", ["absent", "older than its sources"])
 def test_a_wheel_needs_a_front_end(stale: str, project: Path, build_without_node: Build) -> None:
-    """No wheel without a front end, or with that of yesterday: one sentence instead."""
+    """Without a front end, or with yesterday's, there is one sentence and no wheel."""
     if stale == "absent":
         shutil.rmtree(project / STATIC)
     else:
@@ -102,7 +102,7 @@ def test_pip_installs_node_only_where_needed(project: Path, build_without_node: 
 
 
 def test_an_unpacked_sdist_uses_its_own_bundles(project: Path, build_without_node: Build) -> None:
-    """The times of its files tell the order of unpacking only."""
+    """An unpacked sdist uses its bundles, whatever the times of its files: they tell the unpacking only."""
     about = f"Metadata-Version: 2.4\nName: hfmem-widget\nVersion: {hfmem_widget.__version__}\n"
     (project / "PKG-INFO").write_text(about)
     os.utime(project / STATIC / "chart.js", (0, 0))
@@ -140,7 +140,7 @@ def test_a_bundle_is_built(project: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_front_end_has_the_packages_version() -> None:
-    """What Python calls 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
+    """Python's 0.3.0.dev0 is 0.3.0-dev.0 for npm and for JupyterLab."""
     version = hfmem_widget.__version__.replace(".dev", "-dev.")
     texts = [(ROOT / "js" / name).read_text() for name in ("package.json", "package-lock.json")]
     package, lock = map(json.loads, texts)
@@ -187,8 +187,8 @@ def test_files_go_into_the_folder_whatever_the_order(checkout: Path, tmp_path: P
     install_shared_data.install_shared_data(prefix)
 
     assert checkout.is_dir()
-    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
-    assert files(prefix) == own | {"share/ours/static/remoteEntry.1.js"}
+    names = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == names | {"share/ours/static/remoteEntry.1.js"}
 
 
 def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
@@ -200,5 +200,5 @@ def test_nothing_of_yesterday_is_left(checkout: Path, tmp_path: Path) -> None:
     (static / "remoteEntry.1.js").rename(static / "remoteEntry.2.js")
     install_shared_data.install_shared_data(prefix)
 
-    own = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
-    assert files(prefix) == own | {"share/theirs", "share/ours/static/remoteEntry.2.js"}
+    names = {f"share/ours/{name}" for name in ("package.json", "static/chart.js")}
+    assert files(prefix) == names | {"share/theirs", "share/ours/static/remoteEntry.2.js"}

@@ -19,12 +19,12 @@ from tests.data.threads import on_threads
 from tests.data.timeouts import TimeIsUpError, raises
 
 
-def in_a_block(*numbers: int, then: Callable[[], object] = lambda: None) -> None:
+def in_a_block(*numbers: int, action: Callable[[], object] = lambda: None) -> None:
     """Have signals come within a block, and go on in it."""
     with interrupts_deferred():
         for number in numbers:
             signal.raise_signal(number)
-        then()
+        action()
 
 
 def test_an_error_in_the_block_passes_through() -> None:
@@ -35,11 +35,11 @@ def test_an_error_in_the_block_passes_through() -> None:
 
 def test_other_threads_are_left_alone() -> None:
     """Elsewhere than on the main thread no handler is touched."""
-    seen: list[object] = []
-    look = partial(in_a_block, then=lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    handlers: list[object] = []
+    look = partial(in_a_block, action=lambda: handlers.append(signal.getsignal(signal.SIGINT)))
     on_threads(look)
 
-    assert seen == [signal.getsignal(signal.SIGINT)]
+    assert handlers == [signal.getsignal(signal.SIGINT)]
 
 
 class Raiser:
@@ -76,7 +76,7 @@ def test_signals_wait_for_the_block(name: str, handler: Any, error: type[BaseExc
     signal.signal(number, handler)
     finished: list[bool] = []
     with pytest.raises(error):
-        in_a_block(number, then=lambda: finished.append(True))
+        in_a_block(number, action=lambda: finished.append(True))
     assert signal.getsignal(number) is handler
     assert finished == [True]
 
@@ -98,12 +98,12 @@ def test_within_another_block_it_waits_for_that_one() -> None:
 @pytest.mark.usefixtures("handlers")
 def test_of_two_that_came_each_is_handled() -> None:
     """The first one's error does not keep the second from its handler."""
-    seen: list[int] = []
+    numbers: list[int] = []
     signal.signal(signal.SIGALRM, raises)
-    signal.signal(signal.SIGUSR1, lambda number, _frame: seen.append(number))
+    signal.signal(signal.SIGUSR1, lambda number, _frame: numbers.append(number))
     with pytest.raises(TimeIsUpError):
         in_a_block(signal.SIGUSR1, signal.SIGALRM)
-    assert seen == [signal.SIGUSR1]
+    assert numbers == [signal.SIGUSR1]
 
 
 @pytest.mark.usefixtures("handlers")
@@ -238,12 +238,12 @@ def test_a_handler_in_c_stays_in_force() -> None:
 
 @pytest.mark.usefixtures("handlers")
 def test_how_the_system_calls_a_handler_stays() -> None:
-    """`signal.siginterrupt` is kept."""
+    """What `signal.siginterrupt` has set is kept."""
 
     def flags() -> bytes:
-        found = ctypes.create_string_buffer(512)
-        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, found)
-        return found.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
+        action = ctypes.create_string_buffer(512)
+        ctypes.CDLL(None).sigaction(signal.SIGUSR1, None, action)
+        return action.raw[136:140]  # `sa_flags` in glibc's struct, of 64 bits
 
     signal.signal(signal.SIGUSR1, lambda *_: None)
     signal.siginterrupt(signal.SIGUSR1, False)
@@ -291,16 +291,16 @@ def test_what_the_guard_takes_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_where_there_is_nothing_to_do_no_signal_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the guard nor the function is entered until there is something to do."""
-    done: list[str] = []
+    calls: list[str] = []
     quiet = {threading.get_ident(): True}
-    monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: done.append("held back"))
+    monkeypatch.setattr(interrupts, "_stand_in_for", lambda *_: calls.append("held back"))
 
     @interrupts.entry(unless_on=quiet)
-    def tell() -> None:
-        done.append("told")
+    def call() -> None:
+        calls.append("called")
 
-    tell()
-    assert done == []
+    call()
+    assert calls == []
     quiet.clear()
-    tell()
-    assert done[-1] == "told"
+    call()
+    assert calls[-1] == "called"

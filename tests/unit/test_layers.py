@@ -161,9 +161,9 @@ def test_few_modules_stand_at_the_top() -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    """There is no circle, with the imports within functions and those for type checkers counted."""
+    """Imports make no circle, those within functions and for type checkers included."""
     modules = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in MODULES}
-    left = {
+    waiting = {
         name: {
             target
             for parts in ours(path)
@@ -172,11 +172,11 @@ def test_no_module_imports_itself_through_others() -> None:
         }
         for name, path in modules.items()
     }
-    while free := [name for name, to in left.items() if not to & set(left) - {name}]:
+    while free := [name for name, to in waiting.items() if not to & set(waiting) - {name}]:
         for name in free:
-            del left[name]
+            del waiting[name]
 
-    assert left == {}
+    assert waiting == {}
 
 
 SHOWN = re.compile(rf'"({NAME}(?:\.\w+)+:\w+)"')
@@ -199,7 +199,7 @@ def test_every_name_that_stands_as_text_is_there() -> None:
 
 
 def test_every_feature_has_its_folder() -> None:
-    """The one list has them all."""
+    """The list of features has every feature's folder."""
     folders = [one for one in (PACKAGE / "features").iterdir() if (one / "__init__.py").exists()]
 
     assert sorted(one.name for one in FEATURES) == sorted(one.name for one in folders)
@@ -241,8 +241,8 @@ def called(tree: ast.AST, within: str = "", *, passes_on: bool) -> Iterator[str]
         name = node.name if isinstance(node, ast.FunctionDef) else within
         yield from called(node, name, passes_on=passes_on)
         if isinstance(node, ast.Attribute) and not (passes_on and node.attr == within):
-            of = node.value.id if isinstance(node.value, ast.Name) else ""
-            yield f"gc.{node.attr}" if of == "gc" else node.attr
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            yield f"gc.{node.attr}" if owner == "gc" else node.attr
 
 
 def test_only_what_is_asked_for_by_name_collects_and_empties() -> None:
@@ -279,10 +279,10 @@ def entry_points(tree: ast.Module) -> Iterator[str]:
 
 def test_an_allocator_has_one_owner() -> None:
     """PyTorch's allocator is read, reset, listed and observed in one place; all others are handed it."""
-    found = {name_of(path): set(entry_points(tree_of(path))) for path in MODULES}
+    uses = {name_of(path): set(entry_points(tree_of(path))) for path in MODULES}
 
-    assert {name: names for name, names in found.items() if names and name not in OWNERS} == {}
-    assert all(found[name] for name in OWNERS)
+    assert {name: names for name, names in uses.items() if names and name not in OWNERS} == {}
+    assert all(uses[name] for name in OWNERS)
 
 
 HEAVY = {"torch", "transformers", "plotly", "pynvml", "anywidget", "numpy", "pandas", "psutil"}
@@ -364,7 +364,7 @@ def test_all_public_names_resolve() -> None:
     ids=["the package", "a session"],
 )
 def test_the_tab_key_offers_names(subject: object, offered: set[str], hidden: set[str]) -> None:
-    """Functions, a Trainer's callback and figures, but no class or method that only the package uses."""
+    """It offers functions, a Trainer's callback and figures, and nothing that only the package uses."""
     names = {name for name in dir(subject) if not name.startswith("_")}
 
     assert offered <= names

@@ -36,10 +36,10 @@ REFUSED: list[tuple[str, object, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value", "says"), REFUSED)
-def test_an_invalid_value_is_refused_at_once(name: str, value: object, says: str) -> None:
+@pytest.mark.parametrize(("name", "value", "text"), REFUSED)
+def test_an_invalid_value_is_refused_at_once(name: str, value: object, text: str) -> None:
     """The error says what is allowed and what was given, and is a ValueError."""
-    with pytest.raises(OptionError, match=re.escape(says)) as raised:
+    with pytest.raises(OptionError, match=re.escape(text)) as raised:
         WatchOptions(**{name: value})  # type: ignore[arg-type]
     assert isinstance(raised.value, ValueError)
 
@@ -66,7 +66,7 @@ def test_a_label_is_plain_text() -> None:
     ],
 )
 def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | None) -> None:
-    """A number is bytes; of what is allocated, reserved, or in use on the device."""
+    """A number means bytes; a budget is for what is allocated, reserved, or in use on the device."""
     assert limit_of(budget) == limit
 
 
@@ -82,7 +82,7 @@ def test_a_budget_is_a_size_or_bytes_or_a_share(budget: object, limit: Limit | N
     ],
 )
 def test_devices_are_one_text_or_several(devices: object, keys: tuple[str, ...]) -> None:
-    """No device means all."""
+    """Devices are given as one text or as several; none means all."""
     assert device_keys(devices) == keys
     assert WatchOptions(devices=devices).devices == keys  # type: ignore[arg-type]
 
@@ -96,18 +96,18 @@ def test_every_field_is_an_option_that_is_taken_by_keyword() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_default_is_what_is_written_in_python(name: str) -> None:
-    """Understanding it leaves it as it is."""
+    """A default is already what the option would be understood as."""
     assert getattr(WatchOptions(), name) == OPTIONS[name].default
 
 
 TAKE = [hfmem_widget.watch, hfmem_widget.MemoryCallback, hfmem_widget.WatchOptions]
 
 
-@pytest.mark.parametrize("taker", TAKE)
-def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., object]) -> None:
-    """In its signature and in its docstring, where nothing is left of the asterisks."""
-    parameters = inspect.signature(taker).parameters
-    doc = taker.__doc__ or ""
+@pytest.mark.parametrize("function", TAKE)
+def test_what_takes_options_shows_each_with_its_default(function: Callable[..., object]) -> None:
+    """Each option is in the signature and in the docstring, where nothing is left of the asterisks."""
+    parameters = inspect.signature(function).parameters
+    doc = function.__doc__ or ""
 
     for name, one in OPTIONS.items():
         assert parameters[name].default == one.default
@@ -117,15 +117,15 @@ def test_what_takes_options_shows_each_with_its_default(taker: Callable[..., obj
     assert all(one.kind is not one.VAR_KEYWORD for one in parameters.values())
 
 
-@pytest.mark.parametrize("taker", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
-def test_an_unknown_option_is_refused_with_a_suggestion(taker: Callable[..., object]) -> None:
+@pytest.mark.parametrize("function", [hfmem_widget.watch, hfmem_widget.MemoryCallback])
+def test_an_unknown_option_is_refused_with_a_suggestion(function: Callable[..., object]) -> None:
     """All options are named where none is similar."""
     with pytest.raises(OptionError, match=r"\(\) has no option budgt; did you mean budget\?"):
-        taker(budgt="20GiB")
+        function(budgt="20GiB")
     with pytest.raises(
         OptionError, match=r"has no option zzz; it has label, interval, .*memory_map"
     ):
-        taker(zzz=1)
+        function(zzz=1)
 
 
 def test_a_callback_takes_options_one_by_one_or_together() -> None:

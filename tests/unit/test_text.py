@@ -37,12 +37,12 @@ def test_plain_is_idempotent(text: str) -> None:
 
 
 def test_ten_thousand_characters_are_cut_with_an_ellipsis() -> None:
-    """A cut is visible."""
+    """A cut shows as an ellipsis."""
     assert plain("x" * 10_000) == "x" * (MAX_LENGTH - 1) + "…"
 
 
 def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
-    """Both readings share one unit."""
+    """Both readings have the unit of the larger one."""
     assert format_change(0, 3.75 * GIB) == "0.00 → 3.75 GiB"
     assert format_change(math.nan, 2 * MIB) == "n/a → 2.00 MiB"
 
@@ -59,7 +59,7 @@ def test_a_change_is_told_in_the_unit_of_the_larger_reading() -> None:
     ],
 )
 def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
-    """Bytes, where it has none."""
+    """A size has a number and a unit; a number alone means bytes."""
     assert parse_bytes(text, of="budget") == size
 
 
@@ -74,21 +74,21 @@ def test_a_size_is_a_number_with_its_unit(text: str, size: float) -> None:
 )
 def test_what_is_no_size_is_told_what_one_is(text: str, hint: str) -> None:
     """The error suggests the binary unit for a decimal one."""
-    says = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
-    with pytest.raises(OptionError, match=says):
+    pattern = f"^budget .* 20GiB, 500MiB or 64KiB, not '{text}'{hint}$"
+    with pytest.raises(OptionError, match=pattern):
         parse_bytes(text, of="budget")
 
 
 def test_a_number_in_a_row_is_written_as_it_is_said() -> None:
-    """With the ending that English gives it."""
-    said = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
-    assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == said
+    """An ordinal has the ending that English gives it."""
+    expected = "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+    assert " ".join(map(ordinal, (1, 2, 3, 4, 11, 12, 13, 21, 102, 111))) == expected
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "expected"),
     [(1, "a"), (3, "a, b and c"), (4, "a, b, c and d"), (5, "a, b, c and 2 more")],
 )
-def test_a_list_names_the_first_and_counts_the_others(count: int, said: str) -> None:
+def test_a_list_names_the_first_and_counts_the_others(count: int, expected: str) -> None:
     """One that is left is named, which takes no more room than to count it."""
-    assert format_list("abcdefgh"[:count], 3) == said
+    assert format_list("abcdefgh"[:count], 3) == expected

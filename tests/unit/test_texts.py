@@ -43,8 +43,8 @@ def cards() -> Texts:
 def anatomies() -> Texts:
     for name in ("training", "cpu"):
         session = shared_run(name)
-        found = [session.anatomy("now"), session.anatomy("peak")]
-        yield name, anatomy_bundle(found, title=session.label)["text/plain"]
+        moments = [session.anatomy("now"), session.anatomy("peak")]
+        yield name, anatomy_bundle(moments, title=session.label)["text/plain"]
 
 
 def ooms() -> Texts:
@@ -83,12 +83,12 @@ def faults() -> Texts:
         yield f"cuda:0, {fault.name}", why_unread("cuda:0", NvmlError(fault))
 
 
-@pytest.mark.parametrize("told", [cards, anatomies, ooms, holders, maps, faults])
-def test_what_is_said_reads_so(told: Callable[[], Texts], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("texts", [cards, anatomies, ooms, holders, maps, faults])
+def test_what_is_said_reads_so(texts: Callable[[], Texts], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each text is that of its file, word by word; its facts are asserted by the tests of its feature."""
     # What an argument of a Trainer is called depends on the transformers that is loaded, if any.
     monkeypatch.delitem(sys.modules, "transformers.training_args", raising=False)
-    assert_reads(told.__name__, "\n\n".join(f"# {name}\n{text}" for name, text in told()))
+    assert_reads(texts.__name__, "\n\n".join(f"# {name}\n{text}" for name, text in texts()))
 
 
 KEPT = kept()

@@ -70,8 +70,8 @@ class Machine:
 
     def now(self, *, stalled: float = 0.0, swap: int = 0, available: int | None = None) -> None:
         """Let the kernel say something else from now on."""
-        left = self.posted.available if available is None else available
-        make_machine(self.folder, replace(self.posted, available=left), stalled=stalled, swap=swap)
+        free = self.posted.available if available is None else available
+        make_machine(self.folder, replace(self.posted, available=free), stalled=stalled, swap=swap)
 
     def has_torch(self, torch: Any) -> None:
         self.patch.setitem(sys.modules, "torch", torch)
@@ -205,7 +205,7 @@ def test_before_cuda_is_up_name_and_answer_tell(machine: Machine) -> None:
 
 @on(replace(SPARK, name="NVIDIA Unheard-of", integrated=False))
 def test_a_figure_that_is_missing_makes_no_device_unified(machine: Machine) -> None:
-    """As with vGPU, WSL or MIG: CUDA calls it discrete, so that nothing is claimed, and a note says so."""
+    """With vGPU, WSL or MIG CUDA calls the device discrete: nothing is claimed, and a note says so."""
     session = machine.watched(GIB)
 
     assert session.devices[0].shared == 0
@@ -225,7 +225,7 @@ def test_a_coherent_gpu_with_memory_of_its_own_is_discrete(machine: Machine) -> 
 
 @on(DISCRETE)
 def test_a_discrete_gpu_has_the_parts_that_it_had(machine: Machine) -> None:
-    """Nothing of the machine's is among them, and the page is told of nothing."""
+    """None of the machine's parts is among them, and no device on the page shares its memory."""
     session = machine.watched(GIB, 500 * MIB)
 
     assert not parts_of(session).keys() & {"on_cpu", "page_cache"}
@@ -258,7 +258,7 @@ def test_a_groups_limit_does_not_count_what_cuda_takes(machine: Machine) -> None
 @pytest.mark.parametrize("nvml", ["none", "unknown UUID"])
 @on(replace(SPARK, name="Orin (nvgpu)"))
 def test_jetsons_need_no_nvml(machine: Machine, nvml: str) -> None:
-    """Theirs is missing, or does not know the device by its UUID (nvbandwidth#55)."""
+    """A Jetson has no NVML, or one that does not know the device by its UUID (nvbandwidth#55)."""
     other = FakeNvml([replace(machine.gpu, uuid="GPU-other")])
     machine.has_nvml(NO_NVML if nvml == "none" else other)
     session = machine.watched(GIB)
@@ -314,7 +314,7 @@ def test_on_macos_the_footprint_has_what_is_on_the_gpu(machine: Machine) -> None
 
 @on(CACHED)
 def test_memfit_has_the_same_room(machine: Machine) -> None:
-    """Before CUDA is up, and after; nothing is counted for the GPU and for the CPU."""
+    """The room is the same before CUDA is up and after, and no byte counts for both GPU and CPU."""
     before, _ = room.rooms()
     machine.allocate(GIB)
     after, note = room.rooms()
@@ -330,12 +330,12 @@ def test_nothing_can_have_more_than_cuda(machine: Machine) -> None:
     """Neither a cell nor `%memfit`, though of an idle machine more is available than CUDA's total."""
     machine.now(available=53 * GIB)
     facts = facts_in(machine.watched(GIB))
-    (found,), _ = room.rooms()
+    (only,), _ = room.rooms()
 
-    assert facts.headroom == found.free == N1X.torch_total - GIB
+    assert facts.headroom == only.free == N1X.torch_total - GIB
 
 
-def ran_out(machine: Machine, asked: int) -> Session:
+def ran_out(machine: Machine, size: int) -> Session:
     """Return a cell that holds 2 GiB, and could not have some more."""
     sessions = []
 
@@ -344,7 +344,7 @@ def ran_out(machine: Machine, asked: int) -> Session:
             sessions.append(session)
             machine.allocate(2 * GIB)
             machine.memory.pools[0].total = 2 * GIB  # where cudaMalloc fails
-            machine.memory.alloc(asked)
+            machine.memory.alloc(size)
 
     with pytest.raises(OutOfMemoryError):
         run()
@@ -379,12 +379,12 @@ def test_an_error_names_what_had_the_memory(machine: Machine, title: str, diagno
 @on(SPARK)
 def test_how_long_tasks_wait_is_read(machine: Machine) -> None:
     """The series comes from the kernel's own figure, once there is any."""
-    nothing = machine.watched()
+    first = machine.watched()
     release_monitor()  # which would read it again after a second
     machine.now(stalled=14.25)
     session = machine.watched()
 
-    assert nothing.index("cpu/stalled") is None
+    assert first.index("cpu/stalled") is None
     assert session.latest("cpu/stalled") == 14.25
 
 

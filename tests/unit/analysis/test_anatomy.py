@@ -27,10 +27,10 @@ def script() -> Script:
     return Script()
 
 
-def in_a_step(script: Script, **values: float) -> None:
+def read_in_step(script: Script, **values: float) -> None:
     """Read a device that has weights, within a step that began with 1 MiB unexplained."""
-    read = {"weights": GIB, "unattributed": MIB, **values}
-    script.read(reserved=20 * GIB, requested=NAN, **read)
+    readings = {"weights": GIB, "unattributed": MIB, **values}
+    script.read(reserved=20 * GIB, requested=NAN, **readings)
 
 
 def test_now_is_the_newest_reading(script: Script) -> None:
@@ -87,7 +87,7 @@ def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
 ) -> None:
     """The rest may have been temporaries at that instant, and a note says how much."""
     script = Script()
-    in_a_step(script, **{"allocated": 5 * GIB, **before})
+    read_in_step(script, **{"allocated": 5 * GIB, **before})
     with script.span(kind, peak=9 * GIB, **made):  # type: ignore[arg-type]  # none is another's
         pass
     peak = anatomy(script.session, "peak")
@@ -102,7 +102,7 @@ def test_what_a_phase_makes_is_held_only_as_far_as_it_was_there_before(
 )
 def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, script: Script) -> None:
     """The rest is activations and temporaries only where these are more than half of it."""
-    in_a_step(script, allocated=5 * GIB, gradients=GIB)
+    read_in_step(script, allocated=5 * GIB, gradients=GIB)
     with script.span("optimizer", peak=peak, optimizer=2 * GIB):
         pass
     parts = anatomy(script.session, "peak")
@@ -114,9 +114,9 @@ def test_what_may_be_half_new_states_is_called_so(peak: float, label: str, scrip
 def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Script) -> None:
     """The difference between sample and peak is counted as activations, and a note says how much it is."""
     with script.span("block", peak=9 * GIB):
-        in_a_step(script, allocated=5 * GIB)
-        in_a_step(script, allocated=8 * GIB, gradients=3 * GIB)
-        in_a_step(script, allocated=6 * GIB)
+        read_in_step(script, allocated=5 * GIB)
+        read_in_step(script, allocated=8 * GIB, gradients=3 * GIB)
+        read_in_step(script, allocated=6 * GIB)
     peak = anatomy(script.session, "peak")
     assert (peak.allocated, peak.certainty) == (9 * GIB, "exact")
     assert peak.time == pytest.approx(0.3)
@@ -128,15 +128,15 @@ def test_a_peak_outside_of_phases_has_the_parts_of_its_highest_sample(script: Sc
 
 
 @pytest.mark.parametrize(
-    ("beyond", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
+    ("rest", "ends"), [(GIB, ['counted as "not attributed".']), (512, [])], ids=["much", "little"]
 )
-def test_outside_of_steps_a_rest_is_unknown(script: Script, beyond: float, ends: list[str]) -> None:
+def test_outside_of_steps_a_rest_is_unknown(script: Script, rest: float, ends: list[str]) -> None:
     """Outside of steps nothing is called activations; a difference that reads as 0.00 MiB has no note."""
-    with script.span("block", peak=8 * GIB + beyond):
+    with script.span("block", peak=8 * GIB + rest):
         script.read(allocated=8 * GIB, reserved=9 * GIB, weights=2 * GIB)
     peak = anatomy(script.session, "peak")
 
-    assert peak.bytes("unattributed") == 6 * GIB + beyond
+    assert peak.bytes("unattributed") == 6 * GIB + rest
     assert len(peak.notes) == len(ends)
     assert all(note.endswith(end) for note, end in zip(peak.notes, ends, strict=True))
 
@@ -201,20 +201,20 @@ def test_a_step_whose_spans_are_gone_is_the_worst_of_those_it_was_kept_with() ->
 
 
 def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
-    """Both are counted from one."""
+    """A step's number is that of the newer training: each training counts its steps from one."""
     script.read(allocated=GIB)
     for parent, peak in ((1, 2 * GIB), (2, 3 * GIB)):
         device = DeviceSteps(peak, "exact", peak, 5, NAN, NAN, {})
         figures: dict[str, Any] = dict.fromkeys(
             ("samples", "longest", "tokens", "content_tokens"), NAN
         )
-        known = {"parent": parent, "first": 5, "last": 5, "start": 0, "stop": 1}
-        add_group(script.session.steps, StepGroup(devices={"cuda:0": device}, **known, **figures))
+        common = {"parent": parent, "first": 5, "last": 5, "start": 0, "stop": 1}
+        add_group(script.session.steps, StepGroup(devices={"cuda:0": device}, **common, **figures))
     assert anatomy(script.session, 5).allocated == 3 * GIB
 
 
 @pytest.mark.parametrize(
-    ("make", "asked", "said"),
+    ("make", "options", "text"),
     [
         *((training, {"at": at}, rf"no step {at} on cuda:0; it has steps 1 to 6") for at in (0, 7, -1)),
         (lambda: shared_run("short"), {"at": 3}, "no step 3 on cuda:0; it has none"),
@@ -230,10 +230,10 @@ def test_of_two_trainings_a_step_is_the_newer_ones(script: Script) -> None:
         (lambda: Session("nothing"), {}, "no samples yet"),
     ],
 )  # fmt: skip
-def test_bad_moments_fail(make: Callable[[], Session], asked: dict[str, Any], said: str) -> None:
+def test_bad_moments_fail(make: Callable[[], Session], options: dict[str, Any], text: str) -> None:
     """The error for an unknown step, moment or device names those that there are."""
-    with pytest.raises(OptionError, match=said):
-        anatomy(make(), **asked)
+    with pytest.raises(OptionError, match=text):
+        anatomy(make(), **options)
 
 
 def test_a_session_with_devices_and_no_reading_has_no_parts() -> None:
@@ -304,7 +304,7 @@ def test_a_peak_at_a_spans_end_has_the_parts_of_that_end(script: Script) -> None
         script.read(allocated=5 * GIB, weights=GIB)
     cell = script.session.span(cell.id)
 
-    peak, end = (of(script.session, cell, script.device) for of in (peak_of, end_of))
+    peak, end = (moment(script.session, cell, script.device) for moment in (peak_of, end_of))
     assert peak.parts == end.parts
     assert peak.bytes("weights") == 4 * GIB
 
@@ -316,10 +316,10 @@ def test_every_run_has_an_anatomy_on_every_device(name: str, at: str) -> None:
     session = shared_run(name)
     assert session.devices
     for device in session.devices:
-        told = anatomy(session, at, device.key)
-        parts = sum(told.bytes(one) for one in OF_ALLOCATED if told.bytes(one) > 0)
-        assert not told.allocated > parts
-        assert all(part.bytes > 0 for part in told.parts)
+        memory = anatomy(session, at, device.key)
+        parts = sum(memory.bytes(one) for one in OF_ALLOCATED if memory.bytes(one) > 0)
+        assert not memory.allocated > parts
+        assert all(part.bytes > 0 for part in memory.parts)
 
 
 PHASES = st.sampled_from(["forward", "backward", "optimizer", "block", "step"])
@@ -341,12 +341,12 @@ def test_parts_add_up_to_the_peak(
         script.read(allocated=0.0, reserved=40 * GIB, requested=NAN, **before)
         with script.span(kind, peak=peak * GIB, **after):  # type: ignore[arg-type]  # one of them
             pass
-    told = anatomy(script.session, "peak")
-    parts = sum(told.bytes(one) for one in OF_ALLOCATED if told.bytes(one) > 0)
-    beyond = any("not allocated memory" in note for note in told.notes)
-    assert told.allocated == max(peak for *_, peak in phases) * GIB
-    assert parts >= told.allocated
-    assert (parts > told.allocated) == beyond
+    at_peak = anatomy(script.session, "peak")
+    parts = sum(at_peak.bytes(one) for one in OF_ALLOCATED if at_peak.bytes(one) > 0)
+    has_note = any("not allocated memory" in note for note in at_peak.notes)
+    assert at_peak.allocated == max(peak for *_, peak in phases) * GIB
+    assert parts >= at_peak.allocated
+    assert (parts > at_peak.allocated) == has_note
 
 
 def test_a_peak_that_is_only_bounded_says_so() -> None:
@@ -381,7 +381,7 @@ def test_pinned_memory_is_told_beside_the_parts_of_the_host() -> None:
 
 
 def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> None:
-    """In the pass within a batch within the step, whose edges tell what was held."""
+    """The peak of a step may be that of a pass within a batch within it."""
     script.read(allocated=2 * GIB, reserved=4 * GIB, weights=GIB)
     with script.span("train"), script.span("step", counts={"step": 1}):
         script.read()
@@ -389,7 +389,7 @@ def test_a_steps_peak_is_looked_for_as_deep_as_its_spans_lie(script: Script) -> 
             script.read()
             with script.span("forward", peak=6 * GIB) as forward:
                 script.read()
-    found = script.session.anatomy(at=1)
+    step = script.session.anatomy(at=1)
 
-    assert found.time == forward.start
-    assert found.allocated == 6 * GIB
+    assert step.time == forward.start
+    assert step.allocated == 6 * GIB

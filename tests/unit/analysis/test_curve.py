@@ -14,10 +14,10 @@ READINGS = st.lists(st.floats(0, 1e12), min_size=1, max_size=300)
 
 
 def timeline(values: list[float], capacity: int = 4096) -> Timeline:
-    made = Timeline(1, capacity)
+    line = Timeline(1, capacity)
     for at, value in enumerate(values):
-        made.append(at * 0.1, (value,))
-    return made
+        line.append(at * 0.1, (value,))
+    return line
 
 
 @given(READINGS, st.integers(1, 40), st.sampled_from([16, 4096]))
@@ -29,16 +29,16 @@ def test_extreme_readings_are_drawn(values: list[float], columns: int, capacity:
 
 @given(READINGS, st.integers(1, 40))
 def test_points_are_few_and_in_order_of_time(values: list[float], columns: int) -> None:
-    """Two a column, and the line's two ends."""
-    drawn = curve(timeline(values), 0, 0.0, 30.0, columns=columns)
-    assert len(drawn) <= 2 * columns + 2
-    assert [time for time, _ in drawn] == sorted(time for time, _ in drawn)
+    """A line has at most two points a column and its two ends, in order of time."""
+    points = curve(timeline(values), 0, 0.0, 30.0, columns=columns)
+    assert len(points) <= 2 * columns + 2
+    assert [time for time, _ in points] == sorted(time for time, _ in points)
 
 
 def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
     """However few columns there are, both ends of the line are in it."""
-    drawn = curve(timeline([5.0, 1.0, 9.0, 5.0]), 0, 0.0, 1.0, columns=1)
-    assert (drawn[0], drawn[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
+    points = curve(timeline([5.0, 1.0, 9.0, 5.0]), 0, 0.0, 1.0, columns=1)
+    assert (points[0], points[-1]) == ((0.0, 5.0), (0.1 * 3, 5.0))
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ def test_a_line_reaches_from_its_first_reading_to_its_last() -> None:
 )
 def test_missing_readings_break_the_line(readings: list[float], times: list[float]) -> None:
     """The line ends and begins where it was read; a series without any value has no line."""
-    drawn = curve(timeline(readings), 0, 0.0, 0.4, columns=100)
+    points = curve(timeline(readings), 0, 0.0, 0.4, columns=100)
 
-    assert [time for time, _ in drawn] == pytest.approx(times)
-    assert [math.isnan(value) for _, value in drawn] == [False, True, False][: len(times)]
+    assert [time for time, _ in points] == pytest.approx(times)
+    assert [math.isnan(value) for _, value in points] == [False, True, False][: len(times)]
 
 
 @pytest.mark.parametrize(("columns", "broken"), [(100, True), (20, False)])
 def test_a_gap_narrower_than_a_column_is_no_break(columns: int, *, broken: bool) -> None:
     """A narrow gap could not be seen; a wider one is shown, cut to the visible time."""
-    made = timeline([1.0, 2.0])
-    made.add_gap(0.1, 0.4)
+    line = timeline([1.0, 2.0])
+    line.add_gap(0.1, 0.4)
     for at in range(4, 100):
-        made.append(at * 0.1, (3.0,))
-    drawn = curve(made, 0, 0.0, 10.0, columns=columns)
+        line.append(at * 0.1, (3.0,))
+    points = curve(line, 0, 0.0, 10.0, columns=columns)
 
-    assert any(math.isnan(value) for _, value in drawn) is broken
-    assert visible_gaps(made, 0.2, 10.2, columns) == ([(0.2, 0.4)] if broken else [])
+    assert any(math.isnan(value) for _, value in points) is broken
+    assert visible_gaps(line, 0.2, 10.2, columns) == ([(0.2, 0.4)] if broken else [])

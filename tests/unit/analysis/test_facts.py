@@ -20,12 +20,12 @@ NAN = math.nan
 def cell(
     seconds: float, after: float, peak: float = GIB, outcome: str = "done", before: float = GIB
 ) -> tuple[Session, Span]:
-    """Return a cell that began with a GiB, unless told."""
+    """Return a cell that began with a GiB, unless `before` says otherwise."""
     return cell_of(before, after, every=seconds, peaks={KEY: peak}, outcome=outcome)
 
 
 @pytest.mark.parametrize(
-    ("read", "shown"),
+    ("read", "keys"),
     [
         ({"cuda:0": GIB, "cuda:1": 0.0, "cpu": GIB}, ["cuda:0"]),
         ({"cuda:0": GIB, "cuda:1": GIB, "cpu": GIB}, ["cuda:0", "cuda:1"]),
@@ -33,10 +33,10 @@ def cell(
         ({"cuda:0": GIB, "cuda:1": GIB}, ["cuda:0", "cuda:1"]),
     ],
 )
-def test_devices_with_allocations_are_shown(read: dict[str, float], shown: list[str]) -> None:
-    """The host only where no GPU was used, and none of the GPUs is taken for it."""
+def test_devices_with_allocations_are_shown(read: dict[str, float], keys: list[str]) -> None:
+    """The host is shown only where no GPU was used, and no GPU is taken for it."""
     row = tuple(read.values())
-    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == shown
+    assert [device.key for device in active_devices(*cell_of(row, row, keys=list(read)))] == keys
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_headroom_is_what_nobody_holds_at_the_peak(
     """Headroom is never negative, and not known without a capacity; sizes are GiB."""
     peaks = {} if math.isnan(reserved_peak) else {"cuda:0/reserved": reserved_peak * GIB}
     row = (GIB, *(size * GIB for size in metrics.values()))
-    read = ("allocated", *metrics)
-    (facts,) = facts_of(*cell_of(row, metrics=read, peaks=peaks, total=total * GIB))
+    metrics_read = ("allocated", *metrics)
+    (facts,) = facts_of(*cell_of(row, metrics=metrics_read, peaks=peaks, total=total * GIB))
 
     assert facts.headroom / GIB == pytest.approx(headroom, nan_ok=True)
 
@@ -72,7 +72,7 @@ def test_headroom_is_what_the_shell_lets_the_process_map() -> None:
 
 
 def test_an_allocation_between_two_samples_makes_a_device_active() -> None:
-    """Only the exact peak has this allocation."""
+    """Such an allocation is in the exact peak alone."""
     assert facts_of(*cell_of(0.0, peaks={KEY: GIB}))[0].above_start == GIB
 
 
@@ -111,7 +111,7 @@ def test_an_open_span_reads_up_to_now() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "nothing"),
+    ("cell", "nothing"),
     [
         (cell(0.01, GIB), True),
         (cell(0.9, GIB + 0.9 * MIB), True),
@@ -123,9 +123,9 @@ def test_an_open_span_reads_up_to_now() -> None:
         (cell(0.01, NAN, peak=NAN, before=NAN), False),
     ],
 )
-def test_a_short_cell_without_change_did_nothing(told: tuple[Session, Span], nothing: bool) -> None:
-    """Less than a second, less than a MiB at the end and at the peak; what is not known is not nothing."""
-    assert did_nothing(*told) is nothing
+def test_a_short_cell_without_change_did_nothing(cell: tuple[Session, Span], nothing: bool) -> None:
+    """Less than a second with less than a MiB of change is nothing; an unknown figure is not."""
+    assert did_nothing(*cell) is nothing
 
 
 glibc = pytest.mark.skipif(find_glibc_heap() is None, reason="needs glibc's own malloc")

@@ -14,9 +14,9 @@ from hfmem_widget.errors import OptionError
 
 def remember(history: History, label: str = "", number: int = 1) -> Record:
     """Let a watched cell end."""
-    known: dict[str, Any] = {"number": number, "started_at": float(number), "duration": 1.0}
+    fields: dict[str, Any] = {"number": number, "started_at": float(number), "duration": 1.0}
     identity = f"label {label}" if label else f"cell {number}"
-    record = Record(label=label, title=f"cell [{number}]", identity=identity, **known)
+    record = Record(label=label, title=f"cell [{number}]", identity=identity, **fields)
     history.add(record)
     return record
 
@@ -35,8 +35,8 @@ def test_runs_are_found_by_identity_and_by_label(history: History) -> None:
     for number, label in enumerate(["base", "lora", "base"], 1):
         remember(history, label, number)
 
-    for found in (history.runs_of("label base"), history.find("base"), history.find("ba")):
-        assert numbers(found) == [1, 3]
+    for records in (history.runs_of("label base"), history.find("base"), history.find("ba")):
+        assert numbers(records) == [1, 3]
 
 
 def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +44,8 @@ def test_the_oldest_curves_are_dropped(history: History, monkeypatch: pytest.Mon
     curve = np.zeros((2, 100), dtype=np.float32)
     monkeypatch.setattr(module, "MOST_BYTES", 2 * curve.nbytes)
     for number in range(4):
-        bare = remember(History(), number=number)
-        history.add(replace(bare, devices=(DeviceRecord(key="cuda:0", after=5.0, curve=curve),)))
+        record = remember(History(), number=number)
+        history.add(replace(record, devices=(DeviceRecord(key="cuda:0", after=5.0, curve=curve),)))
 
     assert [record.size > 0 for record in history.records] == [False, False, True, True]
     assert [record.devices[0].after for record in history.records] == [5.0] * 4
@@ -60,7 +60,7 @@ def test_a_cleared_history_has_nothing(history: History) -> None:
 
 
 def test_a_number_finds_one_run(history: History) -> None:
-    """With or without brackets; a label that is a number goes before it."""
+    """A run is found by its number with or without brackets; a label that is a number goes first."""
     for number in (16, 17):
         remember(history, "base", number)
     assert numbers(history.find("16")) == numbers(history.find("[16]")) == [16]
@@ -71,7 +71,7 @@ def test_a_number_finds_one_run(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("qlora", "No watched cell 'qlora'. Available: 4, 'lora', 'load', 'base'."),
         ("lo", "'lo' may be 'load', 'lora'; write more of it"),
@@ -79,18 +79,18 @@ def test_a_number_finds_one_run(history: History) -> None:
         ("", "No watched cell ''. Available: "),
     ],
 )
-def test_an_unknown_name_says_what_there_is(history: History, name: str, said: str) -> None:
+def test_an_unknown_name_says_what_there_is(history: History, name: str, expected: str) -> None:
     """The message lists the labels, and the numbers of cells that have none."""
     for number, label in enumerate(["base", "load", "lora", ""], 1):
         remember(history, label, number)
 
     with pytest.raises(OptionError) as error:
         history.find(name)
-    assert str(error.value).startswith(said)
+    assert str(error.value).startswith(expected)
 
 
 def test_without_any_watched_cell_it_says_how_to_watch(history: History) -> None:
-    """The first thing to know is how to begin."""
+    """Without a watched cell the error says how to watch one."""
     with pytest.raises(OptionError, match="%%memwatch --label"):
         history.find("base")
 

@@ -35,19 +35,19 @@ def decoded(counts: Mapping[str, float], *, key: str = "cuda:0", held: float = G
 USUAL: dict[str, float] = {"samples": 4, "longest": 1000, "token_bytes": MIB}
 
 
-def found(session: Session) -> KVCache:
+def cache_of(session: Session) -> KVCache:
     cache = session.kv_cache()
     assert cache is not None
     return cache
 
 
 def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() -> None:
-    """Of 16 GiB, 1 is others' and 4 are allocated; of a host, whose memory is everybody's, none is told."""
+    """Of 16 GiB, others have 1 and 4 are allocated; a host, whose memory is everybody's, has no figure."""
     room = TOTAL - GIB - 4 * GIB
     longest = 1000 + (1 - LEFT_FOR_TEMPORARIES) * room / MIB
 
-    assert found(decoded(USUAL)).longest == pytest.approx(longest)
-    assert math.isnan(found(decoded(USUAL, key="cpu")).longest)
+    assert cache_of(decoded(USUAL)).longest == pytest.approx(longest)
+    assert math.isnan(cache_of(decoded(USUAL, key="cpu")).longest)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_would_fit_is_what_is_free_and_what_the_allocator_holds_unused() ->
 )
 def test_growth_counts(counts: dict[str, float], grows: tuple[float, ...], longest: float) -> None:
     """A static cache is full at its limit, and one that has stopped growing fits for ever."""
-    cache = found(decoded(counts))
+    cache = cache_of(decoded(counts))
 
     assert (cache.token_bytes, cache.window_bytes, cache.window, cache.limit) == grows
     assert cache.bytes == GIB
@@ -77,13 +77,13 @@ def test_without_a_cache_nothing_is_told() -> None:
     assert kv_cache_text(session, session.spans[0]) == ""
 
 
-def cache(**more: Any) -> KVCache:
-    known = {"bytes": 4 * GIB, "sequences": 4, "length": 8192, "token_bytes": 512 * KIB}
-    return KVCache(**{"device": Device("cuda:0", "one"), **known, **more})
+def cache(**values: Any) -> KVCache:
+    defaults = {"bytes": 4 * GIB, "sequences": 4, "length": 8192, "token_bytes": 512 * KIB}
+    return KVCache(**{"device": Device("cuda:0", "one"), **defaults, **values})
 
 
 @pytest.mark.parametrize(
-    ("told", "parts"),
+    ("cache", "parts"),
     [
         (cache(longest=61_234.0), ["4.00 GiB", "512.0 KiB (4 sequences, all layers)", "61,000"]),
         (cache(sequences=1), ["512.0 KiB (all layers)."]),
@@ -93,16 +93,16 @@ def cache(**more: Any) -> KVCache:
         (cache(token_bytes=0), ["KV cache: 4.00 GiB."]),
     ],
 )
-def test_the_sentence_says_how_it_grows(told: KVCache, parts: list[str]) -> None:
-    """One sentence; a length is told with what it assumes."""
-    text = sentence(told)
+def test_the_sentence_says_how_it_grows(cache: KVCache, parts: list[str]) -> None:
+    """One sentence; a length comes with what it assumes."""
+    text = sentence(cache)
 
     assert all(part in text for part in parts)
-    assert ("an estimate" in text) == (told.longest > 0)
+    assert ("an estimate" in text) == (cache.longest > 0)
 
 
 def test_the_card_says_it() -> None:
-    """Beside the figures, and in its text."""
+    """The sentence stands beside the card's figures and in its text."""
     session = decoded(USUAL)
     card = card_bundle(session, session.spans[0], with_chart=True)
 

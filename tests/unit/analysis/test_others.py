@@ -16,7 +16,7 @@ from tests.scenes.stage import Stage
 RISE = 15.5 * GIB
 
 
-def launched(devices: int, rise: float = RISE, *, own: float = 0.0) -> tuple[Session, Span]:
+def others_fill(devices: int, rise: float = RISE, *, own: float = 0.0) -> tuple[Session, Span]:
     """Return a cell whose children fill devices."""
     stage = Stage("launch", gpus=devices)
     with stage.span("cell", "launch") as cell:
@@ -33,23 +33,23 @@ def launched(devices: int, rise: float = RISE, *, own: float = 0.0) -> tuple[Ses
 @pytest.mark.parametrize("devices", [1, 4, 8])
 def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> None:
     """How many devices rose, by how much and how high, and that it was not this process, come first."""
-    session, span = launched(devices)
-    how_many = f"{devices} devices rose by 15.5 GiB each, highest 16.1 GiB"
+    session, span = others_fill(devices)
+    rise = f"{devices} devices rose by 15.5 GiB each, highest 16.1 GiB"
     if devices == 1:
-        how_many = "cuda:0 rose by 15.5 GiB to 16.1 GiB"
-    who = "by other processes; this one used no GPU"
+        rise = "cuda:0 rose by 15.5 GiB to 16.1 GiB"
+    why = "by other processes; this one used no GPU"
     first, *others = line(session, span).splitlines()
-    assert how_many in first
-    assert first.endswith(who)
+    assert rise in first
+    assert first.endswith(why)
     assert others[0].strip().startswith("cpu \u00b7 peak")
     assert "private memory" in others[0]
 
     html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
-    words = (how_many, who, "<svg", "this process itself", "private memory")
+    words = (rise, why, "<svg", "this process itself", "private memory")
     order = [html.index(word) for word in words]
     assert order == sorted(order)
     assert ("cuda:0 NVIDIA H200" if devices == 1 else f"{devices} \u00d7 NVIDIA H200") in html
-    assert how_many.partition(", ")[0] in compact_bundle(session, span)["text/html"]
+    assert rise.partition(", ")[0] in compact_bundle(session, span)["text/html"]
 
     scene = build_scene(session, span, columns=100)
     assert scene is not None
@@ -61,17 +61,17 @@ def test_line_card_and_picture_lead_with_what_others_filled(devices: int) -> Non
 
 def test_nothing_changes_where_this_process_used_a_gpu() -> None:
     """The card is about the process' own allocations, whatever others did meanwhile."""
-    session, span = launched(4, own=GIB)
+    session, span = others_fill(4, own=GIB)
     assert movement(session, span).devices == ()
-    told = line(session, span)
-    assert "rose" not in told
-    assert "cuda:0 \u00b7 peak" in told
+    text = line(session, span)
+    assert "rose" not in text
+    assert "cuda:0 \u00b7 peak" in text
 
 
 @pytest.mark.parametrize("rise", [0.0, 200 * MIB])
 def test_nothing_changes_where_little_moved(rise: float) -> None:
     """A few hundred MiB of somebody else's are not what a cell is about."""
-    session, span = launched(4, rise)
+    session, span = others_fill(4, rise)
     assert "rose" not in line(session, span)
     assert "this process itself" not in card_bundle(session, span, with_chart=False)["text/html"]
     scene = build_scene(session, span, columns=100)
@@ -92,69 +92,69 @@ def test_what_was_there_before_has_not_risen() -> None:
     assert [one.device.key for one in movement(session).devices] == ["cuda:0"]
 
 
-def of_children(
-    *, own: float = 0.0, foreign: float = 0.0, already: float = 0.0, quick: bool = False
+def children_fill(
+    *, own: float = 0.0, foreign: float = 0.0, before: float = 0.0, is_quick: bool = False
 ) -> tuple[Session, Span]:
     """Return a cell whose four children fill four devices, and have ended when it does."""
     stage = Stage("launch", gpus=5)
     used = [f"cuda:{at}" for at in range(4)]
-    stage.hold_in_children(dict.fromkeys(used, already), 0.2, 4 if already else 0)
+    stage.hold_in_children(dict.fromkeys(used, before), 0.2, 4 if before else 0)
     with stage.span("cell", "launch") as cell:
         if own:
             stage.hold({"cuda:0": own}, 0.5)
         if foreign:
             stage.hold_elsewhere({"cuda:4": foreign}, 0.1)
-        stage.hold_in_children(dict.fromkeys(used, already + RISE), 0.3 if quick else 1.0, 4)
+        stage.hold_in_children(dict.fromkeys(used, before + RISE), 0.3 if is_quick else 1.0, 4)
         stage.hold_in_children(dict.fromkeys(used, 0.0), 0.1, 0)
     session = stage.finish()
     return session, session.span(cell.id)
 
 
-@pytest.mark.parametrize("quick", [False, True])
-def test_child_processes_are_named(quick: bool) -> None:
-    """How many there were, and what each device rose by: on the line, the card and the compact line."""
-    session, span = of_children(quick=quick)
-    rose, who = "4 devices rose by 15.5 GiB each", "by 4 child processes; this process used no GPU"
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_child_processes_are_named(is_quick: bool) -> None:
+    """Line, card and compact line have the number of children and what each device rose by."""
+    session, span = children_fill(is_quick=is_quick)
+    rise, why = "4 devices rose by 15.5 GiB each", "by 4 child processes; this process used no GPU"
 
     first = line(session, span).splitlines()[0]
-    assert rose in first
-    assert first.endswith(who)
+    assert rise in first
+    assert first.endswith(why)
     html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
-    assert html.index(rose) < html.index(who) < html.index("this process itself")
+    assert html.index(rise) < html.index(why) < html.index("this process itself")
     assert html.count("+15.5 GiB") == 2 * 4
     for bundle in compact_bundle(session, span).values():
-        assert rose in bundle
-        assert who in bundle
+        assert rise in bundle
+        assert why in bundle
 
 
 def test_a_job_of_somebody_else_is_no_child() -> None:
     """The sentence and the table of devices distinguish it from children."""
-    session, span = of_children(foreign=30 * GIB)
-    told = movement(session, span)
+    session, span = children_fill(foreign=30 * GIB)
+    moved = movement(session, span)
 
-    assert "by 4 child processes and other processes" in told.lead
-    assert [device.has_children for device in told.devices] == [True] * 4 + [False]
+    assert "by 4 child processes and other processes" in moved.lead
+    assert [device.has_children for device in moved.devices] == [True] * 4 + [False]
 
 
 def test_children_that_were_there_before_count_by_what_they_took_since() -> None:
     """Engines of ipyparallel stay from cell to cell."""
-    session, span = of_children(already=10 * GIB)
+    session, span = children_fill(before=10 * GIB)
 
     assert "4 devices rose by 15.5 GiB each" in movement(session, span).lead
 
 
 def test_beside_a_process_that_used_a_gpu_its_children_come_second() -> None:
     """The process' exact figures lead; the children's memory is one sentence more."""
-    session, span = of_children(own=3 * GIB, foreign=30 * GIB)
-    told = "4 child processes used 15.5 GiB more on each of 4 devices"
+    session, span = children_fill(own=3 * GIB, foreign=30 * GIB)
+    sentence = "4 child processes used 15.5 GiB more on each of 4 devices"
 
     assert movement(session, span).lead == ""
     first, *others = line(session, span).splitlines()
     assert "rose" not in first
-    assert others[-1].strip() == told
+    assert others[-1].strip() == sentence
     html = card_bundle(session, span, with_chart=False)["text/html"].replace("\xa0", " ")
-    assert html.index("allocated") < html.index(told)
-    assert told in compact_bundle(session, span)["text/html"]
+    assert html.index("allocated") < html.index(sentence)
+    assert sentence in compact_bundle(session, span)["text/html"]
     scene = build_scene(session, span, columns=100)
     assert scene is not None
     assert scene.lines[0].metric != "device_used" or len(scene.lines) > 1
@@ -167,7 +167,7 @@ GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "ending"),
     [
         ((256 * MIB,), "by this process, but outside PyTorch"),
         ((256 * MIB - 1,), "by other processes; this one used no GPU"),
@@ -176,15 +176,15 @@ GPU = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
         ((NAN, 300 * MIB), "by this process, but outside PyTorch"),
     ],
 )
-def test_the_process_behind_a_rise_is_named_if_known(own: tuple[float, ...], told: str) -> None:
+def test_the_process_behind_a_rise_is_named_if_known(own: tuple[float, ...], ending: str) -> None:
     """What any device says of this process decides."""
     devices = tuple(Moved(GPU, 0.0, GIB, GIB, one) for one in own)
 
-    assert Movement(devices, leads=True).lead.endswith(told)
+    assert Movement(devices, leads=True).lead.endswith(ending)
 
 
 @pytest.mark.parametrize(
-    ("rises", "told"),
+    ("rises", "start"),
     [
         ((2.0,), "cuda:0 rose by 2.00 GiB to 2.00 GiB"),
         ((1.0, 1.0), "2 devices rose by 1.00 GiB each, highest 1.00 GiB on cuda:0"),
@@ -192,8 +192,8 @@ def test_the_process_behind_a_rise_is_named_if_known(own: tuple[float, ...], tol
         ((97.0, 100.0), "2 devices rose by 97.0 GiB to 100.0 GiB, highest 100.0 GiB on cuda:0"),
     ],
 )
-def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], told: str) -> None:
+def test_devices_that_rose_alike_are_told_together(rises: tuple[float, ...], start: str) -> None:
     """Devices within a fiftieth of each other share a figure; others have a range."""
     moved = tuple(Moved(GPU, 0.0, one * GIB, one * GIB, 0.0) for one in rises)
 
-    assert Movement(moved, leads=True).lead.startswith(f"{told}, by other")
+    assert Movement(moved, leads=True).lead.startswith(f"{start}, by other")

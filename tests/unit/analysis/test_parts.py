@@ -29,11 +29,11 @@ READINGS = st.fixed_dictionaries(dict.fromkeys(METRICS, BYTES))
 def parts(
     values: dict[str, float], total: float = 80 * GIB, *, is_host: bool = False
 ) -> dict[str, float]:
-    told = parts_of(lambda metric: values.get(metric, NAN), total, is_host=is_host)
-    return {part.name: part.bytes for part in told}
+    listed = parts_of(lambda metric: values.get(metric, NAN), total, is_host=is_host)
+    return {part.name: part.bytes for part in listed}
 
 
-def held(values: dict[str, float]) -> float:
+def counted_bytes(values: dict[str, float]) -> float:
     return sum(values[metric] for metric in COUNTED if values[metric] > 0)
 
 
@@ -44,45 +44,45 @@ def beside_gradients(values: dict[str, float]) -> float:
 @given(READINGS)
 def test_the_parts_of_allocated_add_up_to_it_to_the_byte(values: dict[str, float]) -> None:
     """The parts add up unless more than was allocated is found, gradients aside; then only that is shown."""
-    known = allocated_parts(values.__getitem__)
+    allocated = allocated_parts(values.__getitem__)
     if not values["allocated"] > 0:
-        assert known == {}
+        assert allocated == {}
     else:
         fits = beside_gradients(values) <= values["allocated"]
-        assert sum(known.values()) == (values["allocated"] if fits else held(values))
+        assert sum(allocated.values()) == (values["allocated"] if fits else counted_bytes(values))
 
 
 @given(READINGS, BYTES, st.booleans())
 def test_each_part_has_some_bytes(values: dict[str, float], total: float, is_host: bool) -> None:
-    """Whatever was read, each part that is told has some bytes."""
+    """Whatever was read, each part has some bytes."""
     assert all(value > 0 for value in parts(values, total, is_host=is_host).values())
 
 
 @given(READINGS, st.booleans())
 def test_parts_stand_in_the_order_of_the_stack(values: dict[str, float], is_host: bool) -> None:
     """Whatever was read, the parts come from the bottom of the stack to its top."""
-    told = list(parts(values, is_host=is_host))
-    assert told == sorted(told, key=list(LABELS).index)
+    names = list(parts(values, is_host=is_host))
+    assert names == sorted(names, key=list(LABELS).index)
 
 
 @given(READINGS, st.booleans())
 def test_what_is_found_is_told_as_it_was_found(values: dict[str, float], is_host: bool) -> None:
     """No remainder, and no rounding, ever takes from it; of gradients some may have been freed since."""
-    told = parts(values, is_host=is_host)
+    found = parts(values, is_host=is_host)
     if values["allocated"] > 0:
         lasting = [name for name in COUNTED if name != "gradients"]
-        assert {name: told[name] for name in lasting if name in told} == {
+        assert {name: found[name] for name in lasting if name in found} == {
             name: values[name] for name in lasting if values[name] > 0
         }
-        assert not told.get("gradients", 0.0) > values["gradients"]
+        assert not found.get("gradients", 0.0) > values["gradients"]
 
 
 @given(READINGS)
 def test_parts_of_consistent_readings_add_up_to_the_device(values: dict[str, float]) -> None:
-    """As they do at one instant: found ≤ allocated ≤ active ≤ reserved, and the driver knows all of it."""
+    """Readings of one instant are consistent: found ≤ allocated ≤ active ≤ reserved ≤ the driver's figure."""
     for metric, value in values.items():
         values[metric] = 0.0 if math.isnan(value) else value
-    values["allocated"] += 1 + held(values)
+    values["allocated"] += 1 + counted_bytes(values)
     values["active"] += values["allocated"]
     values["reserved"] += values["active"]
     values["device_used"] = values["reserved"] + values["context"] + values["others"]
@@ -93,10 +93,10 @@ def test_parts_of_consistent_readings_add_up_to_the_device(values: dict[str, flo
 def test_the_host_has_private_memory_mapped_files_and_a_machine_around_it() -> None:
     """On the host the parts have the names of its own kinds of memory."""
     values = {"allocated": 3.0, "reserved": 5.0, "device_used": 9.0, "weights": 2.0}
-    told = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
+    host_parts = parts_of(lambda metric: values.get(metric, NAN), 12.0, is_host=True)
     labels = {"weights": 2.0, "not attributed": 1.0, "mapped files and libraries": 2.0}
     labels |= {"rest of the machine": 4.0, "free": 3.0}
-    assert {part.label: part.bytes for part in told} == labels
+    assert {part.label: part.bytes for part in host_parts} == labels
 
 
 BEFORE = {"allocated": 10.0, "weights": 4.0, "before": 3.0}
@@ -144,13 +144,13 @@ READ: dict[str, tuple[dict[str, float], dict[str, float]]] = {
 @pytest.mark.parametrize("name", READ)
 def test_a_reading_has_these_parts(name: str) -> None:
     """An unknown amount is a part of its own, or is left out; nothing is guessed."""
-    values, told = READ[name]
+    values, expected = READ[name]
 
-    assert parts(values, total=12.0) == told
+    assert parts(values, total=12.0) == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ({}, {}),
         # Shared memory that the children have mapped is theirs.
@@ -164,9 +164,9 @@ def test_a_reading_has_these_parts(name: str) -> None:
     ],
     ids=["nothing", "children", "no children known", "mapped weights"],
 )  # fmt: skip
-def test_a_reading_of_the_host_has_parts(values: dict[str, float], told: dict[str, float]) -> None:
+def test_a_host_reading_has_parts(values: dict[str, float], expected: dict[str, float]) -> None:
     """Children and shared memory are separate from the rest of the machine."""
-    assert parts(values, 24.0, is_host=True) == told
+    assert parts(values, 24.0, is_host=True) == expected
 
 
 KEY = "cuda:0"
@@ -182,7 +182,7 @@ def cell_of(*unattributed: float) -> Session:
     return stage.finish()
 
 
-def found(session: Session, grown: float) -> Session:
+def with_holder(session: Session, grown: float) -> Session:
     """Return the session with what a search at its end found."""
     kept = kept_since(session, session.spans[0], KEY, grown * MIB)
     evidence = {"device": KEY, "holder": "losses", "kept": kept}
@@ -190,14 +190,14 @@ def found(session: Session, grown: float) -> Session:
     return session
 
 
-def most_kept(session: Session, times: Sequence[float]) -> list[float]:
+def kept_mib(session: Session, times: Sequence[float]) -> list[float]:
     return [size / MIB for size in kept_at(session, KEY, times)[0].tolist()]
 
 
 def test_it_counts_from_when_it_stayed() -> None:
     """Memory that was freed before the search does not count."""
-    session = found(cell_of(0, 10, 21, 20, 31, 30), 30)
-    kept = most_kept(session, session.timeline.time.tolist())
+    session = with_holder(cell_of(0, 10, 21, 20, 31, 30), 30)
+    kept = kept_mib(session, session.timeline.time.tolist())
 
     assert kept == sorted(kept)
     assert {0.0, 10.0, 20.0, 30.0} <= set(kept)
@@ -205,25 +205,25 @@ def test_it_counts_from_when_it_stayed() -> None:
 
 def test_before_much_was_freed_nobody_knows_whose_it_was() -> None:
     """As much memory as the name holds existed then, and may have been another's."""
-    session = found(cell_of(0, 90, 90, 5, 20, 30), 30)
+    session = with_holder(cell_of(0, 90, 90, 5, 20, 30), 30)
     allocated = session.timeline.low[:, session.index(f"{KEY}/allocated")]
-    until = session.timeline.time[allocated > 60 * MIB]
+    times = session.timeline.time[allocated > 60 * MIB]
 
-    assert most_kept(session, until.tolist()) == [0.0] * len(until)
+    assert kept_mib(session, times.tolist()) == [0.0] * len(times)
     assert anatomy(session).bytes("kept") == 30 * MIB
 
 
 def test_it_is_named_and_taken_from_what_is_not_attributed() -> None:
     """The parts still add up."""
-    now = anatomy(found(cell_of(0, 10, 40), 25))
-    (kept,) = (part for part in now.parts if part.name == "kept")
+    now = anatomy(with_holder(cell_of(0, 10, 40), 25))
+    (part,) = (part for part in now.parts if part.name == "kept")
 
-    assert (kept.label, kept.bytes) == ("kept by losses", 25 * MIB)
+    assert (part.label, part.bytes) == ("kept by losses", 25 * MIB)
     assert now.bytes("unattributed") == 15 * MIB
 
 
 def test_a_name_that_has_more_than_is_there_says_nothing() -> None:
-    """A part of it is counted elsewhere."""
+    """A name that has more than is there has a part that is counted elsewhere, and nothing is said of it."""
     session = cell_of(0, 10, 20)
     assert kept_since(session, session.spans[0], KEY, 25 * MIB) == []
 

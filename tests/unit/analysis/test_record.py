@@ -30,8 +30,8 @@ def test_a_record_stays_within_its_bounds(name: str) -> None:
         assert device.curve.shape[1] <= MOST_POINTS
         assert len(device.steps) <= MOST_STEP_ROWS
         if len(device.steps):
-            known = max(group.devices[device.key].peak for group in session.steps)
-            assert device.steps[:, 3].max() == known
+            highest = max(group.devices[device.key].peak for group in session.steps)
+            assert device.steps[:, 3].max() == highest
 
 
 def test_the_figures_are_those_of_the_card() -> None:
@@ -47,10 +47,10 @@ def test_the_figures_are_those_of_the_card() -> None:
 def test_the_parts_at_the_peak_add_up_to_it() -> None:
     """What is kept of the parts is the whole peak, where any were found."""
     device = device_of(shared_run("steps"))
-    of_allocated = ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations")
+    names = ("weights", "buffers", "optimizer", "gradients", "unattributed", "activations")
 
     assert device.at_peak["weights"] > GIB
-    parts = [device.at_peak.get(name, 0.0) for name in of_allocated]
+    parts = [device.at_peak.get(name, 0.0) for name in names]
     assert sum(parts) == pytest.approx(device.peak.value)
     assert device.at_end["optimizer"] == pytest.approx(device.at_peak["optimizer"])
 
@@ -82,9 +82,9 @@ def test_a_cell_among_others_has_its_own_parts() -> None:
     (alone,) = record_of(session, first).devices[:1]
     session._spans.add(Span(9999, "cell", "later", 100.0, session.last_sample))
 
-    among_others = record_of(session, first).devices[0]
-    assert among_others.at_peak["weights"] == alone.at_peak["weights"]
-    assert among_others.peak == alone.peak
+    record = record_of(session, first).devices[0]
+    assert record.at_peak["weights"] == alone.at_peak["weights"]
+    assert record.peak == alone.peak
 
 
 def test_the_pace_leaves_the_first_step_out() -> None:
@@ -135,7 +135,7 @@ def test_without_steps_there_is_no_pace() -> None:
 
 
 def test_the_worst_step_is_named() -> None:
-    """The step with the highest peak, in the row that has it."""
+    """The worst step is the one with the highest peak, in the row that has it."""
     steps = device_of(shared_run("steps")).steps
     assert steps[steps[:, 3].argmax(), 4] == 37
 
@@ -144,8 +144,8 @@ def test_a_second_training_counts_on() -> None:
     """Step numbers that begin anew in one cell do not fold back onto the first ones."""
     session = scripted_run("steps")
     for group in list(session.steps)[:20]:
-        anew = {name: getattr(group, name) for name in StepGroup.__slots__}
-        add_group(session.steps, StepGroup(**anew))
+        fields = {name: getattr(group, name) for name in StepGroup.__slots__}
+        add_group(session.steps, StepGroup(**fields))
 
     assert device_of(session).steps[:, 0].tolist() == list(range(1, 81))
 
@@ -164,10 +164,10 @@ def test_a_session_of_several_spans_is_taken_together() -> None:
     first, last = Sample(5.0, values), Sample(6.0, values)
     peaks = {key: Peak(session.value(last, key), "sampled")}
     session._spans.add(Span(9999, "cell", "later", 5.0, first, 6.0, last, peaks))
-    taken = whole(session)
+    span = whole(session)
 
-    assert (taken.start, taken.stop) == (0.0, 6.0)
-    assert taken.peaks[key].value == max(one.peaks[key].value for one in session.spans)
+    assert (span.start, span.stop) == (0.0, 6.0)
+    assert span.peaks[key].value == max(one.peaks[key].value for one in session.spans)
 
 
 def test_a_hostile_label_is_plain_and_short() -> None:

@@ -33,7 +33,7 @@ def written(play: Play) -> Any:
     return json.loads((play.pytester.path / "memory.json").read_text("utf-8"))
 
 
-def given(play: Play, peaks: Mapping[str, Mapping[str, int]]) -> None:
+def save(play: Play, peaks: Mapping[str, Mapping[str, int]]) -> None:
     content = json.dumps({"hfmem_baseline": 1, "peaks": peaks})
     (play.pytester.path / "memory.json").write_text(content, "utf-8")
 
@@ -57,8 +57,8 @@ def test_without(gpu): pass
     peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (8, 9)}
     assert written(play) == {"hfmem_baseline": 1, "peaks": {HERE: peaks}}
     lines = (play.pytester.path / "memory.json").read_text("utf-8").splitlines()
-    own = '   "test_it.py::test_it'
-    assert lines[4:6] == [f'{own}[8]": 8388608,', f'{own}[9]": 9437184']
+    key = '   "test_it.py::test_it'
+    assert lines[4:6] == [f'{key}[8]": 8388608,', f'{key}[9]": 9437184']
     assert "2 peaks written to" in text
     assert [each.name for each in play.pytester.path.iterdir() if each.name.startswith(".")] == []
 
@@ -66,7 +66,7 @@ def test_without(gpu): pass
 def test_a_peak_above_its_baseline_fails(play: Play) -> None:
     """A rise by more than the tolerance and 1 MiB fails, with both figures and the share."""
     tests = {"rises": (110, 100), "within": (103, 100), "small": (9, 8), "same": (50, 50)}
-    given(play, {HERE: {f"test_it.py::test_{n}": was * MIB for n, (_, was) in tests.items()}})
+    save(play, {HERE: {f"test_it.py::test_{n}": was * MIB for n, (_, was) in tests.items()}})
     source = "\n".join(
         f"def test_{name}(gpu): gpu.free(gpu.alloc({now} * MIB))"
         for name, (now, _) in tests.items()
@@ -81,8 +81,8 @@ def test_a_peak_above_its_baseline_fails(play: Play) -> None:
 
 def test_what_cannot_be_compared_is_said(play: Play) -> None:
     """A lower peak, a new test, and one that is gone are named, and fail nothing."""
-    gone = {"test_it.py::test_gone": MIB, "test_old.py::test_gone": MIB}
-    given(play, {HERE: {"test_it.py::test_lower": 100 * MIB, **gone}})
+    entries = {"test_it.py::test_gone": MIB, "test_old.py::test_gone": MIB}
+    save(play, {HERE: {"test_it.py::test_lower": 100 * MIB, **entries}})
     source = """
 def test_lower(gpu): gpu.free(gpu.alloc(50 * MIB))
 def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
@@ -106,7 +106,7 @@ def test_new(gpu): gpu.free(gpu.alloc(50 * MIB))
 @pytest.mark.parametrize("narrowed", [("test_it.py::test_one",), ("-k", "one"), ("--lf",)])
 def test_a_narrowed_run_calls_no_test_gone(play: Play, narrowed: tuple[str, ...]) -> None:
     """Tests that were not asked for keep their entries."""
-    given(play, {HERE: {"test_it.py::test_one": 8 * MIB, "test_it.py::test_two": 8 * MIB}})
+    save(play, {HERE: {"test_it.py::test_one": 8 * MIB, "test_it.py::test_two": 8 * MIB}})
     lf = ("-p", "cacheprovider") if "--lf" in narrowed else ()
     assert "do not exist" not in play.text(
         """
@@ -123,7 +123,7 @@ def test_two(gpu): gpu.free(gpu.alloc(16 * MIB))
 
 def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
     """Pytest was run from elsewhere if no file of the baseline exists."""
-    given(play, {HERE: {"tests/test_it.py::test_one": 8 * MIB}})
+    save(play, {HERE: {"tests/test_it.py::test_one": 8 * MIB}})
     source = "def test_one(gpu): gpu.free(gpu.alloc(8 * MIB))"
 
     assert "do not exist" not in play.text(source, *UPDATE)
@@ -133,7 +133,7 @@ def test_names_of_another_root_are_not_called_gone(play: Play) -> None:
 def test_another_gpu_or_torch_is_another_baseline(play: Play) -> None:
     """Peaks of another environment are not compared, which is said, and an update keeps them."""
     elsewhere = {"NVIDIA H100, torch 2.8": {"test_it.py::test_it": MIB}}
-    given(play, elsewhere)
+    save(play, elsewhere)
     source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
     result = play(source, *COMPARE)
 
@@ -149,7 +149,7 @@ def test_without_a_gpu_nothing_is_compared_or_written(play: Play) -> None:
     """The heap is no baseline: it depends on which test imports what first."""
     play.allocator.initialized = False
     source = "def test_it(): pass"
-    given(play, {HERE: {"test_it.py::test_it": MIB}})
+    save(play, {HERE: {"test_it.py::test_it": MIB}})
 
     assert "Nothing was compared with" in play.text(source, *COMPARE)
     assert "Nothing was written to" in play.text(source, *UPDATE)
@@ -160,7 +160,7 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
     """A lower bound is neither compared nor written, and the summary says so."""
     play.allocator.counts_allocations = False
     play.allocator.alloc(MIB)  # of a device that is in use a counter is reset
-    given(play, {HERE: {"test_it.py::test_it": MIB}})
+    save(play, {HERE: {"test_it.py::test_it": MIB}})
     source = "def test_it(gpu): gpu.free(gpu.alloc(50 * MIB))"
     result = play(source, *COMPARE)
 
@@ -171,7 +171,7 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "text"),
     [
         (("--hfmem-update",), "--hfmem-update needs a file to write"),
         (COMPARE, "there is no baseline */memory.json; create it with --hfmem-update"),
@@ -182,17 +182,17 @@ def test_only_exact_peaks_are_compared(play: Play) -> None:
         (("-o", "hfmem_limit_vram=much"), "hfmem_limit_vram*'much'"),
     ],
 )  # fmt: skip
-def test_a_bad_option_is_said_before_any_test(play: Play, args: tuple[str, ...], said: str) -> None:
+def test_a_bad_option_is_said_before_any_test(play: Play, args: tuple[str, ...], text: str) -> None:
     """An option that cannot be followed ends pytest with one sentence."""
     result = play("def test_it(): pass", *args)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: *{said}*"])
+    result.stderr.fnmatch_lines([f"ERROR: *{text}*"])
     assert len(result.errlines) <= 2
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "error"),
     [
         (b"", "is not a baseline"),
         (b"[" * 100_000, "is not a baseline"),
@@ -206,12 +206,12 @@ def test_a_bad_option_is_said_before_any_test(play: Play, args: tuple[str, ...],
         (None, "cannot be read"),
     ],
 )
-def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_another_file_is_no_baseline(tmp_path: Path, content: bytes | None, error: str) -> None:
     """One sentence names the file; it is never overwritten."""
     path = tmp_path / "memory.json"
     path.mkdir() if content is None else path.write_bytes(content)
     for may_be_missing in (False, True):
-        with pytest.raises(OptionError, match=said) as caught:
+        with pytest.raises(OptionError, match=error) as caught:
             read(path, may_be_missing=may_be_missing)
 
     assert "memory.json" in str(caught.value)
@@ -229,8 +229,8 @@ def test_endless_files_fail(kind: str, tmp_path: Path, monkeypatch: pytest.Monke
     else:
         path.write_text("{" * 1000, "utf-8")
         monkeypatch.setattr(summary, "MOST_BYTES", 999)
-    said = "it has more than" if kind == "too long" else "not a regular file"
-    with pytest.raises(OptionError, match=f"the baseline .* cannot be read: .*{said}"):
+    reason = "it has more than" if kind == "too long" else "not a regular file"
+    with pytest.raises(OptionError, match=f"the baseline .* cannot be read: .*{reason}"):
         read(path)
 
 

@@ -34,7 +34,7 @@ def test_does_not(gpu): gpu.free(gpu.alloc(65 * MIB))
 
 
 def test_what_two_digits_do_not_tell_is_said_in_bytes(play: Play) -> None:
-    """A byte too many, and a limit of next to nothing."""
+    """A peak a byte above its limit, and a limit of next to nothing, are given in bytes."""
     text = play.text("""
 @pytest.mark.limit_vram(64 * MIB - 1)
 def test_too_many(gpu): gpu.alloc(64 * MIB)
@@ -100,8 +100,8 @@ def test_a_limit_is_for_each_gpu_or_for_one(play: Play) -> None:
         ("passes_both", 0, "('16 MiB')", "('8 MiB', device='cuda:1')"),
     ]
     source = ""
-    for name, device, *given in markers:
-        source += "".join(f"@pytest.mark.limit_vram{each}\n" for each in given)
+    for name, device, *limits in markers:
+        source += "".join(f"@pytest.mark.limit_vram{each}\n" for each in limits)
         source += f"def test_{name}(gpu): gpu.free(gpu.alloc(9 * MIB, {device}))\n\n"
     result = play(source, "-rA")
 
@@ -143,7 +143,7 @@ def test_test_cases_and_coroutines_are_measured(play: Play) -> None:
     """A marker of a `TestCase` holds for its tests, asynchronous ones too; its own failures stand."""
     result = play("""
 @pytest.fixture(autouse=True)
-def given(request, gpu):
+def with_gpu(request, gpu):
     if request.cls: request.cls.gpu = gpu
 
 @pytest.mark.limit_vram("8 MiB")
@@ -170,7 +170,7 @@ def marked(*args: Any, **kwargs: Any) -> pytest.Mark:
 
 
 @pytest.mark.parametrize(
-    ("marker", "said"),
+    ("marker", "message"),
     [
         (marked("6 GB of"), "peak of limit_vram must be a size such as 20GiB"),
         (marked("6 GB"), "did you mean 6GiB?"),
@@ -189,12 +189,12 @@ def marked(*args: Any, **kwargs: Any) -> pytest.Mark:
         (marked("1 GiB", device="cuda:0,cuda:1"), "takes one device"),
     ],
 )
-def test_a_limit_that_cannot_be_read_is_told(marker: pytest.Mark, said: str) -> None:
+def test_a_limit_that_cannot_be_read_is_told(marker: pytest.Mark, message: str) -> None:
     """The message says what is allowed, on one line."""
     with pytest.raises(OptionError) as caught:
         limits_of([marker])
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).isprintable()
 
 
@@ -254,8 +254,8 @@ def test_it(gpu):
     result.stdout.fnmatch_lines(["*peak 9.00 MiB is above the limit*"])
 
 
-Given = dict[str, str]
-"""What is said of a test by its marker; nothing of one that passes."""
+Messages = dict[str, str]
+"""The message of a failed test by its marker; it is empty where the test passes."""
 
 HOST = FakeSource([Device("cpu", "CPU")], [Series("cpu", "allocated"), Series("cpu", "reserved")])
 
@@ -272,7 +272,7 @@ class Growing(FakeSource):
 
 
 @pytest.mark.parametrize(
-    ("machine", "given", "outcomes"),
+    ("machine", "usual", "strict"),
     [
         (
             "bare",
@@ -289,7 +289,7 @@ class Growing(FakeSource):
     ],
 )  # fmt: skip
 def test_without_a_gpu_the_heap_counts(
-    play: Play, monkeypatch: pytest.MonkeyPatch, machine: str, given: Given, outcomes: Given
+    play: Play, monkeypatch: pytest.MonkeyPatch, machine: str, usual: Messages, strict: Messages
 ) -> None:
     """A test that does not use the GPU there is, is below any limit. Without one, the heap stands in for it.
 
@@ -299,12 +299,12 @@ def test_without_a_gpu_the_heap_counts(
     play.allocator = FakeAllocator(initialized=False)
     driver = FakeSource([Device("cuda:0", "NVIDIA")], [Series("cuda:0", "device_used")])
     play.use(play.allocator, *([driver] if machine == "gpu" else []), HOST)
-    for expected, args in ((given, ()), (outcomes, ("--hfmem-strict",))):
+    for expected, args in ((usual, ()), (strict, ("--hfmem-strict",))):
         source = ""
         for at, marker in enumerate(expected):
             source += f"@pytest.mark.limit_vram({marker})\ndef test_{at}(): pass\n\n"
         text = play.text(source, "-rA", *args)
-
+        assert expected
         for at, failed in enumerate(expected.values()):
             assert f"{'FAILED' if failed else 'PASSED'} test_it.py::test_{at}" in text
             assert failed in text

@@ -30,7 +30,7 @@ def test_tests_that_are_only_listed_have_no_table(play: Play) -> None:
 
 
 def test_the_table_has_the_highest_first(play: Play) -> None:
-    """Ten tests at most, the GPU and torch below; those without GPU memory are left out."""
+    """The table has ten tests at most, the GPU and torch below; tests without GPU memory are left out."""
     lines = play.text(
         """
 @pytest.mark.parametrize("size", range(12))
@@ -153,21 +153,21 @@ def test_workers_share_one_table_and_one_file(play: Play, monkeypatch: pytest.Mo
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     folder = play.pytester.path
     play.pytester.makeconftest(FAKE)
-    gone = {"test_it.py::test_gone": MIB}
-    content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": gone}}
+    entries = {"test_it.py::test_gone": MIB}
+    content = {"hfmem_baseline": 1, "peaks": {"NVIDIA Fake, torch unknown": entries}}
     (folder / "memory.json").write_text(json.dumps(content))
     options = ("-p", "xdist", "-n", "2", "--hfmem", "--junitxml=junit.xml")
-    done = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
-    text = str(done.stdout)
+    result = play(GROWS, *options, "--hfmem-baseline", "memory.json", "--hfmem-update")
+    text = str(result.stdout)
 
-    done.assert_outcomes(passed=2, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     assert text.count("= GPU memory of tests =") == 1
     assert "peak 9.00 MiB is above the limit of 8.00 MiB" in text
     order = [line.split()[-1] for line in text.splitlines() if " cuda:0 " in line]
     assert order[:2] == ["test_it.py::test_it[32]", "test_it.py::test_it[16]"]
     peaks = {f"test_it.py::test_it[{size}]": size * MIB for size in (16, 32)}
-    kept = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
-    assert kept == {"NVIDIA Fake, torch unknown": peaks}
+    written = json.loads((folder / "memory.json").read_text("utf-8"))["peaks"]
+    assert written == {"NVIDIA Fake, torch unknown": peaks}
     properties = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
         for case in ET.parse(folder / "junit.xml").getroot().iter("testcase")
@@ -203,7 +203,7 @@ def test_a_limit_in_the_settings_is_for_tests_without_one_of_their_own(play: Pla
 
 
 def test_each_measured_test_has_a_recording(play: Play) -> None:
-    """Named after the test; one that is not measured has none, and a second run writes beside the first."""
+    """A recording has the name of its test; unmeasured tests have none, and a second run writes beside it."""
     source = """
 @pytest.mark.limit_vram("8 GiB")
 @pytest.mark.parametrize("size", ["a/b"])

@@ -14,23 +14,23 @@ from tests.data import ROOT
 from tests.scenes import scripted_run
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
     code: int
     out: str
     err: str
 
 
 Make = Callable[..., Path]
-Hfmem = Callable[..., Said]
+Hfmem = Callable[..., Result]
 Checked = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def hfmem(capsys: pytest.CaptureFixture[str]) -> Hfmem:
-    def run(*words: object) -> Said:
+    def run(*words: object) -> Result:
         code = main(list(map(str, words)))
         out, err = capsys.readouterr()
-        return Said(code, out, err)
+        return Result(code, out, err)
 
     return run
 
@@ -40,10 +40,10 @@ def checked(hfmem: Hfmem) -> Checked:
     """Return a function that returns a command's data, after a check against the documented schema."""
 
     def run(schema: str, *words: object) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(hfmem(*words).out)
+        data: dict[str, Any] = json.loads(hfmem(*words).out)
         form = json.loads((ROOT / "docs" / "schemas" / f"{schema}.json").read_text("utf-8"))
-        jsonschema.Draft202012Validator(form).validate(found)
-        return found
+        jsonschema.Draft202012Validator(form).validate(data)
+        return data
 
     return run
 

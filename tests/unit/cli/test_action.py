@@ -34,13 +34,13 @@ class Pull:
     folder: Path
     inputs: dict[str, str] = field(default_factory=dict)
 
-    def run(self, name: str, peak: float, *, where: str = "runs") -> None:
+    def run(self, name: str, peak: float, *, folder: str = "runs") -> None:
         stage = Stage(name, gpus=1)
         stage.find(["cuda:0"], dict.fromkeys(HELD, 0.0))
         with stage.span("cell", name):
             stage.hold({"cuda:0": peak}, 1.0)
             stage.hold({"cuda:0": GIB}, 1.0)
-        path = self.folder / where / f"{name}.hfmem.jsonl"
+        path = self.folder / folder / f"{name}.hfmem.jsonl"
         path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
         stage.finish().save(path)
@@ -55,13 +55,13 @@ class Pull:
         inputs = {name: each.get("default", "") for name, each in action["inputs"].items()}
         inputs |= {"baseline": "baseline", "runs": "runs"} | self.inputs
         event = json.loads((self.folder / "event.json").read_text())
-        known = {f"inputs.{name}": value for name, value in inputs.items()}
-        known["github.token"] = "secret"
-        known["github.event.pull_request.number"] = str(event["pull_request"]["number"])
+        context = {f"inputs.{name}": value for name, value in inputs.items()}
+        context["github.token"] = "secret"
+        context["github.event.pull_request.number"] = str(event["pull_request"]["number"])
         codes = []
         for step in action["runs"]["steps"]:
-            given = {name: self._value(text, known) for name, text in step["env"].items()}
-            env = os.environ | self._github() | given
+            step_env = {name: self._value(text, context) for name, text in step["env"].items()}
+            env = os.environ | self._github() | step_env
             command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
             done = subprocess.run(
                 command, cwd=self.folder, env=env, check=False, capture_output=True
@@ -79,15 +79,15 @@ class Pull:
         """The calls of GitHub's command, without that for the list of comments."""
         return (self.folder / "calls").read_text().splitlines()
 
-    def _value(self, text: Any, known: dict[str, str]) -> str:
-        return re.sub(r"\$\{\{ *([\w.-]+) *\}\}", lambda found: known[found[1]], str(text))
+    def _value(self, text: Any, context: dict[str, str]) -> str:
+        return re.sub(r"\$\{\{ *([\w.-]+) *\}\}", lambda match: context[match[1]], str(text))
 
     def _github(self) -> dict[str, str]:
         files = {"GITHUB_STEP_SUMMARY": "summary.md", "CALLS": "calls", "COMMENT_ID": "comment"}
         paths = {name: str(self.folder / file) for name, file in files.items()}
         path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        own = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
-        return paths | own
+        settings = {"PATH": path, "RUNNER_TEMP": str(self.folder), "GITHUB_REPOSITORY": "me/mine"}
+        return paths | settings
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def pull(tmp_path: Path) -> Pull:
     (tmp_path / "event.json").write_text(json.dumps({"pull_request": {"number": 7}}))
     pull = Pull(tmp_path)
     pull.run("tuned", 8 * GIB)
-    pull.run("tuned", 8 * GIB, where="baseline")
+    pull.run("tuned", 8 * GIB, folder="baseline")
     return pull
 
 
@@ -119,7 +119,7 @@ def test_as_much_as_before_is_green(pull: Pull) -> None:
 def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
     """A point for each commit of the baseline, and one for this run; without commits no chart is drawn."""
     for size in (6, 7):
-        pull.run("tuned", size * GIB, where="baseline")
+        pull.run("tuned", size * GIB, folder="baseline")
         pull.commit(f"{size} GiB")
     pull.play()
 
@@ -131,7 +131,7 @@ def test_the_trend_of_a_committed_baseline_is_drawn(pull: Pull) -> None:
 def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
     """The job fails for the run that takes more, whatever the other run takes."""
     pull.run("a", GIB)
-    pull.run("a", GIB, where="baseline")
+    pull.run("a", GIB, folder="baseline")
     pull.run("tuned", 1.03 * 8 * GIB)
 
     assert pull.play() == 1
@@ -142,9 +142,9 @@ def test_a_rise_of_3_percent_is_red(pull: Pull) -> None:
 
 def test_the_line_that_takes_more_is_named(pull: Pull) -> None:
     """A line is named if the run and its baseline have stacks."""
-    for where, kept in (("baseline", 1), ("runs", 2000)):
-        session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", kept))
-        path = pull.folder / where / "tuned.hfmem.jsonl"
+    for folder, size in (("baseline", 1), ("runs", 2000)):
+        session = with_stacks("tuned", site("train.py:7", 8, "step"), site("train.py:9", size))
+        path = pull.folder / folder / "tuned.hfmem.jsonl"
         path.unlink()
         session.save(path)
     pull.play()

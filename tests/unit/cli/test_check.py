@@ -12,7 +12,7 @@ from tests.unit.cli.conftest import Hfmem, Make
 
 
 def test_a_check_shows_the_contents_of_a_recording(recorded: Make, hfmem: Hfmem) -> None:
-    """Format, versions, label, length, devices, spans, steps, peaks and findings, one line each."""
+    """Format, versions, label, length, devices, spans, steps, peaks and findings have a line each."""
     done = hfmem("check", recorded("leak"))
     lines = {line[:8].strip(): line[8:].strip() for line in done.out.splitlines()}
 
@@ -31,14 +31,14 @@ def test_a_check_shows_the_contents_of_a_recording(recorded: Make, hfmem: Hfmem)
 def test_a_run_is_as_long_everywhere_as_its_card_says(tmp_path: Path, hfmem: Hfmem) -> None:
     """Time before and after its only span is not part of it."""
     session = scripted_run("short")
-    took = duration_text(session, session.spans[0])
+    duration = duration_text(session, session.spans[0])
     session.stopped_at = (session.stopped_at or 0.0) + 5.0
     path = str(session.save(tmp_path / "run.hfmem.jsonl"))
 
     for command in (["check", path], ["watch", "--once", path]):
-        assert took in hfmem(*command).out
+        assert duration in hfmem(*command).out
     page = session.report(tmp_path / "run.html", static=True).read_text("utf-8")
-    assert f"UTC</time> \N{MIDDLE DOT} {took}" in page
+    assert f"UTC</time> \N{MIDDLE DOT} {duration}" in page
 
 
 def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
@@ -50,7 +50,7 @@ def test_any_time_can_be_shown(tmp_path: Path, hfmem: Hfmem) -> None:
     assert "since a time outside the calendar" in running_bundle("x", 1e18)["text/plain"]
 
 
-def without_a_block(lines: list[bytes]) -> list[bytes]:
+def drop_block(lines: list[bytes]) -> list[bytes]:
     first = next(at for at, line in enumerate(lines) if line.startswith(b'{"k":"rows"'))
     return [*lines[:first], lines[first].replace(b'"n":0', b'"n":1'), *lines[first + 1 :]]
 
@@ -66,7 +66,7 @@ Damage = Callable[[list[bytes]], list[bytes]]
             lambda lines: [*lines[:2], b"hello\n", *lines[2:]],
             "1 line of the recording could not be",
         ),
-        (without_a_block, "lacks 1 block"),
+        (drop_block, "lacks 1 block"),
     ],
 )
 def test_damage_is_reported(damage: Damage, note: str, recorded: Make, hfmem: Hfmem) -> None:
@@ -74,7 +74,7 @@ def test_damage_is_reported(damage: Damage, note: str, recorded: Make, hfmem: Hf
     path = recorded("training")
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
 
-    code, shown, _ = hfmem("check", path)
+    code, out, _ = hfmem("check", path)
     assert code == NO
-    assert note in shown
-    assert "damage    see the notes" in shown
+    assert note in out
+    assert "damage    see the notes" in out

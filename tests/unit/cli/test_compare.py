@@ -32,7 +32,7 @@ def test_the_table_is_that_of_the_notebook(two: list[str], hfmem: Hfmem) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "sentence"),
     [
         (["--fail-over", "2%"], FINE, "(+23.0 MiB, +0.3 %), within the limit of 2 %."),
         (["--fail-over", "0.1 %"], NO, "7.01 GiB in head (+23.0 MiB, +0.3 %), more than the limit"),
@@ -43,12 +43,12 @@ def test_the_table_is_that_of_the_notebook(two: list[str], hfmem: Hfmem) -> None
     ],
 )
 def test_the_second_may_exceed_the_first_by_a_limit(
-    words: list[str], code: int, said: str, two: list[str], hfmem: Hfmem
+    words: list[str], code: int, sentence: str, two: list[str], hfmem: Hfmem
 ) -> None:
     """The exit code is 1 if it exceeds by more, and a sentence has both figures."""
-    found, out, _ = hfmem("compare", *two, *words)
-    assert found == code
-    assert said in out
+    exit_code, out, _ = hfmem("compare", *two, *words)
+    assert exit_code == code
+    assert sentence in out
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_an_invalid_limit_is_refused(limit: str, two: list[str], hfmem: Hfmem) -
 
 def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
     """Each row has as many cells as the head, and text below a figure follows in its cell."""
-    done = hfmem("compare", *two, "--markdown").out
-    rows = [line for line in done.splitlines() if line.startswith("| ")]
+    table = hfmem("compare", *two, "--markdown").out
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
 
     assert len({row.count(" | ") for row in rows[:4]}) == 1
     assert rows[3].startswith("| head | 7.01 GiB exact<br>+23.0 MiB · +0.3 % |")
@@ -86,7 +86,7 @@ def test_markdown_is_the_same_table(two: list[str], hfmem: Hfmem) -> None:
 def test_lines_of_code_are_compared(tmp_path: Path, hfmem: Hfmem) -> None:
     """Lines are compared as text and as Markdown; without stacks a sentence says what is missing."""
     sizes = {"base": (TRAINER(3),), "head": (TRAINER(9),), "bare": ()}
-    sessions = {name: with_stacks(name, *of) for name, of in sizes.items()}
+    sessions = {name: with_stacks(name, *sites) for name, sites in sizes.items()}
     sessions["bare"].stacks = None
     a, b, bare = (one.save(tmp_path / f"{name}.jsonl") for name, one in sessions.items())
 
@@ -107,10 +107,10 @@ def test_a_label_cannot_leave_its_cell(recorded: Make, hfmem: Hfmem) -> None:
     label = "a|b <img src=x> [x](http://y) @someone #1 `c`"
     a, b = recorded("training", "a.hfmem.jsonl", "base"), recorded("steps", "b.hfmem.jsonl", label)
 
-    shown = hfmem("compare", a, b, "--markdown", "--fail-over", "2%").out
+    out = hfmem("compare", a, b, "--markdown", "--fail-over", "2%").out
 
-    assert "a\\|b" in shown
-    assert not [raw for raw in ("<img", "http://", "@someone", "#1", " `c") if raw in shown]
+    assert "a\\|b" in out
+    assert not [raw for raw in ("<img", "http://", "@someone", "#1", " `c") if raw in out]
 
 
 def test_runs_of_one_name_are_told_apart_by_their_files(recorded: Make, hfmem: Hfmem) -> None:
@@ -134,11 +134,11 @@ def test_runs_without_a_common_device_are_not_judged(recorded: Make, hfmem: Hfme
     """A run on a GPU and one on the host are shown, and the exit code is 2."""
     a, b = recorded("training", "a.hfmem.jsonl"), recorded("cpu", "b.hfmem.jsonl")
 
-    shown = hfmem("compare", a, b, "--fail-over", "2%")
+    result = hfmem("compare", a, b, "--fail-over", "2%")
 
-    assert shown.code == WRONG
-    assert "tiny-bert did not use cuda:0." in shown.out
-    assert "nothing can be judged" in shown.err
+    assert result.code == WRONG
+    assert "tiny-bert did not use cuda:0." in result.out
+    assert "nothing can be judged" in result.err
 
 
 def record(**peaks: float) -> Record:

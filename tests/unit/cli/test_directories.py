@@ -28,20 +28,20 @@ def made(place: Path, script: Script | None = None) -> SimulatedRun:
 
 
 def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None:
-    """Ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
+    """A check shows ranks, nodes, steps, the worst rank and findings; a complete run is fine."""
     made(tmp_path / "run")
 
-    code, shown, _ = hfmem("check", tmp_path / "run")
+    code, out, _ = hfmem("check", tmp_path / "run")
 
     assert code == FINE
-    assert "ranks         4 of 4" in shown
-    assert "highest peak  rank 3: 50" in shown
-    assert "damage        none" in shown
-    assert "more than its peers" in shown
+    assert "ranks         4 of 4" in out
+    assert "highest peak  rank 3: 50" in out
+    assert "damage        none" in out
+    assert "more than its peers" in out
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "sentence"),
     [
         ("a line", "1 line could not be read"),
         ("a rank", "1 rank missing"),
@@ -49,7 +49,7 @@ def test_check_shows_the_data_of_the_ranks(tmp_path: Path, hfmem: Hfmem) -> None
         ("a stranger", "1 file of the run's directory left out: of another run"),
     ],
 )
-def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfmem) -> None:
+def test_check_reports_damage(damage: str, sentence: str, tmp_path: Path, hfmem: Hfmem) -> None:
     """Missing or unreadable data are a sentence, and the exit code is 1."""
     path = tmp_path / "run" / made(tmp_path / "run").ranks[2].stream
     lines = path.read_bytes().splitlines(keepends=True)
@@ -67,7 +67,7 @@ def test_check_reports_damage(damage: str, said: str, tmp_path: Path, hfmem: Hfm
 
     code, out, _ = hfmem("check", tmp_path / "run")
     assert code == NO
-    assert said in out
+    assert sentence in out
 
 
 def test_another_directory_is_refused(tmp_path: Path, hfmem: Hfmem) -> None:
@@ -115,12 +115,12 @@ def test_watch_shows_a_run_once(tmp_path: Path, hfmem: Hfmem) -> None:
     run = made(tmp_path / "run")
 
     code, out, _ = hfmem("watch", "--once", "--json", tmp_path / "run")
-    shown = json.loads(out)
+    data = json.loads(out)
 
     assert code == FINE
-    peaks = {row["rank"]: row["peak"] for row in shown["ranks"]["table"]}
+    peaks = {row["rank"]: row["peak"] for row in data["ranks"]["table"]}
     assert peaks == {number: rank.peak for number, rank in run.ranks.items()}
-    assert (shown["state"], shown["step"]) == ("done", 22)
+    assert (data["state"], data["step"]) == ("done", 22)
 
 
 def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,10 +134,10 @@ def test_watch_follows_a_run_to_its_end(tmp_path: Path, capsys: pytest.CaptureFi
         run.write(tmp_path / "run", 4.0, finish=parts.pop(0))
 
     assert watch(Namespace(RUN=str(tmp_path / "run"), once=False, json=True), pause) == FINE
-    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    states = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    assert [one["state"] for one in shown] == ["running", "running", "done"]
-    assert [one["step"] for one in shown] == sorted(one["step"] for one in shown)
+    assert [one["state"] for one in states] == ["running", "running", "done"]
+    assert [one["step"] for one in states] == sorted(one["step"] for one in states)
 
 
 def test_watch_says_that_a_run_broke_off(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_leaving_the_screen_does_not_touch_the_run(tmp_path: Path) -> None:
         assert watching.stdout is not None
         watching.stdout.readline()
         watching.send_signal(signal.SIGINT)
-        _, said = watching.communicate(timeout=240)
+        _, err = watching.communicate(timeout=240)
 
-    assert (watching.returncode, said) == (FINE, b"")
+    assert (watching.returncode, err) == (FINE, b"")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

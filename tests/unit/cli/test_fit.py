@@ -20,12 +20,12 @@ def model(bert: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_it_forecasts_a_model(model: str, hfmem: Hfmem) -> None:
     """The forecast is that of `%memfit`."""
-    code, said, _ = hfmem("fit", model, "--batch", 2, "--length", 16)
+    code, out, _ = hfmem("fit", model, "--batch", 2, "--length", 16)
 
     assert code == 0
-    assert "Fits on cpu CPU: needs " in said
-    assert "batch 2 \u00d7 16" in said
-    assert "optimizer states" in said
+    assert "Fits on cpu CPU: needs " in out
+    assert "batch 2 \u00d7 16" in out
+    assert "optimizer states" in out
 
 
 def test_its_figures_are_bytes(model: str, hfmem: Hfmem) -> None:

@@ -33,7 +33,7 @@ def test_the_installed_script_is_this_one() -> None:
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)])
 def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In ASCII, at most 80 columns wide; `hfmem` alone shows its own help."""
+    """Help is ASCII and at most 80 columns wide; `hfmem` alone shows its own."""
     with pytest.raises(SystemExit, match="0"):
         main([*words, "-h"] if words else [])
     printed = capsys.readouterr().out
@@ -44,7 +44,7 @@ def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` prints it."""
+    """`--version` prints the package's version."""
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
 
@@ -64,7 +64,7 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "part"),
     [
         (["shout"], "shout"),
         (["check"], "RUN"),
@@ -74,16 +74,16 @@ def test_every_option_is_documented(name: str, capsys: pytest.CaptureFixture[str
         (["export", "a", "--to", "perfetto", "--resolution", "fast"], "resolution"),
     ],
 )
-def test_wrong_words_exit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_exit(words: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line on stderr names the mistake, and the exit code is 2."""
     with pytest.raises(SystemExit, match=str(WRONG)):
         main(words)
-    shown = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert said in shown.err
-    assert shown.err.count("\n") == 1
-    assert "\x1b" not in shown.err
-    assert shown.out == ""
+    assert part in printed.err
+    assert printed.err.count("\n") == 1
+    assert "\x1b" not in printed.err
+    assert printed.out == ""
 
 
 @pytest.mark.parametrize("name", ["missing", ".", "text", "newer", "pipe"])
@@ -161,7 +161,7 @@ USUAL = {name: value for name, value in os.environ.items() if name not in {"NO_C
 
 
 def test_commands_in_a_shell(recorded: Make, tmp_path: Path) -> None:
-    """Exit codes, files, one line of error, and no message when the reader of a pipe goes away."""
+    """A shell gets exit codes, files, one line of error, and no message when a pipe's reader goes away."""
     recorded("training", "a.hfmem.jsonl", "base")
     recorded("steps", "b.hfmem.jsonl.gz", "head")
     script = f"""

@@ -15,13 +15,13 @@ from hfmem_widget.ranks.directory import read_run
 from hfmem_widget.ranks.environment import CLAIMED, PATH, RUN, SITE, SOLO
 from tests.unit.cli.conftest import Hfmem, Make
 
-Became = tuple[str, list[str], dict[str, str]]
+Command = tuple[str, list[str], dict[str, str]]
 
 
 @pytest.fixture
-def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """Return a list that gets the command that the process would have become."""
-    calls: list[Became] = []
+    calls: list[Command] = []
     monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     for name in (RUN, CLAIMED, SOLO, PATH):
@@ -29,11 +29,11 @@ def became(monkeypatch: pytest.MonkeyPatch) -> list[Became]:
     return calls
 
 
-def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem: Hfmem) -> None:
+def test_the_command_is_run_as_it_is(commands: list[Command], tmp_path: Path, hfmem: Hfmem) -> None:
     """The command gets its own options, in a directory that exists; stderr says how to watch it."""
-    given = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
-    done = hfmem("run", "--dir", tmp_path / "run", *given)
-    ((command, words, environ),) = became
+    arguments = ("-l", "try", "--", "torchrun", "--dir", "-h", "x")
+    done = hfmem("run", "--dir", tmp_path / "run", *arguments)
+    ((command, words, environ),) = commands
 
     assert (command, words) == ("torchrun", ["torchrun", "--dir", "-h", "x"])
     assert environ[RUN] == str(tmp_path / "run")
@@ -46,15 +46,15 @@ def test_the_command_is_run_as_it_is(became: list[Became], tmp_path: Path, hfmem
 
 
 def test_without_a_directory_there_is_a_new_one(
-    became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new one for each run; within a watched cell it is the cell's."""
+    """Each run gets a new directory; within a watched cell it is the cell's."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for _ in range(2):
         main(["run", "--", "true"])
     monkeypatch.setenv(RUN, str(tmp_path / "cell"))
     main(["run", "--", "true"])
-    runs = [environ[RUN] for _, _, environ in became]
+    runs = [environ[RUN] for _, _, environ in commands]
 
     assert len(set(runs)) == 3
     assert all(Path(run).parent == tmp_path for run in runs)
@@ -62,17 +62,17 @@ def test_without_a_directory_there_is_a_new_one(
 
 
 def test_the_users_own_path_stays(
-    became: list[Became], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: list[Command], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user's path comes after ours, which is there once; a rank with a run of its own starts it."""
     monkeypatch.setenv(PATH, "/mine")
     monkeypatch.setenv(CLAIMED, "4711")
     main(["run", "--dir", str(tmp_path / "run"), "true"])
-    monkeypatch.setenv(PATH, became[0][2][PATH])
+    monkeypatch.setenv(PATH, commands[0][2][PATH])
     main(["run", "--dir", str(tmp_path / "run"), "true"])
 
-    assert [environ[PATH] for *_, environ in became] == [f"{SITE}{os.pathsep}/mine"] * 2
-    assert all(CLAIMED not in environ for *_, environ in became)
+    assert [environ[PATH] for *_, environ in commands] == [f"{SITE}{os.pathsep}/mine"] * 2
+    assert all(CLAIMED not in environ for *_, environ in commands)
 
 
 def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,14 +93,14 @@ def test_an_unknown_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 def test_its_exit_code_and_its_end_are_the_commands(tmp_path: Path) -> None:
     """The process is the command, so a shell sees no difference."""
     run = [sys.executable, "-m", "hfmem_widget", "run", "--dir", str(tmp_path / "run"), "--"]
-    left = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
+    done = subprocess.run([*run, "sh", "-c", "echo out; exit 7"], capture_output=True, check=False)
     killed = subprocess.run([*run, "sh", "-c", "kill -INT $$"], capture_output=True, check=False)
     piped = subprocess.run(
         f"{' '.join(run)} yes 2> /dev/null | head -1; echo ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, check=False,
     )  # fmt: skip
 
-    assert (left.returncode, left.stdout) == (7, b"out\n")
+    assert (done.returncode, done.stdout) == (7, b"out\n")
     assert killed.returncode == -signal.SIGINT
     assert piped.stdout.split() == ["y", str(128 + signal.SIGPIPE)]
 
@@ -125,7 +125,7 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("hello", "is not a notebook: Notebook does not appear to be JSON"),
         ("[]", "is not a notebook: "),
@@ -138,7 +138,7 @@ def notebook(*cells: object, kernel: str = "python3") -> str:
     ],
 )
 def test_a_file_that_cannot_be_run_is_an_error(
-    text: str, said: str, tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
+    text: str, message: str, tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is no notebook, has no code, or is for a kernel that is not installed."""
     spec = tmp_path / "kernels" / "of-r" / "kernel.json"
@@ -150,12 +150,12 @@ def test_a_file_that_cannot_be_run_is_an_error(
     done = hfmem("run", path)
 
     assert (done.code, done.out) == (WRONG, "")
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["there-is-none.ipynb"], "cannot be read: No such file"),
         (["it.ipynb", "more"], "takes no arguments"),
@@ -171,14 +171,14 @@ def test_a_file_that_cannot_be_run_is_an_error(
     ],
 )
 def test_a_wrong_folder_is_an_error(
-    words: list[str], said: str, recorded: Make, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
+    words: list[str], message: str, recorded: Make, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder with other recordings is no baseline, and is not written to."""
     monkeypatch.chdir(recorded().parent)
     done = hfmem("run", *words)
 
     assert (done.code, done.out) == (WRONG, "")
-    assert said in done.err
+    assert message in done.err
 
 
 def test_nbclient_is_named(tmp_path: Path, hfmem: Hfmem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,14 +39,14 @@ def write(tmp_path: Path) -> Write:
 
 def run_of(step: int, loss: int = 4) -> Allocations:
     """Return a complete history: two lines of a function hold some MiB at its peak."""
-    made = Allocations()
-    made.alloc(8 * MIB, MAIN)
-    made.wait(0.5)
-    passing = [made.alloc(step * MIB, STEP, MAIN), made.alloc(loss * MIB, LOSS, MAIN)]
-    made.wait(0.5)
+    allocations = Allocations()
+    allocations.alloc(8 * MIB, MAIN)
+    allocations.wait(0.5)
+    passing = [allocations.alloc(step * MIB, STEP, MAIN), allocations.alloc(loss * MIB, LOSS, MAIN)]
+    allocations.wait(0.5)
     for address in passing:
-        made.free(address)
-    return made
+        allocations.free(address)
+    return allocations
 
 
 def on_two_devices() -> dict[str, Any]:
@@ -69,7 +69,7 @@ def damaged() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "code", "shown"),
+    ("snapshot", "code", "expected"),
     [
         (
             run_of(16).snapshot(),
@@ -93,13 +93,13 @@ def damaged() -> dict[str, Any]:
     ids=["a history", "damage", "torch 2.1, without times", "segments alone"],
 )
 def test_a_check_shows_the_contents_of_a_snapshot(
-    snapshot: Any, code: int, shown: dict[str, str], write: Write, hfmem: Hfmem
+    snapshot: Any, code: int, expected: dict[str, str], write: Write, hfmem: Hfmem
 ) -> None:
-    """Allocated and reserved bytes, length of the history, peak, and whether anything is damaged."""
-    found, out, _ = hfmem("check", write(snapshot))
+    """A check has allocated and reserved bytes, the history's length, the peak, and what is damaged."""
+    exit_code, out, _ = hfmem("check", write(snapshot))
 
-    assert found == code
-    assert shown.items() <= rows(out).items()
+    assert exit_code == code
+    assert expected.items() <= rows(out).items()
 
 
 def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> None:
@@ -112,21 +112,21 @@ def test_a_check_says_that_older_events_are_gone(write: Write, hfmem: Hfmem) -> 
 
     assert "4 events over 0.0 ms; older ones are gone" in hfmem("check", write(cut.snapshot())).out
     assert "≥ 5.00 MiB" in hfmem("check", write(cut.snapshot())).out
-    done = hfmem("check", write(late.snapshot())).out
-    assert "gone" not in done
-    assert "note: 8.00 MiB is older than the history" in done
+    out = hfmem("check", write(late.snapshot())).out
+    assert "gone" not in out
+    assert "note: 8.00 MiB is older than the history" in out
 
 
 def test_a_check_names_the_device_of_older_memory(write: Write, hfmem: Hfmem) -> None:
     """Each of two devices has its row, in order."""
-    done = hfmem("check", write(on_two_devices())).out
-    history = done[done.index("history") : done.index("peaks")]
+    out = hfmem("check", write(on_two_devices())).out
+    history = out[out.index("history") : out.index("peaks")]
     assert [line[9:15] for line in history.splitlines()] == ["cuda:0", "cuda:1"]
-    assert "108.0 MiB on cuda:1 is older than the history" in done
+    assert "108.0 MiB on cuda:1 is older than the history" in out
 
 
 def test_a_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
-    """The peak by line, and reserved and free memory, in at most 40 lines."""
+    """The text has the peak by line, and reserved and free memory, in at most 40 lines."""
     code, out, _ = hfmem("explain", write(training().snapshot()))
 
     assert code == FINE
@@ -163,20 +163,20 @@ def test_an_empty_snapshot_is_explained(write: Write, hfmem: Hfmem) -> None:
 
 def test_frames_of_c_alone_are_torchs_own(write: Write, hfmem: Hfmem) -> None:
     """If only C++ frames were recorded, no line of a user is named."""
-    made = Allocations()
-    made.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
-    out = hfmem("explain", write(made.snapshot())).out
+    allocations = Allocations()
+    allocations.alloc(MIB, ("??", 0, "at::native::empty_cuda"))
+    out = hfmem("explain", write(allocations.snapshot())).out
     assert "from one line" not in out
     assert "torch's own code" in out
 
 
 def test_the_data_have_the_documented_form(write: Write, checked: Checked) -> None:
-    """Each command with `--json` has it, with a history and without."""
+    """Each command's `--json` has the documented form, with a history and without."""
     whole, bare = write(on_two_devices()), write(run_of(1).snapshot()["segments"], "b.pickle")
     for path in (whole, bare):
         assert checked("check", "check", path, "--json")["damage"] == []
-        found = checked("explanation", "explain", path, "--json")
-        assert (found["devices"][0]["peak"] is None) == (path == bare)
+        data = checked("explanation", "explain", path, "--json")
+        assert (data["devices"][0]["peak"] is None) == (path == bare)
     words = "compare", whole, write(run_of(32).snapshot(), "c.pickle"), "--json", "--by", "line"
     assert checked("comparison", *words)["cells"][1]["changes"]
 
@@ -208,7 +208,7 @@ def test_snapshots_of_one_name_are_told_apart(tmp_path: Path, hfmem: Hfmem) -> N
 
 @pytest.mark.parametrize(("step", "code"), [(16, FINE), (32, NO)])
 def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem) -> None:
-    """Histories that begin with nothing allocated have them."""
+    """Histories that begin with nothing allocated have exact peaks."""
     a, b = write(run_of(16).snapshot()), write(run_of(step).snapshot(), "b.pickle")
     done = hfmem("compare", a, b, "--fail-over", "2%")
     assert done.code == code
@@ -216,15 +216,15 @@ def test_exact_peaks_are_judged(step: int, code: int, write: Write, hfmem: Hfmem
 
 
 @pytest.mark.parametrize(
-    ("metric", "says"),
+    ("metric", "text"),
     [("peak", "the peak of b is not known exactly"), ("reserved", "have no such figure")],
 )
-def test_uncertain_peaks_are_not_judged(metric: str, says: str, write: Write, hfmem: Hfmem) -> None:
+def test_uncertain_peaks_are_not_judged(metric: str, text: str, write: Write, hfmem: Hfmem) -> None:
     """The peak may have been before the history begins."""
     paths = write(run_of(16).snapshot()), write(training().snapshot(), "b.pickle")
     code, _, err = hfmem("compare", *paths, "--fail-over", "2%", "--metric", metric)
     assert code == WRONG
-    assert says in err
+    assert text in err
 
 
 def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
@@ -241,23 +241,23 @@ def test_snapshots_compare_with_recordings(write: Write, tmp_path: Path, hfmem: 
 
 
 def test_python_compares_them_as_the_terminal_does(write: Write) -> None:
-    """Two opened snapshots by line, or one with a session that has stacks; not by step."""
+    """Python compares two snapshots, or one and a session with stacks, by line, and not by step."""
     opened = [
         hfmem_widget.open(write(run_of(step).snapshot(), f"{step}.pickle")) for step in (16, 24)
     ]
     a, b = opened
     session = with_stacks("base", site("project/train.py:21", 10, "Run.step"))
 
-    both = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
-    of_both, of_one = (compared._repr_mimebundle_()["text/plain"] for compared in both)
-    assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in of_both
-    assert "+6.00 MiB" in of_one
+    comparisons = hfmem_widget.compare(a, b, by="line"), hfmem_widget.compare(session, a, by="line")
+    pair_text, mixed_text = (compared._repr_mimebundle_()["text/plain"] for compared in comparisons)
+    assert "24.pickle: 8.00 MiB more, allocated in step() of train.py" in pair_text
+    assert "+6.00 MiB" in mixed_text
     with pytest.raises(OptionError, match="no samples to align by step"):
         hfmem_widget.compare(a, b, by="step")
 
 
 def test_a_comparison_needs_a_common_subject(write: Write, tmp_path: Path, hfmem: Hfmem) -> None:
-    """A history, stacks, or classes."""
+    """What a comparison needs in common is a history, stacks, or classes."""
     snapshot, bare = write(run_of(16).snapshot()), write([], "bare.pickle")
     sessions = {"with": with_stacks("with", site("a.py:1", 1)), "without": with_stacks("without")}
     sessions["without"].stacks = None
@@ -277,7 +277,7 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    ("dumped", "says"),
+    ("content", "message"),
     [
         (pickle.dumps({"segments": [Runs()]}), "could run code"),
         (run_of(16).dump()[:500], "it is damaged or cut off"),
@@ -286,14 +286,14 @@ class Runs:
 )
 @pytest.mark.parametrize("command", ["check", "explain", "report", "compare"])
 def test_an_unreadable_snapshot_is_refused(
-    command: str, dumped: bytes, says: str, tmp_path: Path, hfmem: Hfmem
+    command: str, content: bytes, message: str, tmp_path: Path, hfmem: Hfmem
 ) -> None:
     """Every command refuses it in one sentence."""
     path = tmp_path / "a.pickle"
-    path.write_bytes(dumped)
+    path.write_bytes(content)
     code, out, err = hfmem(command, *[path] * (2 if command == "compare" else 1))
     assert (code, out, err.count("\n")) == (WRONG, "", 1)
-    assert says in err
+    assert message in err
 
 
 @pytest.mark.parametrize("words", [("export", "--to", "csv"), ("watch", "--once")])

@@ -22,10 +22,10 @@ from tests.unit.features.compare.test_by_line import TRAINER, site, with_stacks
 
 
 def test_they_are_found_by_the_servers_entry_point() -> None:
-    """A list of documented functions that take text and numbers, and return text."""
-    (found,) = entry_points(group="jupyter_server_mcp.tools", name="hfmem")
-    assert len(found.load()) == 4
-    for name in found.load():
+    """The entry point lists documented functions that take text and numbers, and return text."""
+    (entry_point,) = entry_points(group="jupyter_server_mcp.tools", name="hfmem")
+    assert len(entry_point.load()) == 4
+    for name in entry_point.load():
         tool = resolve(name)
         assert tool.__doc__
         assert set(get_type_hints(tool).values()) <= {str, int}
@@ -53,7 +53,7 @@ def test_an_agent_may_request_a_forecast() -> None:
 
 
 def test_a_slow_command_is_ended(recorded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result says so."""
+    """The result of a command that took too long says so."""
     monkeypatch.setattr(tools, "PATIENCE", 0.001)
     assert "took more than 0 s" in tools.hfmem_check(str(recorded()))
 
@@ -62,7 +62,7 @@ TEXT = files(hfmem_widget).joinpath("skill", "SKILL.md").read_text("utf-8")
 
 
 def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """A name, and when to use it, in at most 1,024 characters."""
+    """The head has a name, and in at most 1,024 characters when to use it."""
     assert main(["skill"]) == FINE
     printed = capsys.readouterr().out
     assert printed == TEXT
@@ -74,9 +74,9 @@ def test_it_has_the_head_that_agents_read(capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
     """The skill names only subcommands of `hfmem` and options that exist."""
-    named = re.findall(r"`hfmem ([^`]+)`", TEXT)
-    assert named
-    for words in named:
+    commands = re.findall(r"`hfmem ([^`]+)`", TEXT)
+    assert commands
+    for words in commands:
         command, *rest = words.split(" -- ")[0].split()
         with pytest.raises(SystemExit) as ended:
             main([command, "-h"])
@@ -86,13 +86,13 @@ def test_every_command_in_it_exists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_option_of_a_watch_in_it_exists() -> None:
-    """`%%memwatch` takes it."""
+    """`%%memwatch` takes each option that the skill names."""
     named = set(re.findall(r"%%memwatch --([a-z-]+)", TEXT)) | {"stacks"}
     assert named <= set(options_of(WatchOptions))
 
 
 def test_it_is_installed_for_agents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once: an existing file is not overwritten."""
+    """The skill is installed once: an existing file is not overwritten."""
     folder = tmp_path / "skills"
     place = folder / "hfmem" / "SKILL.md"
     assert main(["skill", "--install", str(folder)]) == FINE
@@ -116,10 +116,10 @@ def test_a_distributed_run_has_the_documented_form(tmp_path: Path, checked: Chec
     """The sentence names the worst rank; what memory is for is known of each rank alone."""
     made(tmp_path / "run")
     words = tmp_path / "run", "--json"
-    found = checked("explanation", "explain", *words)
-    assert "on rank 3" in found["sentence"]
-    assert len(found["ranks"]["table"]) == 4
-    assert found["devices"][0]["parts"] == []
+    data = checked("explanation", "explain", *words)
+    assert "on rank 3" in data["sentence"]
+    assert len(data["ranks"]["table"]) == 4
+    assert data["devices"][0]["parts"] == []
     checked("check", "check", *words)
     checked("now", "watch", "--once", *words)
 
@@ -134,25 +134,25 @@ def test_two_runs_are_compared_in_the_documented_form(recorded: Make, checked: C
 
 
 def test_a_comparison_by_line_has_the_documented_form(tmp_path: Path, checked: Checked) -> None:
-    """The lines of the second run, largest first; without stacks there are none."""
+    """The data have the lines of the second run, largest first; without stacks there are none."""
     sizes = {"base": (TRAINER(3), site("a/b.py:4", 1)), "head": (TRAINER(9),)}
     a, b = (with_stacks(name, *of).save(tmp_path / f"{name}.jsonl") for name, of in sizes.items())
 
-    found = checked("comparison", "compare", a, b, "--by", "line", "--json")
-    assert [each["changes"] and len(each["changes"]) for each in found["cells"]] == [None, 2]
-    assert found["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
+    data = checked("comparison", "compare", a, b, "--by", "line", "--json")
+    assert [each["changes"] and len(each["changes"]) for each in data["cells"]] == [None, 2]
+    assert data["cells"][1]["changes"][0]["name"] == "transformers/trainer.py:2001"
     sentence = "head: 6.00 MiB more, allocated in Trainer._prepare_inputs() of trainer.py"
-    assert found["sentences"][0].startswith(sentence)
-    found = checked("comparison", "compare", a, b, "--by", "time", "--json")
-    assert [each["changes"] for each in found["cells"]] == [None, None]
+    assert data["sentences"][0].startswith(sentence)
+    data = checked("comparison", "compare", a, b, "--by", "time", "--json")
+    assert [each["changes"] for each in data["cells"]] == [None, None]
 
 
 def test_doctor_has_the_documented_form(checked: Checked) -> None:
-    """A sentence for each subject."""
+    """The data of `hfmem doctor` have the documented form, with the version of the package."""
     assert "hfmem_widget" in checked("doctor", "doctor", "--json")["versions"]
 
 
 def test_a_forecast_has_the_documented_form(bert: str, checked: Checked) -> None:
     """The data are bytes, by part and by device."""
-    found = checked("fit", "fit", bert, "--batch", 2, "--length", 16, "--json")
-    assert found["bytes"] == sum(found["parts"].values())
+    data = checked("fit", "fit", bert, "--batch", 2, "--length", 16, "--json")
+    assert data["bytes"] == sum(data["parts"].values())

@@ -13,7 +13,7 @@ import pytest
 
 from hfmem_widget.cli.output import FINE, NO, WRONG
 from hfmem_widget.cli.watch import PACE, watch
-from tests.unit.cli.conftest import Hfmem, Make, Said
+from tests.unit.cli.conftest import Hfmem, Make, Result
 
 Pause = Callable[[float], None]
 
@@ -21,11 +21,11 @@ Pause = Callable[[float], None]
 class Growing:
     """A recording that gets more lines whenever its watcher pauses."""
 
-    def __init__(self, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
-        lines = whole.read_bytes().splitlines(keepends=True)
+        lines = recording.read_bytes().splitlines(keepends=True)
         size = -(-len(lines) // 3)
-        self.path = whole.with_name("growing.hfmem.jsonl")
+        self.path = recording.with_name("growing.hfmem.jsonl")
         self.pauses: list[float] = []
         self._parts = [b"".join(lines[at : at + size]) for at in range(0, len(lines), size)]
         self.path.write_bytes(b"")
@@ -35,9 +35,9 @@ class Growing:
         with self.path.open("ab") as file:
             file.write(self._parts.pop(0))
 
-    def watch(self, pause: Pause | None = None, path: Path | None = None, **flags: bool) -> Said:
-        asked = Namespace(**{"RUN": str(path or self.path), "once": False, "json": False, **flags})
-        return Said(watch(asked, pause or self.pause), *self._capsys.readouterr())
+    def watch(self, pause: Pause | None = None, path: Path | None = None, **flags: bool) -> Result:
+        args = Namespace(**{"RUN": str(path or self.path), "once": False, "json": False, **flags})
+        return Result(watch(args, pause or self.pause), *self._capsys.readouterr())
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ def test_once_shows_the_present_state(growing: Growing) -> None:
     """`--once` does not wait, even if nothing was written yet."""
     empty = growing.watch(once=True)
     growing.pause(0)
-    begun = growing.watch(once=True)
+    partial = growing.watch(once=True)
 
-    assert (empty.code, begun.code) == (FINE, FINE)
+    assert (empty.code, partial.code) == (FINE, FINE)
     assert "is empty so far" in empty.out
-    assert "running" in begun.out.splitlines()[0]
+    assert "running" in partial.out.splitlines()[0]
     assert growing.pauses == [0]
 
 
@@ -119,15 +119,15 @@ def test_ctrl_c_ends_it(growing: Growing) -> None:
     assert (code, err) == (FINE, "")
 
 
-@pytest.mark.parametrize("what", ["removed", "replaced", "cut"])
-def test_a_replaced_file_ends_the_watch(what: str, growing: Growing) -> None:
+@pytest.mark.parametrize("event", ["removed", "replaced", "cut"])
+def test_a_replaced_file_ends_the_watch(event: str, growing: Growing) -> None:
     """A recording that is removed, replaced or cut meanwhile ends it with a sentence."""
     growing.pause(0)
 
     def change(_seconds: float) -> None:
-        if what != "cut":
+        if event != "cut":
             growing.path.rename(growing.path.with_name("moved"))
-        if what != "removed":
+        if event != "removed":
             growing.path.write_bytes(b"")
 
     with pytest.raises(Exception, match="was removed, replaced or cut"):
@@ -136,15 +136,15 @@ def test_a_replaced_file_ends_the_watch(what: str, growing: Growing) -> None:
 
 def test_a_recording_may_be_compressed_at_its_end(growing: Growing) -> None:
     """Until then its lines are beside it; the last one is read though that file is gone."""
-    at_last = growing.path.with_name("growing.hfmem.jsonl.gz")
+    compressed = growing.path.with_name("growing.hfmem.jsonl.gz")
 
     def pause(seconds: float) -> None:
         while growing._parts:
             growing.pause(seconds)
         growing.path.unlink()
-        at_last.write_bytes(b"")
+        compressed.write_bytes(b"")
 
-    assert growing.watch(pause, at_last).code == FINE
+    assert growing.watch(pause, compressed).code == FINE
 
 
 class Terminal(io.StringIO):

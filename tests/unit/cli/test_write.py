@@ -41,7 +41,7 @@ def test_an_export_is_written_here_and_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--to", "csv", "-o", "x.txt"], "ends in .csv, not 'x.txt'"),
         (["--to", "perfetto", "-o", "x.json"], "ends in .perfetto.json or .trace.json"),
@@ -54,7 +54,7 @@ def test_an_export_is_written_here_and_named(
     ],
 )
 def test_an_impossible_export_is_one_line(
-    words: list[str], said: str, recorded: Make, here: Path, hfmem: Hfmem
+    words: list[str], message: str, recorded: Make, here: Path, hfmem: Hfmem
 ) -> None:
     """It says what is allowed; nothing is written or overwritten."""
     (here / "taken.csv").write_text("mine")
@@ -63,7 +63,7 @@ def test_an_impossible_export_is_one_line(
     code, _, err = hfmem("export", path, *words)
 
     assert (code, err.count("\n")) == (WRONG, 1)
-    assert said in err
+    assert message in err
     assert {each.name for each in here.iterdir()} == {"taken.csv", path.name}
     assert (here / "taken.csv").read_text() == "mine"
 
@@ -101,13 +101,13 @@ def test_a_report_is_that_of_the_session(
     words: list[str], name: str, is_static: bool, recorded: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`hfmem report` passes path and kind to `Session.report`."""
-    asked: list[object] = []
+    arguments: list[object] = []
 
     def report(session: Session, path: str, *, static: bool = False) -> Path:
-        asked.extend((session.label, path, static))
+        arguments.extend((session.label, path, static))
         return Path(path)
 
     monkeypatch.setattr(Session, "report", report)
 
     assert main(["report", str(recorded("leak")), *words]) == FINE
-    assert asked == ["fine-tune", name, is_static]
+    assert arguments == ["fine-tune", name, is_static]

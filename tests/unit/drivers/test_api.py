@@ -53,22 +53,22 @@ def test_the_model_is_let_go(model: torch.nn.Module) -> None:
 def test_a_watched_model_that_is_deleted_is_gone_at_once() -> None:
     """A model that is deleted within the block is freed at once, without the garbage collector."""
     model = torch.nn.Linear(8, 8)
-    gone = weakref.ref(model)
+    reference = weakref.ref(model)
     with hfmem_widget.watch(model, quiet=True):
         model(torch.zeros(2, 8))
         del model
-        assert gone() is None
+        assert reference() is None
 
 
 def test_a_watch_keeps_no_model_alive() -> None:
     """A watch keeps a model alive neither before nor after its block; entered again, it has no model."""
     model = torch.nn.Linear(8, 8)
-    gone = weakref.ref(model)
+    reference = weakref.ref(model)
     watch = hfmem_widget.watch(model, quiet=True)
     with watch:
         pass
     del model
-    assert gone() is None
+    assert reference() is None
 
     with watch as session:
         pass
@@ -214,12 +214,12 @@ def test_a_watch_without_a_thread_reads_at_its_edges(monkeypatch: pytest.MonkeyP
         Ticker, "start", mock.Mock(side_effect=RuntimeError("can't start new thread"))
     )
     with hfmem_widget.watch("starved", devices="cpu", quiet=True) as session:
-        kept = bytearray(50_000_000)
+        block = bytearray(50_000_000)
     span = session.spans[0]
 
     assert span.after is not None
     grown = session.value(span.after, "cpu/allocated") - session.value(span.before, "cpu/allocated")
-    assert grown == pytest.approx(len(kept), rel=0.05)
+    assert grown == pytest.approx(len(block), rel=0.05)
     assert "could not start its thread" in session.polling.stopped
     assert "could not start its thread" in card_bundle(session, span, with_chart=False)["text/html"]
     assert hfmem_widget.holders({"kept": torch.zeros(1000)}).rows != ()
@@ -304,9 +304,9 @@ def test_watches_side_by_side_are_not_within_each_other() -> None:
             stack.enter_context(hfmem_widget.watch(str(at), quiet=True))
         others: list[bool] = []
 
-        def beside() -> None:
+        def watch_beside() -> None:
             with hfmem_widget.watch("beside", quiet=True) as session:
                 others.append(session.running)
 
-        on_threads(beside)
+        on_threads(watch_beside)
     assert others == [True]

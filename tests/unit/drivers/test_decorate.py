@@ -59,9 +59,9 @@ def test_it_is_open_across_all_that_a_coroutine_awaits(scope: Scope) -> None:
         scope.seen.append("runs")
         return 2 * number
 
-    made = double(3)
+    coroutine = double(3)
     assert scope.seen == []
-    assert asyncio.run(made) == 6
+    assert asyncio.run(coroutine) == 6
     assert scope.seen == ["in", "runs", "out"]
 
 
@@ -93,9 +93,9 @@ def test_it_is_open_from_a_generators_first_item_to_its_end(scope: Scope) -> Non
         return "done"
 
     def outer() -> Iterator[object]:
-        scope.seen.append((yield from made))
+        scope.seen.append((yield from generator))
 
-    made = echo()
+    generator = echo()
     assert scope.seen == []
     running = outer()
     assert next(running) == 1
@@ -206,9 +206,9 @@ def test_what_is_awaited_is_followed(scope: Scope, function: Callable[[], Awaita
         pytest.skip("this Python marks no functions as coroutine functions")
 
     async def drive() -> int:
-        made = scope(function)()
+        result = scope(function)()
         assert scope.seen == []
-        return await made
+        return await result
 
     assert asyncio.run(drive()) == 1
     assert scope.seen == ["in", "out"]
@@ -251,15 +251,15 @@ def test_static_methods_and_class_methods_stay_what_they_are(scope: Scope) -> No
     assert scope.seen == ["in", "out", "in", "out"]
 
 
-@pytest.mark.parametrize(("given", "called"), [(Scope, "the class Scope"), (3, "int")])
+@pytest.mark.parametrize(("subject", "name"), [(Scope, "the class Scope"), (3, "int")])
 @pytest.mark.parametrize("make", [hfmem_widget.watch, hfmem_widget.span])
 def test_what_does_not_run_cannot_be_decorated(
-    make: Callable[[str], Decorates], given: Any, called: str
+    make: Callable[[str], Decorates], subject: Any, name: str
 ) -> None:
     """The error for a class or a value names what can be decorated."""
     allowed = "a function, a method, a coroutine function or a generator function"
-    with pytest.raises(OptionError, match=f"can decorate {allowed}, not {called}$"):
-        make("one")(given)
+    with pytest.raises(OptionError, match=f"can decorate {allowed}, not {name}$"):
+        make("one")(subject)
 
 
 def test_a_watched_coroutine_is_watched_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:

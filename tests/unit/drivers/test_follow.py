@@ -31,7 +31,7 @@ follow = hfmem_widget.follow
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have no hardware, no launcher, no group and nothing to do at the end of this process."""
     process.this.monitor = Bench().monitor
     process_state(OwnRank).has_exit_hooks = True
@@ -378,10 +378,10 @@ def test_a_callback_with_options_of_its_own_keeps_them(tmp_path: Path) -> None:
 def test_the_users_exit_is_left_as_it_is(tmp_path: Path) -> None:
     """A `SystemExit` of the user's has no attribute of ours."""
     follow(tmp_path / "run")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_:
         sys.exit(3)
 
-    assert vars(left.value) == {}
+    assert vars(exit_.value) == {}
 
 
 def followed(tmp_path: Path) -> Run:

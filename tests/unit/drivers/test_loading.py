@@ -109,12 +109,12 @@ def test_a_load_and_each_of_its_shards_is_a_span(files: list[str]) -> None:
 
 def test_while_it_loads_the_shard_is_open(files: list[str]) -> None:
     """The open spans say how far a load is."""
-    seen = []
-    model = followed_model(lambda _: seen.append([one.label for one in session.open_spans]))
+    labels = []
+    model = followed_model(lambda _: labels.append([one.label for one in session.open_spans]))
     with hfmem_widget.watch("all", quiet=True) as session:
         model.from_pretrained(files)
 
-    assert seen == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
+    assert labels == [["all", "load PreTrainedModel", f"shard {one} of 3"] for one in (1, 2, 3)]
 
 
 def test_one_file_has_no_shards(files: list[str]) -> None:
@@ -169,12 +169,12 @@ def test_one_may_load_another(files: list[str]) -> None:
     """A model made of models has a load for each, with its own shards."""
     inner = followed_model()
     session = loaded(files[1:], lambda file: inner.from_pretrained([file, files[0]]))
-    within = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
+    inner_labels = ["load PreTrainedModel", "shard 1 of 2", "shard 2 of 2"]
 
     assert [label for _, label, *_ in described(session)] == [
         "load PreTrainedModel",
-        *("shard 1 of 2", *within),
-        *("shard 2 of 2", *within),
+        *("shard 1 of 2", *inner_labels),
+        *("shard 2 of 2", *inner_labels),
     ]
 
 
@@ -212,10 +212,10 @@ def test_a_fault_of_ours_leaves_the_load_as_it_is(
 ) -> None:
     """A fault is one line on stderr, and the model is loaded."""
     monkeypatch.setattr(Monitor, "turn", Mock(side_effect=RuntimeError("broken")))
-    seen: list[str] = []
-    session = loaded(files, seen.append)
+    paths: list[str] = []
+    session = loaded(files, paths.append)
 
-    assert seen == files
+    assert paths == files
     assert capsys.readouterr().err.count("broken") == 1
     assert all(one.stop is not None for one in session.spans)
 

@@ -46,7 +46,7 @@ def train(steps: int = 3, *, watched: str = "") -> tuple[Any, Any]:
 
 
 def test_a_loop_by_hand_is_attributed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, gradients and states of a model in a function's own variables are told."""
+    """The weights, gradients and states of a model in a function's own variables are found."""
     # However long a busy machine takes to count.
     monkeypatch.setattr("hfmem_widget.monitor.attribution.ALLOWANCE", 1e9)
     with hfmem_widget.watch("loop", quiet=True) as session:
@@ -79,12 +79,12 @@ def test_gradients_count_in_an_optimizers_first_step(monkeypatch: pytest.MonkeyP
 
 def test_where_nothing_is_watched_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outside a watch a hook asks whether anything is watched, and that is all."""
-    counted: list[object] = []
-    monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counted.append)
+    counts: list[object] = []
+    monkeypatch.setattr("hfmem_widget.monitor.attribution.count", counts.append)
 
     train()
 
-    assert counted == []
+    assert counts == []
 
 
 def test_following_twice_hooks_once() -> None:
@@ -106,23 +106,23 @@ def stepped() -> tuple[Any, Any]:
 def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
     """A `TorchFunctionMode` gets the same calls in a watched step as in an unwatched one."""
 
-    class Told(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
+    class Calls(TorchFunctionMode):  # type: ignore[misc]  # torch is not checked here
         def __init__(self) -> None:
             super().__init__()
-            self.of: list[str] = []
+            self.names: list[str] = []
 
         def __torch_function__(
             self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            self.of.append(str(func))
+            self.names.append(str(func))
             return func(*args, **(kwargs or {}))
 
     def calls_seen() -> list[str]:
         _, optimizer = stepped()
-        with Told() as mode:
+        with Calls() as mode:
             optimizer.step()
             optimizer.zero_grad()
-        return [one.partition(" at 0x")[0] for one in mode.of]
+        return [one.partition(" at 0x")[0] for one in mode.names]
 
     alone = calls_seen()
     with hfmem_widget.watch(quiet=True):
@@ -132,7 +132,7 @@ def test_a_function_mode_of_the_users_sees_nothing_of_ours() -> None:
 
 
 def test_activations_end_with_the_cell() -> None:
-    """After a cell whose steps only an optimizer told, the next cell has no activations."""
+    """After a cell whose steps were seen at the optimizer alone, the next cell has no activations."""
     monitor = shared_monitor()
     session = monitor.begin(WatchOptions())
     weight = torch.nn.Parameter(torch.ones(4, 4))

@@ -7,17 +7,17 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from hfmem_widget.magics.memwatch import MemwatchMagics
 
-Told = Callable[..., str]
+Output = Callable[..., str]
 
 
 @pytest.fixture
 def magics(shell: InteractiveShell) -> MemwatchMagics:
-    found: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
-    return found
+    registered: MemwatchMagics = shell.magics_manager.registry["MemwatchMagics"]
+    return registered
 
 
 @pytest.fixture
-def told(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Told:
+def output(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Output:
     """Return a function that runs cells, and returns all their output, errors included."""
 
     def run(*cells: str) -> str:

@@ -42,11 +42,11 @@ class Broken(Exception):
 
 
 def breaks(error: type[BaseException], times: int) -> Callable[..., None]:
-    left = [error] * times
+    errors = [error] * times
 
     def showtraceback(*_args: Any, **_kwargs: Any) -> None:
-        if left:
-            raise left.pop()
+        if errors:
+            raise errors.pop()
 
     return showtraceback
 
@@ -97,10 +97,10 @@ def test_an_inner_cell_ends_no_watch(shell: InteractiveShell, inner: str, silent
     shell.user_ns["inner"], shell.user_ns["silent"] = inner, silent
     shell.run_cell(
         f"{WATCHED}for _ in range(2):\n    get_ipython().run_cell(inner, silent=silent)\n"
-        "told = session.running"
+        "running = session.running"
     )
 
-    assert shell.user_ns["told"]
+    assert shell.user_ns["running"]
 
 
 def test_a_cell_in_a_task_does_not_end_one_that_awaits(shell: InteractiveShell) -> None:
@@ -108,10 +108,10 @@ def test_a_cell_in_a_task_does_not_end_one_that_awaits(shell: InteractiveShell) 
     shell.user_ns["asyncio"] = asyncio
     shell.run_cell(
         f"{WATCHED}async def task():\n    get_ipython().run_cell('x = 1')\n"
-        "await asyncio.ensure_future(task())\ntold = session.running"
+        "await asyncio.ensure_future(task())\nrunning = session.running"
     )
 
-    assert shell.user_ns["told"]
+    assert shell.user_ns["running"]
     assert outcome(shell) == "done"
 
 
@@ -119,20 +119,20 @@ def test_a_slow_first_watch_ends(shell: InteractiveShell, monkeypatch: pytest.Mo
     """A cell of another thread begins during its imports."""
     began, ended = threading.Event(), threading.Event()
     shell.user_ns.update(began=began, ended=ended)
-    beside = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait()",))
+    other = threading.Thread(target=shell.run_cell, args=("began.set()\nended.wait()",))
 
-    def slowly() -> Monitor:
+    def slow_monitor() -> Monitor:
         if not began.is_set():
-            beside.start()
+            other.start()
             began.wait()
         return shared_monitor()
 
-    monkeypatch.setattr("hfmem_widget.monitor.shared.shared_monitor", slowly)
+    monkeypatch.setattr("hfmem_widget.monitor.shared.shared_monitor", slow_monitor)
     shell.run_cell(f"{WATCHED}x = 1")
 
     assert outcome(shell) == "done"
     ended.set()
-    beside.join()
+    other.join()
 
 
 def interrupt_in(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
@@ -169,15 +169,15 @@ def test_a_cell_is_compared_with_its_earlier_runs(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, label: str
 ) -> None:
     """All runs of the label are compared, else all of the cell, which a shell knows by its text alone."""
-    seen: list[int] = []
+    counts: list[int] = []
 
     def reruns(_session: Session, _span: Span, earlier: Sequence[Record]) -> tuple[Finding, ...]:
         assert {one.label for one in earlier} <= {label}
-        seen.append(len(earlier))
+        counts.append(len(earlier))
         return ()
 
     monkeypatch.setattr(module, "reruns", reruns)
     for _ in range(3):
         shell.run_cell(f"%%memwatch --quiet {'--label a' * bool(label)}\nrun_of_this_test = 1")
 
-    assert seen == [0, 1, 2]
+    assert counts == [0, 1, 2]

@@ -22,7 +22,7 @@ from hfmem_widget.monitor.companion import begun
 from hfmem_widget.session import Session
 from hfmem_widget.session.stacks import Snapshot
 from tests.data.torch_snapshots import training
-from tests.unit.magics.conftest import Told
+from tests.unit.magics.conftest import Output
 
 STEPS = """
 import hfmem_widget
@@ -32,9 +32,9 @@ for _ in range(5):
 """
 
 
-def test_spans_within_a_cell_are_not_cells(told: Told) -> None:
+def test_spans_within_a_cell_are_not_cells(output: Output) -> None:
     """One cell with five steps is one cell."""
-    text = told("%memwatch on --quiet", STEPS, "%memwatch status")
+    text = output("%memwatch on --quiet", STEPS, "%memwatch status")
     assert "memwatch is on: 1 cell so far," in text
 
 
@@ -60,19 +60,19 @@ def test_a_snapshot_of_torch_is_opened(shell: InteractiveShell, tmp_path: Path) 
     assert isinstance(shell.user_ns["back"], Snapshot)
 
 
-def left() -> tuple[int, ...]:
+def our_objects() -> tuple[int, ...]:
     """Return the objects of ours that exist besides the session."""
     return len(sys.meta_path), modes(), len(begun(OutOfMemory)), len(begun(Budget))
 
 
 def test_the_end_of_a_session_ends_the_cell_in_it(shell: InteractiveShell) -> None:
     """`%unload_ext` and `%memwatch off` in a watched cell leave nothing of ours behind."""
-    before = left()
+    before = our_objects()
     for end in ("%reload_ext hfmem_widget", "x = 1\n%memwatch off"):
         shell.run_cell("%memwatch on --stacks --quiet --budget 1GiB --stop")
         shell.run_cell("import torch; torch.zeros(3)")
         shell.run_cell(end)
-        assert left() == before
+        assert our_objects() == before
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -97,7 +97,7 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
 
 
 @pytest.mark.parametrize(
-    ("cell", "says"),
+    ("cell", "text"),
     [
         ("%memwatch\nx = 1", "two % signs"),
         ("# note\n\n%memwatch  \n\nx = 1", "two % signs"),
@@ -107,35 +107,35 @@ def test_another_shell_that_unloads_the_extension_ends_nothing_of_this_one(
         ("x = 1\n%%memwatch", "%%memwatch must be the first line of its cell"),
     ],
 )
-def test_one_percent_sign_above_code_watches_nothing(told: Told, cell: str, says: str) -> None:
+def test_one_percent_sign_above_code_watches_nothing(output: Output, cell: str, text: str) -> None:
     """A watched cell needs two; alone or at the end, one shows whether every cell is watched."""
-    assert says in told(cell)
+    assert text in output(cell)
 
 
-def test_the_end_of_every_cell_sums_up_the_cells(told: Told) -> None:
+def test_the_end_of_every_cell_sums_up_the_cells(output: Output) -> None:
     """`%memwatch off` has the number of cells and the highest peak; a second one has nothing to end."""
-    told("%memwatch on", "kept = bytearray(40_000_000)")
-    end, again = told("%memwatch off", "%memwatch off").splitlines()
+    output("%memwatch on", "kept = bytearray(40_000_000)")
+    end, again = output("%memwatch off", "%memwatch off").splitlines()
 
     assert re.match(r"memwatch is off\. 1 cell watched, peak .* in \[\d+\] kept = ", end)
     assert again == "memwatch is already off."
 
 
-def test_cells_that_change_little_show_nothing(told: Told) -> None:
+def test_cells_that_change_little_show_nothing(output: Output) -> None:
     """Others show a short line, with their code cut if it is long."""
-    assert "less than 10.0 MiB" in told("%memwatch on")
-    assert told("x = 1") == ""
-    said = told("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
-    assert said.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
-    assert re.search(r"\(\+3[78]\.\d\)", said)  # what else was freed is less
-    assert "headroom" not in said
-    assert "less than 10.0 MiB" in told("%memwatch")
+    assert "less than 10.0 MiB" in output("%memwatch on")
+    assert output("x = 1") == ""
+    text = output("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
+    assert text.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
+    assert re.search(r"\(\+3[78]\.\d\)", text)  # what else was freed is less
+    assert "headroom" not in text
+    assert "less than 10.0 MiB" in output("%memwatch")
 
 
-def test_every_cell_is_shown_on_request(told: Told) -> None:
+def test_every_cell_is_shown_on_request(output: Output) -> None:
     """`--min 0` shows every cell, labelled with its first line of code."""
-    assert told("%memwatch on --min 0") == ""
-    assert told("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
+    assert output("%memwatch on --min 0") == ""
+    assert output("# settings\nx = 1").startswith('memwatch "[1] x = 1" · ')
 
 
 FIRST = "%load_ext hfmem_widget\n"
@@ -286,8 +286,8 @@ WAYS = {
 }
 
 
-def label(shell: InteractiveShell, given: str, way: str = "first line") -> str:
-    line = f"%%memwatch --quiet --output session --label {given}"
+def label(shell: InteractiveShell, name: str, way: str = "first line") -> str:
+    line = f"%%memwatch --quiet --output session --label {name}"
     shell.run_cell(WAYS[way].replace("{line}", line))
     session: Session = shell.user_ns["session"]
     return session.label
@@ -314,12 +314,12 @@ def test_ipython_expands_variables_without_a_first_line(shell: InteractiveShell,
     assert shell.user_ns["session"].label == "fine"
 
 
-def test_variables_in_names_of_labels_expand(shell: InteractiveShell, told: Told) -> None:
+def test_variables_in_names_of_labels_expand(shell: InteractiveShell, output: Output) -> None:
     """`%memcompare` takes the name that `%%memwatch` was given."""
     shell.run_cell("name = 'fine'")
     label(shell, "{name}")
 
-    assert "there is no" not in told("%memcompare {name}")
+    assert "there is no" not in output("%memcompare {name}")
 
 
 def test_a_baseline_joins_the_names(shell: InteractiveShell) -> None:
@@ -341,23 +341,23 @@ def test_text_that_is_not_a_variable_stays(shell: InteractiveShell, text: str) -
     assert label(shell, f"'{text}'") == text
 
 
-def test_a_variable_may_be_a_budget(shell: InteractiveShell, told: Told) -> None:
+def test_a_variable_may_be_a_budget(shell: InteractiveShell, output: Output) -> None:
     """Its value is checked like a typed one."""
     shell.run_cell("large, small = '20GiB', '20'")
     assert shell.run_cell("%%memwatch --quiet --budget {large}\n1").result == 1
-    assert "not '20'" in told("%%memwatch --quiet --budget {small}\nran = True")
+    assert "not '20'" in output("%%memwatch --quiet --budget {small}\nran = True")
     assert "ran" not in shell.user_ns
 
 
 def test_a_fault_in_the_expansion_is_an_error_of_one_line(
-    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, told: Told
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, output: Output
 ) -> None:
     """The cell does not run."""
     monkeypatch.setattr(shell, "var_expand", Mock(side_effect=RuntimeError("no variables\nhere")))
-    said = told("%%memwatch --quiet --label {x}\nran = True")
+    text = output("%%memwatch --quiet --label {x}\nran = True")
 
     assert (
         "UsageError: cannot expand the variables in the first line: RuntimeError: no variables here"
-        in said
+        in text
     )
     assert "ran" not in shell.user_ns

@@ -11,17 +11,17 @@ from hfmem_widget.magics.memwatch import MemwatchMagics
 from hfmem_widget.magics.reports import WORDS, ReportMagics
 from hfmem_widget.magics.usage import words_of
 from hfmem_widget.session import Session
-from tests.unit.magics.conftest import Told
+from tests.unit.magics.conftest import Output
 
 HOSTILE = "a\u202e\x1b[31m b"
 
 
 @pytest.mark.parametrize("line", ["%memwatch on", "%memcompare a", "%memfit a"])
-def test_an_invalid_name_is_refused_as_plain_text(told: Told, line: str) -> None:
+def test_an_invalid_name_is_refused_as_plain_text(output: Output, line: str) -> None:
     """Each magic that stores a result refuses it in the same words."""
-    said = told(f"{line} --output '{HOSTILE}'")
+    text = output(f"{line} --output '{HOSTILE}'")
 
-    assert said == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
+    assert text == "UsageError: --output must be the name of a variable, not 'a[31m b'\n"
 
 
 OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
@@ -29,7 +29,7 @@ OF_THE_SHELL = "In Out _ ___ _i _i3 _3 _oh exit open get_ipython __builtins__"
 
 @pytest.mark.parametrize("name", OF_THE_SHELL.split())
 def test_taken_names_fail(shell: InteractiveShell, magics: MemwatchMagics, name: str) -> None:
-    """Otherwise the kernel, IPython or every magic would break."""
+    """A name that belongs to IPython is refused, since the kernel or every magic would break."""
     before = shell.user_ns.get(name)
     with pytest.raises(UsageError, match="belongs to IPython"):
         magics.memwatch(f"on --quiet --output {name}")
@@ -148,15 +148,15 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, line: str) -> None:
+def test_an_error_quotes_the_typed_line(shell: InteractiveShell, output: Output, line: str) -> None:
     """The error has a suggestion where possible, and none of argparse' own words."""
-    said = told(line + ("\nran = True" if line.startswith("%%") else ""))
+    text = output(line + ("\nran = True" if line.startswith("%%") else ""))
 
-    assert said.startswith("UsageError: ")
-    assert len(said.splitlines()) == 1
-    assert [part for part in REFUSED[line] if part not in said] == []
-    assert "action" not in said
-    assert "argument" not in said
+    assert text.startswith("UsageError: ")
+    assert len(text.splitlines()) == 1
+    assert [part for part in REFUSED[line] if part not in text] == []
+    assert "action" not in text
+    assert "argument" not in text
     assert "ran" not in shell.user_ns
 
 
@@ -172,7 +172,7 @@ def test_an_error_quotes_the_line_as_typed(shell: InteractiveShell, told: Told, 
     ],
 )
 def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, options: str) -> None:
-    """Short ones combined, values attached or not, unambiguous prefixes of long ones."""
+    """Short options may be combined, values attached or not, and long ones cut to a clear prefix."""
     shell.run_cell(f"%%memwatch {options}\n1")
 
     assert shell.user_ns["s"].label == "x"
@@ -183,7 +183,7 @@ def test_options_may_be_written_in_argparses_ways(shell: InteractiveShell, optio
 def test_each_magic_shows_its_manual(
     shell: InteractiveShell, capsys: pytest.CaptureFixture[str], name: str, option: str
 ) -> None:
-    """The text that `?` shows, without any action."""
+    """The manual is the text that `?` shows, and nothing else happens."""
     shell.run_cell(f"%{name} {option}")
     printed = capsys.readouterr()
 
@@ -220,7 +220,7 @@ def test_every_option_is_offered_and_nothing_else(shell: InteractiveShell, name:
     ],
 )
 def test_completions_match_the_word(shell: InteractiveShell, text: str, words: list[str]) -> None:
-    """Options for a cell, and the actions for a line of its own."""
+    """A cell is offered options, and a line of its own the actions."""
     assert offered(shell, text)[: len(words)] == words
 
 

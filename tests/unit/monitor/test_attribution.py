@@ -172,13 +172,13 @@ def test_gradients_are_looked_at_only_by_the_thread_that_makes_them() -> None:
     def look() -> None:
         other_model, other = trained()
         attribution.optimizer_steps(other)
-        seen.append(attribution.subjects.by_thread())
-        seen.append(other_model)
+        results.append(attribution.subjects.by_thread())
+        results.append(other_model)
 
-    seen: list[Any] = []
+    results: list[Any] = []
     on_threads(look)
 
-    (here, elsewhere), _ = seen
+    (here, elsewhere), _ = results
     assert [len(here), elsewhere] == [1, [optimizer]]
     assert "gradients" not in count([model], [optimizer], elsewhere).held["cpu"]
     assert attribution.subjects.by_thread()[0] == [optimizer, here[0]], "that thread is gone"
@@ -195,10 +195,10 @@ def test_optimizers_new_at_every_step_do_not_count_all(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(subject, "count", slow_count)
     attribution = Attribution(subjects=Subjects(dict), clock=lambda: now[0])
-    kept = []
+    optimizers = []
     for _ in range(1000):
-        kept.append(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
-        attribution.optimizer_steps(kept[-1])
+        optimizers.append(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1))
+        attribution.optimizer_steps(optimizers[-1])
         attribution.optimizer_stepped()
         now[0] += 0.001
 
@@ -210,11 +210,11 @@ def test_gradients_that_were_counted_with_everything_are_known_apart(loop: Loop)
     loop.backward()
     loop.edge("cell", begins=True)
     loop.edge("step", begins=True)
-    there = dict(loop.held)
+    counted = dict(loop.held)
     loop.optimizer.zero_grad()
     loop.edge("step", begins=False)
 
-    assert there["gradients"] == loop.size
+    assert counted["gradients"] == loop.size
     assert "gradients" not in loop.held
 
 

@@ -59,10 +59,10 @@ def test_a_compiled_models_arguments_have_the_names_of_the_model_itself() -> Non
     """The arguments of a compiled model, which takes ``*args``, have the names of the model's own."""
     model = torch.compile(torch.nn.Linear(2, 3), backend="eager")
     see_batch(model, (torch.zeros(4, 2),), {}, {"samples": 4.0}, is_training=True)
-    seen = seen_batch(model, is_training=True)
+    batch = seen_batch(model, is_training=True)
 
-    assert seen is not None
-    assert seen.given == {"input": ((4, 2), torch.float32)}
+    assert batch is not None
+    assert batch.given == {"input": ((4, 2), torch.float32)}
 
 
 def test_the_items_of_a_step_are_no_part_of_its_batch() -> None:
@@ -70,10 +70,10 @@ def test_the_items_of_a_step_are_no_part_of_its_batch() -> None:
     model = torch.nn.Linear(2, 3)
     given = {"input": torch.zeros(4, 2), "num_items_in_batch": torch.ones(2)}
     see_batch(model, (), given, {"samples": 4.0}, is_training=True)
-    seen = seen_batch(model, is_training=True)
+    batch = seen_batch(model, is_training=True)
 
-    assert seen is not None
-    assert seen.given == {"input": ((4, 2), torch.float32)}
+    assert batch is not None
+    assert batch.given == {"input": ((4, 2), torch.float32)}
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_the_items_of_a_step_are_no_part_of_its_batch() -> None:
 )
 def test_a_mask_on_the_host_tells_the_tokens_without_padding(mask: Any, expected: object) -> None:
     """A mask on a GPU is not read, as that would wait for everything that is queued."""
-    counted = shape_of((), {"input_ids": IDS, "attention_mask": mask})
+    counts = shape_of((), {"input_ids": IDS, "attention_mask": mask})
 
-    assert counted.get("content_tokens") == expected
+    assert counts.get("content_tokens") == expected
 
 
 @pytest.mark.usefixtures("timeout")
@@ -107,12 +107,12 @@ def test_an_exception_of_a_signal_handler_is_not_lost() -> None:
 
 def test_a_sample_under_vmap_is_no_batch() -> None:
     """Its shape is that of one of the samples, of which nobody here knows how many there are."""
-    seen: list[dict[str, float]] = []
+    shapes: list[dict[str, float]] = []
 
-    def of_one(row: torch.Tensor) -> torch.Tensor:
-        seen.append(shape_of((row[None],), {}))
+    def see_row(row: torch.Tensor) -> torch.Tensor:
+        shapes.append(shape_of((row[None],), {}))
         return row.sum()
 
-    torch.vmap(of_one)(torch.ones(64, 8))
+    torch.vmap(see_row)(torch.ones(64, 8))
 
-    assert seen == [{}]
+    assert shapes == [{}]

@@ -113,12 +113,12 @@ def swapping() -> Iterator[None]:
 def test_parameters_that_were_counted_can_be_swapped(by_optimizer: bool) -> None:
     """No weak reference keeps `torch.utils.swap_tensors`, by which DTensors move, from a parameter."""
     model, optimizer = trained("SGD")
-    kept = count_gradients([optimizer]) if by_optimizer else count([model], [])
+    counts = count_gradients([optimizer]) if by_optimizer else count([model], [])
 
     with swapping():
         model.to(torch.float64)
 
-    assert kept is not None
+    assert counts is not None
     assert next(model.parameters()).dtype == torch.float64
 
 
@@ -196,9 +196,9 @@ def test_a_real_layer_of_hqq_is_counted_whole() -> None:
         compute_dtype=torch.float32,
         device="cpu",
     )
-    kept = [one for one in layer.meta.values() if isinstance(one, torch.Tensor)]
+    tensors = [one for one in layer.meta.values() if isinstance(one, torch.Tensor)]
 
-    assert count([layer], []).held["cpu"]["weights"] == size_of((layer.W_q, *kept))
+    assert count([layer], []).held["cpu"]["weights"] == size_of((layer.W_q, *tensors))
 
 
 @pytest.mark.parametrize("kind", ["qint8", "qint4"])
@@ -242,18 +242,18 @@ def test_each_storage_counts_once() -> None:
 
 def test_a_view_counts_with_its_whole_storage() -> None:
     """A sliding window's slice keeps all of the prompt's keys."""
-    kept = cache(SimpleNamespace(keys=torch.ones(1, 2, 100, 4)[:, :, -3:], values=None))
+    kv_cache = cache(SimpleNamespace(keys=torch.ones(1, 2, 100, 4)[:, :, -3:], values=None))
 
-    assert sum(size for _, _, size, _ in storages_in(kept)) == 2 * 100 * 4 * 4
+    assert sum(size for _, _, size, _ in storages_in(kv_cache)) == 2 * 100 * 4 * 4
 
 
 @pytest.mark.usefixtures("uncollected")
 def test_a_cache_is_not_kept_and_is_gone_at_once() -> None:
     """A cache is not kept alive, and counts no longer as soon as it is freed."""
-    caches, kept = Caches(), cache(layer())
-    reference = weakref.ref(kept)
-    caches.see(kept)
-    del kept
+    caches, kv_cache = Caches(), cache(layer())
+    reference = weakref.ref(kv_cache)
+    caches.see(kv_cache)
+    del kv_cache
 
     assert reference() is None
     assert caches.gone
@@ -264,12 +264,12 @@ def test_a_cache_is_not_kept_and_is_gone_at_once() -> None:
 def test_freed_caches_are_left_out_of_the_next_reading() -> None:
     """A freed cache is 0 in the poller's next reading, which reads no cache."""
     attribution = Attribution(subjects=Subjects(dict))
-    kept = cache(layer())
-    attribution.cache_grew(kept)
+    kv_cache = cache(layer())
+    attribution.cache_grew(kv_cache)
     source = attribution.source
     keys = [series.key for series in source.series]
     assert source.read(0.0)[keys.index("cpu/kv_cache")] == 192
-    del kept
+    del kv_cache
 
     assert source.read(1.0)[keys.index("cpu/kv_cache")] == 0
 
@@ -295,9 +295,9 @@ def test_a_cache_with_slots_is_not_counted_rather_than_kept() -> None:
         __slots__ = ("keys",)
         keys: Any
 
-    caches, kept = Caches(), Slots()
-    kept.keys = torch.ones(3)
-    caches.see(kept)
+    caches, kv_cache = Caches(), Slots()
+    kv_cache.keys = torch.ones(3)
+    caches.see(kv_cache)
 
     assert caches.held() == {}
 
@@ -316,9 +316,9 @@ def test_a_cache_with_slots_is_not_counted_rather_than_kept() -> None:
 )
 def test_growth_is_read_from_the_layers(layers: list[object], expected: dict[str, int]) -> None:
     """A cache grows as its layers do; one with a part for an encoder, as the decoder's part."""
-    kept = cache(*layers)
-    growth = growth_of(kept)
-    both = SimpleNamespace(self_attention_cache=kept, cross_attention_cache=cache(layer()))
+    kv_cache = cache(*layers)
+    growth = growth_of(kv_cache)
+    both = SimpleNamespace(self_attention_cache=kv_cache, cross_attention_cache=cache(layer()))
 
     assert {name: getattr(growth, name) for name in expected} == expected
     assert growth_of(both) == growth

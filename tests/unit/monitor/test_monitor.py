@@ -333,7 +333,7 @@ def test_a_source_is_not_closed_while_its_reading_hangs(
 
 
 def test_devices_of_two_sources_are_one() -> None:
-    """Each fills what the other leaves empty; of two capacities the larger counts, which has the reserve."""
+    """Each source fills what the other leaves empty, and the larger of two capacities counts."""
     torch = FakeSource([Device("cuda:0", "", "GPU-1", 4400.0)], [Series("cuda:0", "allocated")])
     listed = [
         Device("cuda:0", "NVIDIA H200", "", 5000.0),
@@ -355,10 +355,10 @@ def test_the_next_poller_does_not_repeat_the_last_value_of_a_hung_source(bench: 
     reader = next(one for one in bench.sampler._readers if one.source is bench.driver)
     reader.busy.acquire()
     bench.pass_time(0.5)
-    soon = session.latest("cuda:0/device_used")
+    value = session.latest("cuda:0/device_used")
     bench.pass_time(0.7)
 
-    assert soon == 600.0
+    assert value == 600.0
     assert math.isnan(session.latest("cuda:0/device_used"))
     assert session.latest(HEAP) == 10.0
 

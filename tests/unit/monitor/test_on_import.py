@@ -25,31 +25,31 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def awaited(act: Callable[[ModuleType], object], name: str = NAME) -> Iterator[None]:
+def awaited(action: Callable[[ModuleType], object], name: str = NAME) -> Iterator[None]:
     """Wait for a module, and act on it when it has been imported."""
-    waiting = WhenImported({name: act})
-    waiting.begin()
+    hook = WhenImported({name: action})
+    hook.begin()
     try:
         yield
     finally:
-        waiting.end()
+        hook.end()
 
 
 @pytest.fixture
-def seen() -> Iterator[list[int]]:
+def imports() -> Iterator[list[int]]:
     """Return a list of the values of each import."""
     values: list[int] = []
     with awaited(lambda module: values.append(module.value)):
         yield values
 
 
-def test_it_acts_once_the_module_has_been_executed(seen: list[int]) -> None:
+def test_it_acts_once_the_module_has_been_executed(imports: list[int]) -> None:
     """The action runs once, on the complete module, which waiting does not import."""
     assert NAME not in sys.modules
     for _ in range(2):
         importlib.import_module(NAME)
 
-    assert seen == [1]
+    assert imports == [1]
 
 
 def test_it_acts_at_once_on_imported_modules() -> None:
@@ -60,7 +60,7 @@ def test_it_acts_at_once_on_imported_modules() -> None:
         assert names == [NAME]
 
 
-def test_the_module_keeps_its_loader(seen: list[int]) -> None:
+def test_the_module_keeps_its_loader(imports: list[int]) -> None:
     """Its source can be found as ever, and it can be loaded again."""
     module = importlib.import_module(NAME)
     loader = module.__loader__
@@ -68,18 +68,18 @@ def test_the_module_keeps_its_loader(seen: list[int]) -> None:
     assert "exec_module" not in vars(loader)
     assert loader.get_source(NAME) == "value = 1\n"  # type: ignore[union-attr]  # a file's loader
     importlib.reload(module)
-    assert seen == [1, 1]
+    assert imports == [1, 1]
 
 
 def test_ending_removes_it_from_the_import_system() -> None:
     """After the end, the import system is as before, and imports have no effect."""
-    before, act = list(sys.meta_path), Mock()
-    with awaited(act):
+    before, action = list(sys.meta_path), Mock()
+    with awaited(action):
         pass
     importlib.import_module(NAME)
 
     assert sys.meta_path == before
-    assert not act.called
+    assert not action.called
 
 
 def test_a_fault_of_ours_does_not_break_the_import(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,36 +100,36 @@ def test_an_awaited_module_is_imported_by_the_user(tmp_path: Path) -> None:
     """Its deprecation warning points to the importing line."""
     text = "import warnings\nwarnings.warn('old module', DeprecationWarning, stacklevel=2)\n"
     (tmp_path / f"{NAME}.py").write_text(text)
-    with awaited(print), pytest.warns(DeprecationWarning, match="old module") as warned:
+    with awaited(print), pytest.warns(DeprecationWarning, match="old module") as warnings:
         import hfmem_test_module  # type: ignore[import-not-found]  # noqa: F401
 
-    assert warned[0].filename == __file__
+    assert warnings[0].filename == __file__
 
 
-def test_an_old_finder_is_passed_over(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_finder_is_passed_over(imports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Old copies of six put one there, and import itself leaves it out."""
     first, *others = sys.meta_path
     monkeypatch.setattr(sys, "meta_path", [first, object(), *others])
     importlib.import_module(NAME)
 
-    assert seen == [1]
+    assert imports == [1]
 
 
-def test_several_may_wait_for_one_module(seen: list[int]) -> None:
+def test_several_may_wait_for_one_module(imports: list[int]) -> None:
     """Each acts once, in the order in which they began to wait."""
-    first_or_second: list[int] = []
-    with awaited(lambda _: first_or_second.append(len(seen))):
+    counts: list[int] = []
+    with awaited(lambda _: counts.append(len(imports))):
         importlib.import_module(NAME)
 
-    assert seen == [1]
-    assert first_or_second == [1]
+    assert imports == [1]
+    assert counts == [1]
 
 
-def test_other_names_need_no_guard(seen: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_names_need_no_guard(imports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In every step, accelerate asks twice for a module that is not there; the guard takes 13 µs."""
-    held: list[str] = []
-    monkeypatch.setattr("hfmem_widget.guard.interrupts_deferred.__enter__", held.append)
+    guards: list[str] = []
+    monkeypatch.setattr("hfmem_widget.guard.interrupts_deferred.__enter__", guards.append)
 
     assert importlib.util.find_spec("hfmem_no_such_module") is None
-    assert held == []
-    assert seen == []
+    assert guards == []
+    assert imports == []

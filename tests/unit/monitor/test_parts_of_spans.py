@@ -70,7 +70,7 @@ def card() -> Iterator[Card]:
     card.monitor.shutdown()
 
 
-def spans_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
+def edges_of(session: Session, kind: str) -> list[tuple[Sample, Sample]]:
     return [
         (span.before, span.after)
         for span in session.spans
@@ -88,7 +88,7 @@ def test_an_edge_has_the_counts_of_its_instant(card: Card) -> None:
                 card.counted.gradients = 1 * MIB
             card.counted.gradients = 0.0
 
-    ((before, after),) = spans_of(card.session, "optimizer")
+    ((before, after),) = edges_of(card.session, "optimizer")
     assert card.read(before, "gradients") == 2 * MIB
     assert card.read(after, "gradients") == 1 * MIB
 
@@ -101,11 +101,11 @@ def test_bytes_unexplained_before_a_step_are_not_activations(card: Card) -> None
             card.allocator.alloc(5 * MIB)
             card.bench.pass_time(0.1)
             card.bench.pass_time(0.1)
-            within = card.session.last_sample
+            sample = card.session.last_sample
 
-    (after_step,) = [after for _, after in spans_of(card.session, "step")]
-    assert card.read(within, "unattributed") == 7 * MIB
-    assert card.read(within, "allocated") == 15 * MIB
+    (after_step,) = [after for _, after in edges_of(card.session, "step")]
+    assert card.read(sample, "unattributed") == 7 * MIB
+    assert card.read(sample, "allocated") == 15 * MIB
     assert card.read(after_step, "unattributed") == 7 * MIB
     assert math.isnan(card.read(card.session.last_sample, "unattributed"))
 
@@ -119,7 +119,7 @@ def test_a_part_of_a_step_does_not_begin_anew(card: Card) -> None:
             card.allocator.alloc(5 * MIB)
             card.monitor.turn(card.session, forward.id, "backward")
 
-    ((before, _),) = spans_of(card.session, "backward")
+    ((before, _),) = edges_of(card.session, "backward")
     assert card.read(before, "unattributed") == 7 * MIB
 
 
@@ -161,7 +161,7 @@ def test_a_fault_in_counting_costs_the_counting_only(card: Card) -> None:
     assert len([note for note in card.session.notes if "ZeroDivisionError" in note]) == 1
 
 
-def before_of(card: Card) -> list[float]:
+def memory_before(card: Card) -> list[float]:
     column = card.session.index("cuda:0/before")
     assert column is not None
     return [float(value) / MIB for value in card.session.timeline.high[:, column]]
@@ -176,7 +176,7 @@ def test_memory_from_before_the_watch_is_shown_throughout(card: Card) -> None:
             card.bench.pass_time(0.1)
             assert card.read(card.session.last_sample, "unattributed") == 5 * MIB
 
-    assert set(before_of(card)) == {7}
+    assert set(memory_before(card)) == {7}
 
 
 def test_freed_memory_from_before_the_watch_does_not_come_back(card: Card) -> None:
@@ -189,8 +189,8 @@ def test_freed_memory_from_before_the_watch_does_not_come_back(card: Card) -> No
             with card.span("step"):
                 pass
 
-    assert before_of(card)[-1] == 1
-    bases = [card.read(before, "unattributed") for before, _ in spans_of(card.session, "step")]
+    assert memory_before(card)[-1] == 1
+    bases = [card.read(before, "unattributed") for before, _ in edges_of(card.session, "step")]
     assert bases == [0, 9 * MIB]
 
 
@@ -203,8 +203,8 @@ def test_a_sample_shows_freed_memory_from_before_the_watch(card: Card) -> None:
         card.bench.pass_time(0.1)
         card.allocator.alloc(30 * MIB)
         card.bench.pass_time(0.1)
-        assert before_of(card)[0] == 21
-        assert before_of(card)[-1] == 4
+        assert memory_before(card)[0] == 21
+        assert memory_before(card)[-1] == 4
 
 
 def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card: Card) -> None:
@@ -216,8 +216,8 @@ def test_weights_that_are_found_later_were_there_before_and_are_weights_now(card
         with card.span("train"):
             card.allocator.alloc(5 * MIB)
 
-    assert before_of(card)[0] == 10
-    assert before_of(card)[-1] == 2
+    assert memory_before(card)[0] == 10
+    assert memory_before(card)[-1] == 2
 
 
 def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> None:
@@ -225,7 +225,7 @@ def test_nothing_was_there_before_on_a_device_that_came_up_later(card: Card) -> 
     with card.span("cell"):
         card.allocator.alloc(10 * MIB)
 
-    assert not any(value > 0 for value in before_of(card))
+    assert not any(value > 0 for value in memory_before(card))
 
 
 def test_a_single_reading_has_no_memory_from_before(card: Card) -> None:

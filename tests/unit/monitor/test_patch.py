@@ -60,7 +60,7 @@ def test_a_call_happens_in_the_context(owner: type[Owner]) -> None:
 def test_an_error_passes_through(owner: type[Owner]) -> None:
     """The context sees it, and the caller gets the very same object."""
     error = KeyError("x")
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def broken(self: object) -> None:
         raise error
@@ -70,7 +70,7 @@ def test_an_error_passes_through(owner: type[Owner]) -> None:
         try:
             yield
         except KeyError as passing:
-            seen.append(passing)
+            errors.append(passing)
             raise
 
     owner.work = broken  # type: ignore[method-assign,assignment]  # a method that raises
@@ -79,7 +79,7 @@ def test_an_error_passes_through(owner: type[Owner]) -> None:
         owner().work()
 
     assert raised.value is error
-    assert seen == [error]
+    assert errors == [error]
 
 
 def test_name_signature_and_docstring_stay(owner: type[Owner]) -> None:
@@ -159,21 +159,21 @@ def test_what_is_no_method_is_surrounded_and_restored(
     owner: Any, name: str, whole_call: bool, results: object, calls: object
 ) -> None:
     """The context of a class method gets the class; on request it gets all arguments of a call."""
-    seen: list[object] = []
+    contexts: list[object] = []
     original = vars(owner)[name]
 
     @contextmanager
     def around(*args: object, **kwargs: object) -> Iterator[None]:
-        seen.append((args, kwargs))
+        contexts.append((args, kwargs))
         yield
 
     surround(owner, name, around, whole_call=whole_call)
-    derived, made = (Derived, Kinds()) if owner is Kinds else (owner, owner)
-    result = getattr(derived, name)(2), getattr(made, name)(number=3)
+    derived, instance = (Derived, Kinds()) if owner is Kinds else (owner, owner)
+    result = getattr(derived, name)(2), getattr(instance, name)(number=3)
     restore(owner, name)
 
     assert result == results
-    assert seen == calls
+    assert contexts == calls
     assert vars(owner)[name] is original
 
 
@@ -193,7 +193,7 @@ def _around(ours: Callable[..., int]) -> Callable[..., int]:
 def test_a_call_is_followed_once(
     owner: type[Owner], wrapped: Callable[[Any], Any], *, is_restored: bool
 ) -> None:
-    """Also where another library has wrapped the method meanwhile, which then stays wrapped."""
+    """That holds where another library has wrapped the method meanwhile, whose wrapper stays."""
     calls: list[object] = []
     surround(owner, "work", _entered(calls))
     ours = owner.work
@@ -229,13 +229,13 @@ def test_ours_that_somebody_puts_back_does_nothing(owner: type[Owner]) -> None:
 
 def of_a_library(*_: object, fails: bool = False) -> tuple[set[str], str]:
     """Return what a library can tell of its caller: its file, in three ways, and its name."""
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=2)
     if fails:
         raise ValueError
     caller = sys._getframe(1).f_code
-    files = {seen[0].filename, caller.co_filename, inspect.stack()[1].filename}
+    files = {caught[0].filename, caller.co_filename, inspect.stack()[1].filename}
     return files, caller.co_name
 
 
@@ -276,9 +276,9 @@ def surrounded(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("name", PLACES)
 def test_a_surrounded_function_is_called_by_the_user(name: str) -> None:
     """Warnings point to the user's line, and `inspect.stack` and `sys._getframe` have the user's frame."""
-    found = getattr(PLACES[name][1], name)()
+    callers = getattr(PLACES[name][1], name)()
 
-    assert found == ({__file__}, "test_a_surrounded_function_is_called_by_the_user")
+    assert callers == ({__file__}, "test_a_surrounded_function_is_called_by_the_user")
 
 
 @pytest.mark.usefixtures("surrounded")
@@ -296,13 +296,13 @@ def test_an_error_has_the_users_frames_alone(name: str) -> None:
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
     """A profiler gets as many returns as calls, so that it assigns the user's time to the right functions."""
-    heard: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
 
-    def hear(frame: FrameType, event: str, _argument: object) -> None:
-        heard[frame.f_code.co_qualname, event] += 1
+    def count_event(frame: FrameType, event: str, _argument: object) -> None:
+        counts[frame.f_code.co_qualname, event] += 1
 
     library_object = Library()
-    sys.setprofile(hear)
+    sys.setprofile(count_event)
     try:
         library_object.method(fails=fails)
     except ValueError:
@@ -310,17 +310,17 @@ def test_a_profiler_hears_of_as_many_calls_as_returns(fails: bool) -> None:
     finally:
         sys.setprofile(None)
 
-    names = {name for name, event in heard if event in {"call", "return"}}
+    names = {name for name, event in counts if event in {"call", "return"}}
     assert any("surrounded" in name for name in names)
-    assert all(heard[name, "call"] == heard[name, "return"] for name in names)
+    assert all(counts[name, "call"] == counts[name, "return"] for name in names)
 
 
 @pytest.mark.parametrize("decorator", [span("mine"), watch(quiet=True), follow])
 def test_what_is_decorated_is_called_by_the_user(decorator: Callable[..., Any]) -> None:
     """A function that warns of its caller's line goes on doing so."""
-    found = decorator(of_a_library)()
+    callers = decorator(of_a_library)()
 
-    assert found == ({__file__}, "test_what_is_decorated_is_called_by_the_user")
+    assert callers == ({__file__}, "test_what_is_decorated_is_called_by_the_user")
 
 
 def test_the_memory_counters_of_torch_are_called_by_the_user() -> None:
@@ -329,7 +329,7 @@ def test_the_memory_counters_of_torch_are_called_by_the_user() -> None:
     torch._C._cuda_memoryStats = of_a_library
     allocator = CudaAllocator({"torch": torch})
     allocator.install(pass_on, pass_on)
-    found = torch._C._cuda_memoryStats("none of ours")
+    callers = torch._C._cuda_memoryStats("none of ours")
     allocator.uninstall()
 
-    assert found[0] == {__file__}
+    assert callers[0] == {__file__}

@@ -132,7 +132,7 @@ def test_a_refused_reset_raises_its_own_error(gpu: Gpu, capsys: pytest.CaptureFi
 
 
 def test_a_reset_of_a_missing_device_changes_no_peak(gpu: Gpu) -> None:
-    """It raises, as without us."""
+    """The reset raises as it does without us."""
     window = gpu.ledger.open()
     gpu.use(MIB)
     with pytest.raises(IndexError):
@@ -199,8 +199,8 @@ class _Truth:
         for window, peak in self.windows.items():
             self.windows[window] = max(peak, self.now)
 
-    def compare(self, found: dict[Window, Peaks]) -> None:
-        for window, peaks in found.items():
+    def compare(self, peaks_by_window: dict[Window, Peaks]) -> None:
+        for window, peaks in peaks_by_window.items():
             if self.key in peaks or self.windows[window]:
                 assert peaks[self.key] == Peak(self.windows[window], "exact")
 
@@ -222,8 +222,8 @@ def test_any_interleaving_is_exact(actions: list[str], device: int, data: st.Dat
     blocks: list[int] = []
     for action in actions:
         if action.startswith("alloc"):
-            where = device if action == "alloc" else 1
-            blocks.append(allocator.alloc(data.draw(st.integers(1, 1 << 30)), where))
+            target = device if action == "alloc" else 1
+            blocks.append(allocator.alloc(data.draw(st.integers(1, 1 << 30)), target))
         elif action == "free" and blocks:
             allocator.free(blocks.pop(data.draw(st.integers(0, len(blocks) - 1))))
         elif action == "open":

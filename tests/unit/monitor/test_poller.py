@@ -21,13 +21,13 @@ LONG = 300.0
 
 def with_tickers(tick: Callable[[], object] = bool) -> tuple[Poller, list[Ticker]]:
     """Return a poller, and the tickers that it will have made."""
-    made: list[Ticker] = []
+    tickers: list[Ticker] = []
 
     def make(tick: Callable[[], object], interval: float) -> Ticker:
-        made.append(Ticker(tick, interval))
-        return made[-1]
+        tickers.append(Ticker(tick, interval))
+        return tickers[-1]
 
-    return Poller(lambda: lambda _ticker: tick(), make), made
+    return Poller(lambda: lambda _ticker: tick(), make), tickers
 
 
 def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
@@ -54,16 +54,16 @@ def test_a_hung_tick_does_not_hold_up_the_next_poller() -> None:
 
 def test_a_claim_can_become_slower() -> None:
     """The shortest claimed interval counts; a change without a claim does nothing."""
-    poller, made = with_tickers()
+    poller, tickers = with_tickers()
     poller.repace("one", 5.0)
     poller.claim("one", 3600.0)
     intervals = []
     for by, interval in [("one", 7200.0), ("nobody", 1.0), ("one", 60.0)]:
         poller.repace(by, interval)
-        intervals.append(made[0].interval)
+        intervals.append(tickers[0].interval)
     poller.claim("another", 30.0)
     poller.repace("one", 120.0)
-    intervals.append(made[0].interval)
+    intervals.append(tickers[0].interval)
     poller.release("one")
     poller.release("another")
 
@@ -96,26 +96,26 @@ def test_a_fork_does_not_wait_for_a_tick_that_hangs() -> None:
 def test_an_inner_claim_leaves_the_interval_as_it_was() -> None:
     """An inner claim has its own interval and ticks at once; after it the interval is as before."""
     ticked = threading.Event()
-    poller, made = with_tickers(ticked.set)
+    poller, tickers = with_tickers(ticked.set)
     poller.claim("outer", 3600.0)
     ticked.clear()
     poller.claim("inner", 60.0)
     assert ticked.wait(LONG)
-    assert made[0].interval == 60.0
+    assert tickers[0].interval == 60.0
     poller.release("inner")
-    assert made[0].interval == 3600.0
+    assert tickers[0].interval == 3600.0
     poller.release("outer")
 
 
-@pytest.mark.parametrize(("slowed_to", "left"), [(0.05, 0.1), (0.4, 0.4)])
-def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, left: float) -> None:
+@pytest.mark.parametrize(("slowed_to", "pace"), [(0.05, 0.1), (0.4, 0.4)])
+def test_a_ticker_that_was_slowed_down_stays_so(slowed_to: float, pace: float) -> None:
     """A slow ticker stays slow when a faster claim ends, but is never faster than the claims left."""
-    poller, made = with_tickers()
+    poller, tickers = with_tickers()
     poller.claim("outer", 0.1)
     poller.claim("inner", 0.01)
-    made[0].least = slowed_to
+    tickers[0].least = slowed_to
     poller.release("inner")
-    assert made[0].pace == left
+    assert tickers[0].pace == pace
     poller.release("outer")
 
 
@@ -147,7 +147,7 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("takes", "away", "interval", "delay", "missed"),
+    ("duration", "pause", "interval", "delay", "missed"),
     [
         pytest.param(0.03, 0.07, 0.1, 0.07, 0, id="a tick that takes time shortens the wait"),
         pytest.param(0.0, 0.55, 0.1, 0.05, 4, id="late ticks are skipped and counted"),
@@ -155,14 +155,14 @@ def test_a_thread_that_cannot_be_started_is_no_error(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_the_schedule_is_absolute(
-    takes: float, away: float, interval: float, delay: float, missed: int
+    duration: float, pause: float, interval: float, delay: float, missed: int
 ) -> None:
     """The next tick is due a whole number of intervals after the first."""
     clock = FakeClock()
-    ticker = Ticker(lambda: clock.advance(takes), 0.1, clock=clock)
+    ticker = Ticker(lambda: clock.advance(duration), 0.1, clock=clock)
     ticker.step()
     ticker.interval = interval
-    clock.advance(away)
+    clock.advance(pause)
 
     assert ticker.step() == pytest.approx(delay)
     assert ticker.missed == missed
@@ -183,9 +183,9 @@ def test_tick_now_waits_for_a_tick_that_began_after_it() -> None:
     ticker.start()
     try:
         assert ticker.tick_now(timeout=LONG)
-        made = len(ticks)
+        count = len(ticks)
         assert ticker.tick_now(timeout=LONG)
-        assert len(ticks) == made + 1
+        assert len(ticks) == count + 1
     finally:
         assert ticker.stop(timeout=LONG)
 
@@ -216,10 +216,10 @@ def test_tick_now_gives_up_on_a_tick_that_hangs() -> None:
 
 def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
     """The caller learns whether an action was done in time, and gets no error of it."""
-    release, where = threading.Event(), []
+    release, thread_ids = threading.Event(), []
 
-    assert done_within(LONG, lambda: where.append(threading.get_ident()))
-    assert where != [threading.get_ident()]
+    assert done_within(LONG, lambda: thread_ids.append(threading.get_ident()))
+    assert thread_ids != [threading.get_ident()]
     assert done_within(LONG, [].pop)
     assert not done_within(0.01, lambda: release.wait(LONG))
     release.set()
@@ -227,12 +227,12 @@ def test_something_is_done_on_a_thread_of_its_own_or_not_in_time() -> None:
 
 def test_without_a_new_thread_it_runs_on_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has a limited number of threads, and each needs memory for its stack."""
-    where: list[int] = []
+    thread_ids: list[int] = []
     monkeypatch.setattr(Ticker, "start", Mock(side_effect=RuntimeError("can't start new thread")))
 
-    assert done_within(LONG, lambda: where.append(threading.get_ident()))
+    assert done_within(LONG, lambda: thread_ids.append(threading.get_ident()))
     assert done_within(LONG, [].pop)
-    assert where == [threading.get_ident()]
+    assert thread_ids == [threading.get_ident()]
 
 
 _, RARER, RAREST = (pace for _, pace in PACES)

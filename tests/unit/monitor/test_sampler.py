@@ -21,7 +21,7 @@ from tests.scenes import FakeClock
 from tests.unit.monitor.conftest import Bench
 
 INSTANT = Instant(None, {})
-"""Of which a `FakeSource` knows what it is told to."""
+"""Any instant: a `FakeSource` has its `known` figures at each."""
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_beside_a_gpu_the_edges_of_steps_leave_the_host_to_the_poller(
     """There the host is read only where the poller has not done it for a second."""
     torch.known, host.values = [1.0, 2.0], [4.0]
     clock.advance(0.9)
-    soon = sampler.edge(INSTANT, is_fine=True)
+    values = sampler.edge(INSTANT, is_fine=True)
     clock.advance(0.2)
 
-    assert soon["cpu/allocated"] == 3.0
+    assert values["cpu/allocated"] == 3.0
     assert sampler.edge(INSTANT, is_fine=True)["cpu/allocated"] == 4.0
 
 
@@ -260,9 +260,9 @@ def test_each_gpu_has_its_own_figures(actions: list[tuple[str, ...]], is_up: boo
         assert span.after is not None
         for gpu in range(GPUS):
             key = f"cuda:{gpu}/allocated"
-            for sample, known in ((span.before, truth.before), (span.after, truth.after)):
+            for sample, values in ((span.before, truth.before), (span.after, truth.after)):
                 reading = run.session.value(sample, key)
-                assert reading == known[gpu] or (math.isnan(reading) and known[gpu] == 0)
+                assert reading == values[gpu] or (math.isnan(reading) and values[gpu] == 0)
             peak = span.peaks.get(key)
             if peak is None:
                 assert truth.highest[gpu] == 0

@@ -120,13 +120,13 @@ def test_of_a_large_variable_the_first_elements_are_searched(
 
 def test_the_class_of_models_is_looked_up_once_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search of a thousand variables looks the classes of models up once."""
-    asked: list[bool] = []
+    lookups: list[bool] = []
     kinds = module._kinds
 
     def counted() -> tuple[type, ...]:
-        asked.append(True)
+        lookups.append(True)
         return kinds()
 
     monkeypatch.setattr(module, "_kinds", counted)
     assert Subjects(lambda: {f"v{number}": number for number in range(1000)}).all() == ([], [])
-    assert len(asked) == 1
+    assert len(lookups) == 1

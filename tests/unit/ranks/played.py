@@ -65,8 +65,8 @@ def played(seconds: float, **script: Any) -> tuple[SimulatedRun, Collector]:
 
 def garbage(count: int, seed: int = 0) -> bytes:
     """Return lines that no rank would write: damaged, hostile, of other kinds, out of range."""
-    chance = random.Random(seed)
-    nasty: list[bytes] = [
+    rng = random.Random(seed)
+    bad_lines: list[bytes] = [
         b"", b"null", b"[]", b"{}", b'"k"', b'{"k":1}', b'{"k":"rows"}', b'{"k":"head"}', b"\x00" * 40,
         b"[" * 5000, b'{"k":"rows","n":-1,"w":1e999,"t":[],"s":[],"v":[]}',
         b'{"k":"rows","n":99999999999999999999,"w":0,"t":[NaN],"s":[0],"v":[[1]]}',
@@ -81,29 +81,29 @@ def garbage(count: int, seed: int = 0) -> bytes:
         b'"evidence":{"a":[[[[[[[[[[1]]]]]]]]]]},"advice":[],"span":null}'),
         b'{"k":"end","time":0,"stopped":1e300}',
     ]  # fmt: skip
-    made = []
+    lines = []
     for _ in range(count):
-        line = bytearray(chance.choice(nasty))
-        for _ in range(chance.randrange(3)):
+        line = bytearray(rng.choice(bad_lines))
+        for _ in range(rng.randrange(3)):
             if line:
-                line[chance.randrange(len(line))] = chance.randrange(256)
-        made.append(bytes(line).replace(b"\n", b" "))
-    return b"\n".join(made) + b"\n"
+                line[rng.randrange(len(line))] = rng.randrange(256)
+        lines.append(bytes(line).replace(b"\n", b" "))
+    return b"\n".join(lines) + b"\n"
 
 
 def arranged_by(seed: int, pieces: Pieces) -> Pieces:
     """Return the same bytes in another order of streams, cut at other places."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     queues: dict[str, list[bytes]] = {}
     for stream, data in pieces:
-        cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(4)))
+        cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.randrange(4)))
         edges = [0, *cuts, len(data)]
         parts = [data[start:stop] for start, stop in itertools.pairwise(edges)]
         queues.setdefault(stream, []).extend(parts)
-    fed = []
+    arranged = []
     while queues:
-        stream = chance.choice(list(queues))
-        fed.append((stream, queues[stream].pop(0)))
+        stream = rng.choice(list(queues))
+        arranged.append((stream, queues[stream].pop(0)))
         if not queues[stream]:
             del queues[stream]
-    return fed
+    return arranged

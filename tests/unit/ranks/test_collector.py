@@ -67,8 +67,8 @@ def test_a_small_world_is_drawn_rank_by_rank_and_a_large_one_by_its_worst() -> N
     eighty = play(SimulatedRun(Script(world=80, interval=1.0, heavier={41: 1.1})), 9.0)
     small, large = eight.session, eighty.session
 
-    singly = [f"rank:{n}" for n in range(8)]
-    assert [device.key for device in small.devices] == ["ranks", *singly]
+    rank_keys = [f"rank:{n}" for n in range(8)]
+    assert [device.key for device in small.devices] == ["ranks", *rank_keys]
     assert all(small.latest(f"ranks/rank{n}") > 0 for n in range(8))
     assert ranks_of(eight).shown == tuple(range(8))
     assert ranks_of(eighty).shown[0] == 41
@@ -94,10 +94,10 @@ def test_the_band_lies_around_the_median() -> None:
     """At every instant the lowest is at most the median, and that at most the highest."""
     frame = play(SimulatedRun(Script(world=12, interval=0.5, noise=0.1)), 8.0).session.to_pandas()
     low, middle, high = (frame[f"ranks/{name}"] for name in ("lowest", "median", "allocated"))
-    known = high.notna()
-    assert known.sum() > 5
-    assert (low <= middle)[known].all()
-    assert (middle <= high)[known].all()
+    is_known = high.notna()
+    assert is_known.sum() > 5
+    assert (low <= middle)[is_known].all()
+    assert (middle <= high)[is_known].all()
 
 
 def test_a_rank_shown_by_itself_has_its_parts() -> None:
@@ -406,18 +406,18 @@ def test_a_finished_run_adds_nothing() -> None:
     assert not collector.session.running
 
 
-@pytest.mark.parametrize(("label", "said"), [("pretrain", "pretrain"), ("rank 0", "")])
-def test_a_run_is_called_as_its_ranks_are(label: str, said: str) -> None:
+@pytest.mark.parametrize(("label", "name"), [("pretrain", "pretrain"), ("rank 0", "")])
+def test_a_run_is_called_as_its_ranks_are(label: str, name: str) -> None:
     """The label of a run is that of its ranks, unless it is only the number of one of them."""
-    assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == said
+    assert play(SimulatedRun(Script(world=2, label=label, interval=0.5)), 3.0).session.label == name
 
 
 def test_a_row_has_what_the_peak_was_beyond_what_is_held() -> None:
     """Activations are what the peak has besides weights, gradients and optimizer states."""
     run, collector = played(12.0, world=2, heavier={1: 1.1})
 
-    held = 4 * run.script.weights
-    expected = [rank.peak - held for rank in run.ranks.values()]
+    model_bytes = 4 * run.script.weights
+    expected = [rank.peak - model_bytes for rank in run.ranks.values()]
     assert [row.activations for row in collector.rows()] == pytest.approx(expected, rel=0.001)
 
 
@@ -435,8 +435,8 @@ def test_series_may_appear_after_the_peak(later: float) -> None:
     collector.feed("r0", b"".join(lines.samples([Sample(0.2, (later, 30e6, 0.0))], 1e9 + 1)))
     collector.tick(1e9 + 1)
 
-    known = later - 30e6 if later > 100e6 else math.nan
-    assert [row.activations for row in collector.rows()] == [pytest.approx(known, nan_ok=True)]
+    expected = later - 30e6 if later > 100e6 else math.nan
+    assert [row.activations for row in collector.rows()] == [pytest.approx(expected, nan_ok=True)]
 
 
 FOLD = b'{"k":"fold","n":9,"t":[%b],"samples":1,"low":[%b],"high":[%b],"last":[%b]}\n'
@@ -472,9 +472,9 @@ def test_a_fold_without_a_figure_takes_no_peak_away(stream: RankStream) -> None:
 )
 def test_a_fold_that_does_not_fit_is_dropped(stream: RankStream, fold: bytes) -> None:
     """A fold with text for a figure, an end before its begin, or other columns is left out."""
-    known = stream.reached, stream.latest("allocated"), stream.peak
+    before = stream.reached, stream.latest("allocated"), stream.peak
 
     assert stream.feed(fold) == []
     assert stream.dropped == 1
-    assert (stream.reached, stream.latest("allocated"), stream.peak) == known
+    assert (stream.reached, stream.latest("allocated"), stream.peak) == before
     assert stream.peak.value > 0

@@ -38,12 +38,12 @@ def mode(path: Path) -> int:
 
 def test_it_is_made_for_the_user_alone(tmp_path: Path) -> None:
     """The directory and the folders above it are made, and nobody else may look into it."""
-    made = make_or_join(tmp_path / "a" / "run", "fine\ttune", now=5.0)
+    run = make_or_join(tmp_path / "a" / "run", "fine\ttune", now=5.0)
 
     assert mode(tmp_path / "a" / "run") == 0o700
     assert mode(tmp_path / "a" / "run" / "run.json") == 0o600
     assert json.loads((tmp_path / "a" / "run" / "run.json").read_text()) == {
-        "format": "hfmem-run", "version": 1, "run": made.run, "label": "fine tune", "created": 5.0,
+        "format": "hfmem-run", "version": 1, "run": run.run, "label": "fine tune", "created": 5.0,
     }  # fmt: skip
     assert [path.name for path in (tmp_path / "a" / "run").iterdir()] == ["run.json"]
     assert is_run(tmp_path / "a" / "run")
@@ -52,16 +52,16 @@ def test_it_is_made_for_the_user_alone(tmp_path: Path) -> None:
 
 def test_all_join_the_run_that_one_has_made(tmp_path: Path) -> None:
     """There is one run, however many make it at once."""
-    found: list[str] = []
+    runs: list[str] = []
     begin = threading.Barrier(8)
 
     def join() -> None:
         begin.wait()
-        found.append(make_or_join(tmp_path / "run").run)
+        runs.append(make_or_join(tmp_path / "run").run)
 
     on_threads(*[join] * 8)
-    assert len(found) == 8
-    assert set(found) == {read_run(tmp_path / "run").run}
+    assert len(runs) == 8
+    assert set(runs) == {read_run(tmp_path / "run").run}
 
 
 def test_a_run_is_made_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         "", "{}", "[]", "null", "[" * 5000, '{"format":"hfmem-run","version":1,"run":"../x"}',
         '{"format":"other","version":1,"run":"' + "0" * 32 + '"}',
@@ -110,10 +110,10 @@ def test_a_launcher_is_no_rank(run: Path) -> None:
         '{"format":"hfmem-run","version":1,"run":["' + "0" * 32 + '"]}',
     ],
 )  # fmt: skip
-def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_runs_are_refused(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is one sentence, whatever the file says."""
     monkeypatch.setattr(directories, "PATIENCE", 0)
-    (tmp_path / "run.json").write_text(said)
+    (tmp_path / "run.json").write_text(text)
 
     with pytest.raises(OptionError, match=r"run\.json"):
         make_or_join(tmp_path)
@@ -121,8 +121,8 @@ def test_bad_runs_are_refused(tmp_path: Path, said: str, monkeypatch: pytest.Mon
 
 def test_an_invalid_label_or_time_is_passed_over(tmp_path: Path) -> None:
     """The run is read without them."""
-    said = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
-    (tmp_path / "run.json").write_text(json.dumps(said))
+    content = {"format": "hfmem-run", "version": 1, "run": "0" * 32, "label": 5, "created": "now"}
+    (tmp_path / "run.json").write_text(json.dumps(content))
 
     assert read_run(tmp_path) == directories.RunFile("0" * 32)
 
@@ -146,10 +146,10 @@ def test_only_streams_of_ones_own_are_read(run: Path, tmp_path: Path) -> None:
     for other in ("overview-vm-1.jsonl", "notes.txt", "r1-a0-h-1.jsonl", "r00001-a0-H-1.jsonl"):
         (run / other).touch()
 
-    found = streams(run)
+    listed = streams(run)
 
-    assert found.paths == (run / NAME,)
-    assert found.why.startswith("3 files not read")
+    assert listed.paths == (run / NAME,)
+    assert listed.why.startswith("3 files not read")
 
 
 def test_a_stream_of_another_user_is_not_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,10 +197,10 @@ def test_the_number_of_files_is_limited(run: Path, monkeypatch: pytest.MonkeyPat
     for rank in range(28):
         (run / f"r{rank:05}-a0-h-1.jsonl").touch()
 
-    found = streams(run)
+    listed = streams(run)
 
-    assert len(found.paths) == 20
-    assert found.why.startswith("8 files not read: more than 20")
+    assert len(listed.paths) == 20
+    assert listed.why.startswith("8 files not read: more than 20")
 
 
 def test_a_stream_is_opened_without_following_or_waiting(run: Path) -> None:

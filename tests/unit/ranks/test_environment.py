@@ -102,18 +102,18 @@ def test_some_options_are_the_ranks_too() -> None:
     lent = Lent(DIRECTORY, options, environ)
     lent.begin()
 
-    given = {"interval": 0.5, "ledger": False, "steps": "each"}
-    assert handed_on(environ) == given | {"phases": "auto", "resident_peak": False}
+    expected = {"interval": 0.5, "ledger": False, "steps": "each"}
+    assert handed_on(environ) == expected | {"phases": "auto", "resident_peak": False}
     lent.end()
     assert handed_on(environ) == {}
 
 
 @pytest.mark.parametrize(
-    "said", ["", "{", "[]", "5", '{"interval":-1}', '{"ledger":"x"}', "[" * 9999]
+    "value", ["", "{", "[]", "5", '{"interval":-1}', '{"ledger":"x"}', "[" * 9999]
 )
-def test_options_that_cannot_be_read_are_none(said: str) -> None:
+def test_options_that_cannot_be_read_are_none(value: str) -> None:
     """The rank is watched in the usual way, and records where its run is, whatever the variable says."""
-    assert handed_on({OPTIONS: said}) == {}
+    assert handed_on({OPTIONS: value}) == {}
     assert handed_on({OPTIONS: '{"record":"/etc/x","interval":2}'}) == {"interval": 2}
 
 

@@ -20,11 +20,11 @@ NAN = math.nan
 
 def test_a_rank_among_thousand_is_found_and_no_other() -> None:
     """In eight stages of a pipeline, one rank that keeps 5 % more at every step stands out alone."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     stage = np.arange(1024) // 128
     weights = np.array((10 + 0.9 * stage) * GIB, dtype=np.float64)
     kept = (34 - 3.2 * stage) * GIB
-    peaks = (4 * weights + kept)[:, None] * (1 + chance.normal(0, 0.004, (1024, 20)))
+    peaks = (4 * weights + kept)[:, None] * (1 + rng.normal(0, 0.004, (1024, 20)))
     peaks[417] *= 1.05
 
     assert [one.place for one in outliers(peaks, peers(weights))] == [417]
@@ -37,14 +37,14 @@ def test_a_rank_among_thousand_is_found_and_no_other() -> None:
 )
 def test_clocks_are_known_to_a_tenth_of_a_second(ahead: list[float], steps: int, seed: int) -> None:
     """The differences between the clocks of hosts are found, whatever they are."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     hosts = [f"n{at}" for at in range(len(ahead)) for _ in range(4)]
     ends = 1e9 + 0.5 * np.arange(steps) + np.repeat(ahead, 4)[:, None]
-    ends = ends + chance.normal(0, 0.01, ends.shape)
+    ends = ends + rng.normal(0, 0.01, ends.shape)
 
-    found = offsets(ends, hosts)
+    ahead_by_host = offsets(ends, hosts)
 
-    differences = [found[f"n{at}"] - found["n0"] for at in range(len(ahead))]
+    differences = [ahead_by_host[f"n{at}"] - ahead_by_host["n0"] for at in range(len(ahead))]
     assert differences == pytest.approx([one - ahead[0] for one in ahead], abs=0.1)
 
 
@@ -111,12 +111,12 @@ def test_a_strip_is_of_bounded_size(world: int, columns: int, per_node: int) -> 
     for second in range(columns):
         strip.add(float(second), np.arange(world), shares)
 
-    shown = strip.shown()
+    rows = strip.shown()
 
-    assert len(shown.first) <= STRIP_ROWS
-    assert len(shown.at) <= STRIP_COLUMNS
-    row = int(np.searchsorted(shown.first, world // 2, side="right")) - 1
-    assert (cells_of(shown)[:, row] == 180).all()
+    assert len(rows.first) <= STRIP_ROWS
+    assert len(rows.at) <= STRIP_COLUMNS
+    row = int(np.searchsorted(rows.first, world // 2, side="right")) - 1
+    assert (cells_of(rows)[:, row] == 180).all()
 
 
 def test_a_strip_has_whole_nodes_in_a_row() -> None:
@@ -126,7 +126,7 @@ def test_a_strip_has_whole_nodes_in_a_row() -> None:
     shares[:16] = 0.0
     strip.add(0.0, np.arange(1024), shares)
 
-    shown = strip.shown()
+    rows = strip.shown()
 
-    assert shown.first[:3] == (0, 16, 32)
-    assert (shown.cells[0], shown.cells[1]) == (0, SILENT_CELL)
+    assert rows.first[:3] == (0, 16, 32)
+    assert (rows.cells[0], rows.cells[1]) == (0, SILENT_CELL)

@@ -62,7 +62,7 @@ KNOWN: tuple[tuple[str, int, Mapping[str, str]], ...] = (
     ("engine", "attempt", "environ"), KNOWN, ids=[f"{row[0]} {n}" for n, row in enumerate(KNOWN)]
 )
 def test_launchers_are_recognised(engine: str, attempt: int, environ: Mapping[str, str]) -> None:
-    """Rank 5 of 8, the second on its host, whoever has started it."""
+    """Rank 5 of 8, the second on its host, is recognised whoever has started it."""
     assert rank_of_process(environ) == Rank(5, 1, 8, attempt, *HERE, engine)
 
 
@@ -78,19 +78,19 @@ def test_a_process_without_a_launcher_is_no_rank() -> None:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize(
-    "bad", ["", "-1", "x", "1.5", "1_0", "\u0663", "9" * 5000, "1048577", "8", "\0"]
+    "number", ["", "-1", "x", "1.5", "1_0", "\u0663", "9" * 5000, "1048577", "8", "\0"]
 )
-def test_a_rank_that_makes_no_sense_is_none(engine: Any, bad: str) -> None:
+def test_a_rank_that_makes_no_sense_is_none(engine: Any, number: str) -> None:
     """A negative, huge or invalid number, or one beyond the world, is no rank."""
-    environ = {**dict.fromkeys(engine.sets, "1"), engine.rank: bad, engine.world: "8"}
+    environ = {**dict.fromkeys(engine.sets, "1"), engine.rank: number, engine.world: "8"}
 
     assert rank_of_process(environ) is None
 
 
-@pytest.mark.parametrize("bad", ["", "-1", "x", "9" * 20])
-def test_what_else_makes_no_sense_is_passed_over(bad: str) -> None:
+@pytest.mark.parametrize("number", ["", "-1", "x", "9" * 20])
+def test_what_else_makes_no_sense_is_passed_over(number: str) -> None:
     """A bad number on the host is replaced by the rank, a bad count of restarts by zero."""
-    environ = ELASTIC | {"LOCAL_RANK": bad, "TORCHELASTIC_RESTART_COUNT": bad}
+    environ = ELASTIC | {"LOCAL_RANK": number, "TORCHELASTIC_RESTART_COUNT": number}
 
     assert rank_of_process(environ) == Rank(5, 5, 8, 0, *HERE, "torchrun")
 
@@ -117,7 +117,7 @@ def test_no_environment_raises(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "safe"),
+    ("host", "expected"),
     [
         ("node0001", "node0001"),
         ("GPU-Box.Example.ORG", "gpu-box.example.org"),
@@ -128,13 +128,13 @@ def test_no_environment_raises(environ: dict[str, str]) -> None:
         ("b\u00fcro \0x", "b-ro-x"),
     ],
 )
-def test_hosts_are_safe_in_names_of_files(host: str, safe: str) -> None:
-    """Letters, digits, dots and hyphens, 32 at most, and none that leads out of the folder."""
-    assert safe_host(host) == safe
+def test_hosts_are_safe_in_names_of_files(host: str, expected: str) -> None:
+    """A name has letters, digits, dots and hyphens, 32 at most, and does not lead out of the folder."""
+    assert safe_host(host) == expected
 
 
 def test_a_process_of_this_host_runs_until_it_has_ended() -> None:
-    """One that has ended and was not waited for runs no more."""
+    """A process that has ended and was not waited for runs no more."""
     here = rank_of_process({"RANK": "0", "WORLD_SIZE": "1"})
     assert here is not None
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -171,9 +171,9 @@ def distributed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets an entry for each time that a group was joined."""
-    heard: list[str] = []
-    monkeypatch.setattr(follow, "joined", lambda: heard.append("joined"))
-    return heard
+    calls: list[str] = []
+    monkeypatch.setattr(follow, "joined", lambda: calls.append("joined"))
+    return calls
 
 
 def test_joining_is_noticed_through_either_module(distributed: Any, joins: list[str]) -> None:
@@ -225,7 +225,7 @@ def test_what_is_imported_later_is_heard_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("up", [True, False])
 def test_a_group_has_the_rank(distributed: Any, up: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank and world once it is up; before that, and without torch, none."""
+    """A group has rank and world once it is up; before that, and without torch, there is none."""
     monkeypatch.setattr(distributed, "is_initialized", lambda: up)
 
     assert rank_in_group() == ((1, 2) if up else None)

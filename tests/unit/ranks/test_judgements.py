@@ -104,8 +104,8 @@ def test_faults_are_found(expected: list[str], evidence: dict[str, object], scri
 
     findings = collector.session.findings
     assert kinds(collector) == expected
-    known = [{key: one.evidence[key] for key in evidence} for one in findings[:1]]
-    assert known == [evidence] * len(expected[:1])
+    found_evidence = [{key: one.evidence[key] for key in evidence} for one in findings[:1]]
+    assert found_evidence == [evidence] * len(expected[:1])
     assert all(re.search(r"\d.*\.$", one.title) for one in findings)
     assert collector.session.notes == []
     offsets = {host: pytest.approx(by, abs=0.1) for host, by in script.clocks.items()}
@@ -320,9 +320,9 @@ def test_a_killed_rank_is_told_with_its_cause(outcome: str, severity: str, title
         collector.feed(run.ranks[0].stream, run.ranks[0].end(run.now, outcome))
     collector.tick(run.began + run.now + 1.0)
 
-    gone = found(collector, "rank-gone")
-    assert [finding.severity for finding in gone] == [severity] * bool(severity)
-    assert all(title in finding.title for finding in gone)
+    findings = found(collector, "rank-gone")
+    assert [finding.severity for finding in findings] == [severity] * bool(severity)
+    assert all(title in finding.title for finding in findings)
     assert kinds(collector) == ["rank-gone"] * bool(severity)
 
 

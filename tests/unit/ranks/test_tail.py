@@ -19,7 +19,7 @@ from tests.fakes.slow_disk import Followed
 RUN = "a" * 32
 
 
-class Read(Followed):
+class Live(Followed):
     """A simulated run on a disk that takes no time, but for passes; of its processes some run."""
 
     def __init__(self, directory: Path, script: Script | None = None) -> None:
@@ -53,75 +53,75 @@ class Read(Followed):
 
 
 @pytest.fixture
-def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
     """Return a run of two ranks, of this host."""
     monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: "node0000")
-    return Read(tmp_path / "run")
+    return Live(tmp_path / "run")
 
 
-def test_a_file_that_comes_later_is_found(read: Read) -> None:
+def test_a_file_that_comes_later_is_found(live: Live) -> None:
     """New files are looked for once a second."""
-    read.goes_on(2)
-    read.run.restart(3, step=2)
-    read.goes_on(4)
+    live.goes_on(2)
+    live.run.restart(3, step=2)
+    live.goes_on(4)
 
-    assert sorted(read.collector.streams) == [0, 1, 2]
+    assert sorted(live.collector.streams) == [0, 1, 2]
 
 
-def test_two_threads_read_nothing_twice(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_read_nothing_twice(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that follows and a thread that asks for everything wait for each other."""
-    read.run.write(read.directory, 3.0, finish=False)
-    taken: dict[str, int] = dict.fromkeys((path.name for path in read.directory.glob("r0*")), 0)
+    live.run.write(live.directory, 3.0, finish=False)
+    sizes: dict[str, int] = dict.fromkeys((path.name for path in live.directory.glob("r0*")), 0)
     others: list[threading.Thread] = []
 
-    def fed(name: str, data: bytes, _at: float) -> None:
-        taken[name] += len(data)
+    def feed(name: str, data: bytes, _at: float) -> None:
+        sizes[name] += len(data)
 
-    def got(descriptor: int, size: int, offset: int) -> bytes:
+    def read_interleaved(descriptor: int, size: int, offset: int) -> bytes:
         data = pread(descriptor, size, offset)
         if not others:
-            others.append(threading.Thread(target=read.tail.read))
+            others.append(threading.Thread(target=live.tail.read))
             others[0].start()
             others[0].join(0.05)  # it reads now or never
         return data
 
     pread = os.pread
-    monkeypatch.setattr(read.collector, "feed", fed)
-    monkeypatch.setattr(os, "pread", got)
-    read.tail.read()
+    monkeypatch.setattr(live.collector, "feed", feed)
+    monkeypatch.setattr(os, "pread", read_interleaved)
+    live.tail.read()
     others[0].join()
 
-    assert taken == {name: (read.directory / name).stat().st_size for name in taken}
+    assert sizes == {name: (live.directory / name).stat().st_size for name in sizes}
 
 
-def test_a_file_that_was_missing_for_a_while_is_read_later(read: Read) -> None:
+def test_a_file_that_was_missing_for_a_while_is_read_later(live: Live) -> None:
     """A read that fails, as on a file server, is tried again, and nothing is lost."""
-    read.goes_on(2)
-    read.disk.failing = {read.run.ranks[1].stream}
-    read.goes_on(2)
-    read.disk.failing = set()
-    read.goes_on(2)
+    live.goes_on(2)
+    live.disk.failing = {live.run.ranks[1].stream}
+    live.goes_on(2)
+    live.disk.failing = set()
+    live.goes_on(2)
 
-    assert read.peaks == read.truth
+    assert live.peaks == live.truth
 
 
-def test_a_file_that_is_copied_anew_is_read_on(read: Read, tmp_path: Path) -> None:
+def test_a_file_that_is_copied_anew_is_read_on(live: Live, tmp_path: Path) -> None:
     """Of a longer copy in its place, as rsync makes them, only what is new is read."""
-    path = read.directory / read.run.ranks[1].stream
+    path = live.directory / live.run.ranks[1].stream
     for at in range(3):
-        read.goes_on(2)
+        live.goes_on(2)
         copy = tmp_path / f"copy{at}"
         copy.write_bytes(path.read_bytes())
         copy.replace(path)
-    read.goes_on(2)
+    live.goes_on(2)
 
-    assert read.peaks == read.truth
-    assert all(stream.holes == stream.dropped == 0 for stream in read.collector.streams.values())
+    assert live.peaks == live.truth
+    assert all(stream.holes == stream.dropped == 0 for stream in live.collector.streams.values())
 
 
-def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:
+def test_a_pass_is_short(live: Live, tmp_path: Path) -> None:
     """A pass ends after 50 ms; the next goes on with the other files."""
-    slow = Read(tmp_path / "slow", Script(world=120, interval=1.0))
+    slow = Live(tmp_path / "slow", Script(world=120, interval=1.0))
     slow.run.write(slow.directory, 1.0, finish=False)
     slow.clock.now = slow.run.began + 1
     before = slow.timer.now
@@ -136,120 +136,120 @@ def test_a_pass_is_short(read: Read, tmp_path: Path) -> None:
 
 def test_long_files_are_read_side_by_side(tmp_path: Path) -> None:
     """No file is read far ahead of the others, since all are put on one clock."""
-    read = Read(tmp_path / "run", Script(world=3, interval=0.02, step_seconds=0.1))
-    read.run.write(read.directory, 50.0)
-    assert all(path.stat().st_size > 3 * AT_ONCE for path in read.directory.glob("r*.jsonl"))
+    live = Live(tmp_path / "run", Script(world=3, interval=0.02, step_seconds=0.1))
+    live.run.write(live.directory, 50.0)
+    assert all(path.stat().st_size > 3 * AT_ONCE for path in live.directory.glob("r*.jsonl"))
 
-    read.reads()
+    live.reads()
 
-    assert read.peaks == read.truth
-    overview = read.collector.session
-    known = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
-    assert known.iloc[3:-3].notna().all(axis=None)
+    assert live.peaks == live.truth
+    overview = live.collector.session
+    curves = overview.to_pandas()[[f"ranks/rank{rank}" for rank in range(3)]]
+    assert curves.iloc[3:-3].notna().all(axis=None)
 
 
-def test_the_end_of_the_run_ends_the_overview(read: Read) -> None:
+def test_the_end_of_the_run_ends_the_overview(live: Live) -> None:
     """When all ranks have ended, the overview does, at the time of the last."""
-    read.goes_on(4)
-    read.run.write(read.directory, 1.0)
-    read.clock.now = read.run.began + read.run.now + 1
-    read.tail.tick()
+    live.goes_on(4)
+    live.run.write(live.directory, 1.0)
+    live.clock.now = live.run.began + live.run.now + 1
+    live.tail.tick()
 
-    assert not read.collector.session.running
-    assert read.collector.session.stopped_at == pytest.approx(read.run.began + 5.0, abs=0.1)
+    assert not live.collector.session.running
+    assert live.collector.session.stopped_at == pytest.approx(live.run.began + 5.0, abs=0.1)
 
 
-def test_a_fault_of_ours_costs_a_pass(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_costs_a_pass(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next pass reads what a failed one has missed; after several failures a note says so."""
     with monkeypatch.context() as patch:
-        patch.setattr(read.tail, "read", lambda: 1 / 0)
-        read.tail.tick()
-    read.goes_on(3.0)
+        patch.setattr(live.tail, "read", lambda: 1 / 0)
+        live.tail.tick()
+    live.goes_on(3.0)
 
-    assert read.peaks == read.truth
-    assert not any("ZeroDivisionError" in note for note in read.collector.session.notes)
-    monkeypatch.setattr(read.tail, "read", lambda: 1 / 0)
+    assert live.peaks == live.truth
+    assert not any("ZeroDivisionError" in note for note in live.collector.session.notes)
+    monkeypatch.setattr(live.tail, "read", lambda: 1 / 0)
     for _ in range(MOST_FAULTS):
-        read.tail.tick()
-    assert any("ZeroDivisionError" in note for note in read.collector.session.notes)
+        live.tail.tick()
+    assert any("ZeroDivisionError" in note for note in live.collector.session.notes)
 
 
 def test_a_launcher_that_was_taken_for_a_rank_makes_room_for_its_ranks(tmp_path: Path) -> None:
     """The first rank renames the file of its launcher, which was taken for the only rank."""
-    alone = Read(tmp_path, Script(world=1, interval=0.5))
-    alone.run.ranks[0].stream = "r00000-a0-node0000-9.jsonl"
-    alone.goes_on(3)
+    live = Live(tmp_path, Script(world=1, interval=0.5))
+    live.run.ranks[0].stream = "r00000-a0-node0000-9.jsonl"
+    live.goes_on(3)
     (path,) = tmp_path.glob("r*.jsonl")
     path.rename(tmp_path / f"launcher-{path.name}")
     larger = Script(world=2, interval=0.5, activations=60 * GIB)
-    alone.run = SimulatedRun(larger, run=RUN, began=alone.clock.now)
-    alone.goes_on(3)
+    live.run = SimulatedRun(larger, run=RUN, began=live.clock.now)
+    live.goes_on(3)
 
-    assert alone.collector.roster.world == 2
-    assert alone.peaks == alone.truth
+    assert live.collector.roster.world == 2
+    assert live.peaks == live.truth
 
 
-def test_a_rank_whose_process_is_gone_is_named_at_once(read: Read) -> None:
+def test_a_rank_whose_process_is_gone_is_named_at_once(live: Live) -> None:
     """A rank whose process ran on this host and ended is not awaited until it counts as silent."""
-    read.goes_on(6)
-    read.run.script.killed[1] = 6.0  # type: ignore[index]  # a script that goes on is changed
-    read.processes = {0}
-    read.goes_on(1)
+    live.goes_on(6)
+    live.run.script.killed[1] = 6.0  # type: ignore[index]  # a script that goes on is changed
+    live.processes = {0}
+    live.goes_on(1)
 
-    (finding,) = read.collector.session.findings
+    (finding,) = live.collector.session.findings
     assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
     assert finding.severity == "critical"
     assert "Rank 1 was killed after step 10" in finding.title
-    assert read.collector.rows()[1].flag == "lost"
+    assert live.collector.rows()[1].flag == "lost"
 
 
-def test_a_process_that_has_written_its_end_is_not_gone(read: Read) -> None:
+def test_a_process_that_has_written_its_end_is_not_gone(live: Live) -> None:
     """A process' last lines come before its end, and are read after its end was seen."""
-    read.goes_on(6)
-    read.processes = set()
-    read.run.write(read.directory, 1.0)
-    read.reads()
+    live.goes_on(6)
+    live.processes = set()
+    live.run.write(live.directory, 1.0)
+    live.reads()
 
-    assert read.collector.session.findings == []
-    assert not any(stream.is_gone for stream in read.collector.streams.values())
+    assert live.collector.session.findings == []
+    assert not any(stream.is_gone for stream in live.collector.streams.values())
 
 
 @pytest.mark.parametrize("host", ["node0000", "another"])
-def test_foreign_processes_are_kept(read: Read, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_processes_are_kept(live: Live, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process may run in a container; of another host, its number is that of another process here."""
     monkeypatch.setattr("hfmem_widget.ranks.tail.this_host", lambda: host)
     if host == "another":
-        read.goes_on(3)
-    read.processes = set()
-    read.goes_on(6)
+        live.goes_on(3)
+    live.processes = set()
+    live.goes_on(6)
 
-    assert read.collector.session.findings == []
+    assert live.collector.session.findings == []
 
 
-def test_a_rank_started_here_that_never_ran_is_gone(read: Read) -> None:
+def test_a_rank_started_here_that_never_ran_is_gone(live: Live) -> None:
     """A rank may be killed before the first look; whoever started it knows that all is over."""
-    read.processes = set()
-    read.run.script.killed[1] = 3.0  # type: ignore[index]  # a script that goes on is changed
-    read.goes_on(4)
-    read.collector.started_here = True
-    read.run.write(read.directory, 1.0)
-    read.tail.finish()
+    live.processes = set()
+    live.run.script.killed[1] = 3.0  # type: ignore[index]  # a script that goes on is changed
+    live.goes_on(4)
+    live.collector.started_here = True
+    live.run.write(live.directory, 1.0)
+    live.tail.finish()
 
-    (finding,) = read.collector.session.findings
+    (finding,) = live.collector.session.findings
     assert (finding.kind, finding.evidence["ranks"]) == ("rank-gone", [1])
 
 
-def test_a_run_without_processes_is_over_soon(read: Read) -> None:
+def test_a_run_without_processes_is_over_soon(live: Live) -> None:
     """A run may be started again, but half a minute is not awaited; the cell that started it is."""
-    read.goes_on(4)
-    read.processes = set()
-    read.reads()
-    now = read.clock.now
+    live.goes_on(4)
+    live.processes = set()
+    live.reads()
+    now = live.clock.now
 
-    assert not read.collector.is_over(now + OVER_AFTER - 1)
-    assert read.collector.is_over(now + OVER_AFTER + 1)
-    read.collector.started_here = True
-    assert not read.collector.is_over(now + 3600.0)
+    assert not live.collector.is_over(now + OVER_AFTER - 1)
+    assert live.collector.is_over(now + OVER_AFTER + 1)
+    live.collector.started_here = True
+    assert not live.collector.is_over(now + 3600.0)
 
 
 SLOW = 0.5
@@ -261,28 +261,28 @@ MANY = Script(world=12, interval=1.0)
 def test_ranks_that_were_not_read_yet_have_no_findings(tmp_path: Path) -> None:
     """A rank is neither behind nor silent because a round over all files takes long."""
     run = Followed(tmp_path / "run", MANY, SLOW)
-    said = []
+    findings = []
     for _ in range(6):
         run.goes_on(5.0)
-        said += run.said
+        findings += run.said
 
-    assert said == []
+    assert findings == []
     ranks = run.collector.session.ranks
     assert ranks is not None
     assert ranks.reporting == 12
 
 
 @pytest.mark.parametrize(
-    ("fate", "title"),
+    ("fault", "title"),
     [
         ({"stuck": {10: 20}}, "Rank 10 (node0001) has finished no step after step 20"),
         ({"killed": {10: 10.0}}, "Rank 10 (node0001) has been silent"),
     ],
     ids=["behind", "silent"],
 )
-def test_a_slowly_read_fault_is_found(tmp_path: Path, fate: dict[str, Any], title: str) -> None:
+def test_a_slowly_read_fault_is_found(tmp_path: Path, fault: dict[str, Any], title: str) -> None:
     """The fault is found later, by as long as a round over all files takes, and no other is."""
-    run = Followed(tmp_path / "run", replace(MANY, **fate), SLOW)
+    run = Followed(tmp_path / "run", replace(MANY, **fault), SLOW)
     run.goes_on(90.0)
 
     (finding,) = run.said
@@ -299,8 +299,8 @@ def test_a_file_that_cannot_be_read_is_no_silent_rank_for_half_a_minute(tmp_path
     assert LOST - 5 > SILENT_PACES + SILENT_SECONDS
 
     run.goes_on(10.0)
-    (said,) = run.said
-    assert said.startswith("Rank 2 has been silent")
+    (finding,) = run.said
+    assert finding.startswith("Rank 2 has been silent")
 
 
 def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_the_last_lines_are_read_from_a_slow_disk(tmp_path: Path) -> None:
 
 
 def test_last_lines_that_were_not_read_are_a_sentence(tmp_path: Path) -> None:
-    """The note has the number of ranks, of which nothing is said that is not known."""
+    """The note has the number of ranks, and no finding is made of what was not read."""
     run = Followed(tmp_path / "run", MANY, SLOW)
     run.goes_on(30.0)
     run.run.write(run.directory, 1.0)
@@ -367,12 +367,12 @@ def test_a_hung_server_delays_the_end(tmp_path: Path, monkeypatch: pytest.Monkey
     run = Followed(tmp_path / "run", Script(world=2, interval=1.0), 1e-5)
     run.goes_on(5.0)
     run.run.write(run.directory, 1.0)
-    answer = threading.Event()
-    monkeypatch.setattr(run.disk, "opened", lambda _path: answer.wait())
+    release = threading.Event()
+    monkeypatch.setattr(run.disk, "opened", lambda _path: release.wait())
     monkeypatch.setattr(tail, "TO_THE_END", 0.01)
     monkeypatch.setattr(tail, "PATIENCE", 0.01)
     run.tail.finish()
-    answer.set()
+    release.set()
 
     assert not run.collector.session.running
     assert "could not be read" in run.collector.session.notes[-1]

@@ -24,34 +24,34 @@ NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 RUNS = ("short", "leak", "two gpus")
 
 
-def mutated(line: bytes, chance: random.Random) -> bytes:
+def mutated(line: bytes, rng: random.Random) -> bytes:
     """Return a line of which one to three places are others."""
-    if chance.random() < 0.5:  # a line as it should be, with another figure somewhere
-        number = chance.choice(list(NUMBER.finditer(line)))
-        return line[: number.start()] + chance.choice(FIGURES) + line[number.end() :]
+    if rng.random() < 0.5:  # a line as it should be, with another figure somewhere
+        number = rng.choice(list(NUMBER.finditer(line)))
+        return line[: number.start()] + rng.choice(FIGURES) + line[number.end() :]
     changed = bytearray(line)
-    for _ in range(chance.randrange(1, 4)):
-        at = chance.randrange(len(changed) or 1)
-        way = chance.random()
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(changed) or 1)
+        way = rng.random()
         if way < 0.4 and changed:
-            changed[at] = chance.randrange(256)
+            changed[at] = rng.randrange(256)
         elif way < 0.7:
-            changed[at : at + chance.randrange(8)] = chance.choice(NASTY)
+            changed[at : at + rng.randrange(8)] = rng.choice(NASTY)
         else:
-            del changed[at : at + chance.randrange(20)]
+            del changed[at : at + rng.randrange(20)]
     return bytes(changed)
 
 
 def main(seed: int, count: int) -> None:
     """Feed `count` lines, a hundred or so to a reader."""
-    of_runs = [[*saved(run), *recorded(run)] for run in map(scripted_run, RUNS)]
-    lines = [line for lines in of_runs for line in lines if len(line) < 4000]
-    chance, dropped = random.Random(seed), 0
+    recordings = [[*saved(run), *recorded(run)] for run in map(scripted_run, RUNS)]
+    lines = [line for lines in recordings for line in lines if len(line) < 4000]
+    rng, dropped = random.Random(seed), 0
     for number in range(count // 100):
         reader = StreamReader()
-        reader.feed(b"".join(chance.choice(of_runs)[:2]))
+        reader.feed(b"".join(rng.choice(recordings)[:2]))
         for _ in range(100):
-            reader.feed(mutated(chance.choice(lines), chance) + b"\n")
+            reader.feed(mutated(rng.choice(lines), rng) + b"\n")
         session = reader.session()
         assert all(not abs(value) >= 2**60 for value in session.last_sample.values)
         assert session.timeline.width == len(session.series)

@@ -40,7 +40,7 @@ def read(data: bytes) -> Session:
 
 
 def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
-    """Wherever it is cut: what stands before the cut is read, nothing is counted as damaged."""
+    """Wherever it is cut, what stands before the cut is read, and nothing counts as damaged."""
     lines = saved(scripted_run("short"))
     before = [read(b"".join(lines[:count])) for count in range(1, len(lines) + 1)]
     cut = StreamReader()
@@ -48,10 +48,10 @@ def test_a_recording_that_was_cut_has_all_lines_before_the_cut() -> None:
 
     for count, line in enumerate(lines[1:]):
         for at in range(len(line)):
-            so_far = cut.session()
+            session = cut.session()
             assert cut.dropped == 0
             # Comparing takes longer than all else; between these nothing is there that counts.
-            assert at not in {0, len(line) // 2, len(line) - 1} or so_far == before[count]
+            assert at not in {0, len(line) // 2, len(line) - 1} or session == before[count]
             cut.feed(line[at : at + 1])
     assert cut.session() == before[-1]
 
@@ -64,16 +64,16 @@ def test_a_recording_may_be_cut(detail: float, cuts: int, monkeypatch: pytest.Mo
     ends = np.cumsum([len(line) for line in lines])
     blocks = [json.loads(line) if b'"rows"' in line[:20] else {} for line in lines]
     samples = np.cumsum([len(block.get("t", ())) for block in blocks])
-    data, chance, cut, fed = b"".join(lines), random.Random(3), StreamReader(), 0
+    data, rng, cut, start = b"".join(lines), random.Random(3), StreamReader(), 0
 
-    places = sorted(chance.sample(range(len(lines[0]), len(data)), cuts))
-    found = []
+    places = sorted(rng.sample(range(len(lines[0]), len(data)), cuts))
+    samples_read = []
     for at in places:
-        cut.feed(data[fed:at])
-        fed = at
-        found.append(cut.session().timeline.samples)
+        cut.feed(data[start:at])
+        start = at
+        samples_read.append(cut.session().timeline.samples)
 
-    assert found == [samples[np.searchsorted(ends, at, "right") - 1] for at in places]
+    assert samples_read == [samples[np.searchsorted(ends, at, "right") - 1] for at in places]
     assert cut.dropped == 0
 
 
@@ -85,16 +85,16 @@ def test_reading_may_begin_at_every_key_block(monkeypatch: pytest.MonkeyPatch) -
     keys = [at for at, line in enumerate(lines) if b'"key":true' in line]
 
     for at in keys:
-        rest = read(b"".join([*lines[:2], *lines[at:]]))
-        first = len(whole.timeline) - len(rest.timeline)
-        np.testing.assert_array_equal(rest.timeline.high, whole.timeline.high[first:])
-        assert [span.label for span in rest.spans] == [span.label for span in whole.spans]
+        part = read(b"".join([*lines[:2], *lines[at:]]))
+        first = len(whole.timeline) - len(part.timeline)
+        np.testing.assert_array_equal(part.timeline.high, whole.timeline.high[first:])
+        assert [span.label for span in part.spans] == [span.label for span in whole.spans]
     assert len(keys) > 4
 
 
 @pytest.mark.parametrize("detail", [reader_module.DETAIL, 4.0], ids=["short", "long"])
 def test_reading_often_makes_no_difference(detail: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read after every line or at once: the same session, although a reader puts off what it can."""
+    """Read after every line or at once, the session is the same, although a reader puts off what it can."""
     monkeypatch.setattr(reader_module, "DETAIL", detail)
     session = scripted_run("training")
     lines = recorded(session)
@@ -297,7 +297,7 @@ def test_a_recording_without_some_series_can_be_saved_again(tmp_path: Path) -> N
 
 
 def test_mutated_lines_raise_nothing_and_take_little() -> None:
-    """Thousands of lines with flipped, nasty and missing bytes: no error, and not much memory."""
+    """Thousands of lines with flipped, nasty and missing bytes raise no error, and take little memory."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.recording.mutate", "7", "4000"],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
@@ -321,7 +321,7 @@ def parsed(**changes: Any) -> Head:
 
 
 def test_a_recording_by_itself_has_no_rank() -> None:
-    """It has an id of its own."""
+    """A recording by itself has an id of its own and no number of a rank."""
     line = Lines(scripted_run("short")).head()
 
     fields = ("k", "format", "version", "run", "part", "started", "label", "interval", "software")
@@ -333,7 +333,7 @@ def test_a_recording_by_itself_has_no_rank() -> None:
 
 
 def test_a_head_of_a_rank_comes_back() -> None:
-    """Which rank of which run, in the order of the format's description."""
+    """The head says which rank of which run it is, in the order of the format's description."""
     assert list(json.loads(Lines(scripted_run("short"), RANK).head(RUN))) == [
         *("k", "format", "version", "run", "part", "started", "rank", "local", "world"),
         *("attempt", "host", "pid", "label", "interval", "engine", "software"),

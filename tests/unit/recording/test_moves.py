@@ -56,21 +56,21 @@ def failed(*moves: Move) -> Session:
 
 
 def opened(session: Session, folder: Path) -> Session:
-    back: Session = hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
-    return back
+    restored: Session = hfmem_widget.open(session.save(folder / "run.hfmem.jsonl"))
+    return restored
 
 
 def test_they_come_back(tmp_path: Path) -> None:
     """Each figure of a change is read as it was, also where it is not available, and in a copy."""
     session = failed(LESS, UNKNOWN)
-    back = opened(session, tmp_path)
+    restored = opened(session, tmp_path)
 
-    assert back.moves[0] == LESS
-    assert [move.fits for move in back.moves] == [True, None]
-    assert (back.moves[1].largest_batch, back.moves[1].longest) == (None, 0)
-    assert math.isnan(back.moves[1].room)
-    assert back.moves[1].changes == UNKNOWN.changes
-    assert pickle.loads(pickle.dumps(back)) == copy.copy(back) == back
+    assert restored.moves[0] == LESS
+    assert [move.fits for move in restored.moves] == [True, None]
+    assert (restored.moves[1].largest_batch, restored.moves[1].longest) == (None, 0)
+    assert math.isnan(restored.moves[1].room)
+    assert restored.moves[1].changes == UNKNOWN.changes
+    assert pickle.loads(pickle.dumps(restored)) == copy.copy(restored) == restored
     assert copy.copy(session).moves == session.moves
 
 
@@ -88,35 +88,35 @@ def test_a_recording_of_before_says_nothing_of_the_largest(tmp_path: Path) -> No
     """Changes of an older recording are read, and their table has no such column."""
     path = failed(LESS).save(tmp_path / "run.hfmem.jsonl")
     path.write_text(path.read_text().replace(',"largest_batch":3,"longest":700', ""))
-    back = hfmem_widget.open(path)
-    card = card_bundle(back, back.spans[0], with_chart=False)["text/html"]
+    restored = hfmem_widget.open(path)
+    card = card_bundle(restored, restored.spans[0], with_chart=False)["text/html"]
 
-    assert back.moves == [replace(LESS, largest_batch=None, longest=None)]
+    assert restored.moves == [replace(LESS, largest_batch=None, longest=None)]
     assert "fits up to" not in card
     assert "3 rows or 700 tokens" not in card
 
 
 @pytest.mark.parametrize("is_opened", [False, True])
 def test_the_report_lists_them(tmp_path: Path, *, is_opened: bool) -> None:
-    """Under a heading of their own; without any there is none."""
-    shown = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
+    """The report lists the changes under a heading of their own, which it lacks where there are none."""
+    html = page(opened(failed(LESS), tmp_path) if is_opened else failed(LESS), static=True)
 
-    assert "What fits in 6.00 GiB" in shown
-    assert "per_device_train_batch_size=2" in shown.replace("<wbr>", "")
-    assert "3 rows or 700 tokens" in shown
-    assert "--write" not in shown
-    assert 'id="moves"' in shown
+    assert "What fits in 6.00 GiB" in html
+    assert "per_device_train_batch_size=2" in html.replace("<wbr>", "")
+    assert "3 rows or 700 tokens" in html
+    assert "--write" not in html
+    assert 'id="moves"' in html
     assert 'id="moves"' not in page(failed(), static=True)
 
 
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_text_from_outside_is_text(text: str, tmp_path: Path) -> None:
-    """In each field of a move, on the card; with the usual limit of length."""
-    bad = Move(text, (Change("peft", text, text),), 1, 1, 1, text, 5, 4.0, 6.0, 7.0)
-    back = opened(failed(bad), tmp_path)
+    """Hostile text in any field of a move is text on the card, with the usual limit of length."""
+    hostile = Move(text, (Change("peft", text, text),), 1, 1, 1, text, 5, 4.0, 6.0, 7.0)
+    restored = opened(failed(hostile), tmp_path)
 
-    Strict(card_bundle(back, back.spans[0], with_chart=False)["text/html"])
-    [move] = back.moves
+    Strict(card_bundle(restored, restored.spans[0], with_chart=False)["text/html"])
+    [move] = restored.moves
     assert max(map(len, (move.name, move.cost, move.changes[0].value))) <= 1024
     assert "\x1b" not in move.code + move.name
 
@@ -125,8 +125,8 @@ def test_a_list_that_got_shorter_ends_there(tmp_path: Path) -> None:
     """An unknown call costs its own line only."""
     text = failed(LESS, UNKNOWN).save(tmp_path / "run.hfmem.jsonl").read_text()
     head, end = text.rsplit("\n", 2)[:2]
-    strange = text.replace('"target":"data"', '"target":"os.system"')
-    for name, changed in (("short", f'{head}\n{{"k":"move","i":1}}\n{end}\n'), ("odd", strange)):
+    unknown = text.replace('"target":"data"', '"target":"os.system"')
+    for name, changed in (("short", f'{head}\n{{"k":"move","i":1}}\n{end}\n'), ("odd", unknown)):
         other = tmp_path / f"{name}.hfmem.jsonl"
         other.write_text(changed)
         assert hfmem_widget.open(other).moves == [LESS]

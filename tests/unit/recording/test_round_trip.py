@@ -34,8 +34,8 @@ def as_recorded(value: object) -> Any:
         return None if math.isnan(value) else round(float(value), 4)
     if isinstance(value, np.ndarray):
         # Python's own rounding, as in the file: numpy's is another for large figures.
-        known = [None if math.isnan(one) else round(one, 4) for one in value.ravel().tolist()]
-        return value.shape, known
+        values = [None if math.isnan(one) else round(one, 4) for one in value.ravel().tolist()]
+        return value.shape, values
     if isinstance(value, Mapping):
         return {key: as_recorded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -48,7 +48,7 @@ def as_recorded(value: object) -> Any:
 def contents(session: Session) -> dict[str, Any]:
     timeline, steps = session.timeline, session.steps
     outermost = [span for span in session.spans if span.parent is None]
-    known: dict[str, Any] = as_recorded(
+    data: dict[str, Any] = as_recorded(
         {
             "label": session.label,
             "times": (session.started_at, session.stopped_at, session.broken_off),
@@ -69,8 +69,8 @@ def contents(session: Session) -> dict[str, Any]:
     )
     # Samples are whole bytes.
     samples = (timeline.low, timeline.high, session.last_sample.values)
-    known["samples"] = [np.nan_to_num(np.rint(values), nan=-1.0).tolist() for values in samples]
-    return known
+    data["samples"] = [np.nan_to_num(np.rint(values), nan=-1.0).tolist() for values in samples]
+    return data
 
 
 def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> 
     with hfmem_widget.watch(quiet=True) as session:
         pass
     file = session.save(tmp_path / "new.hfmem.jsonl")
-    before = file.read_text().replace("private memory", "heap in use")
+    text = file.read_text().replace("private memory", "heap in use")
     old = tmp_path / "old.hfmem.jsonl"
-    old.write_text(before)
+    old.write_text(text)
     opened = hfmem_widget.open(old)
 
     assert opened.series[opened.index("cpu/allocated") or 0].label == "heap in use"
@@ -93,12 +93,12 @@ def test_a_recording_of_before_keeps_the_names_of_its_series(tmp_path: Path) -> 
 def test_an_opened_session_equals_the_saved_one(name: str, tmp_path: Path) -> None:
     """Samples, spans, steps, phases, findings and all else, for every run, also compressed."""
     session = scripted_run(name)
-    known = contents(session)
+    expected = contents(session)
 
     paths = (tmp_path / f"run{ending}" for ending in (".hfmem.jsonl", ".hfmem.jsonl.gz"))
     whole, compressed = (hfmem_widget.open(session.save(path)) for path in paths)
     opened = contents(whole)
-    assert [part for part in known if known[part] != opened[part]] == []
+    assert [part for part in expected if expected[part] != opened[part]] == []
     assert compressed == whole
 
 
@@ -130,8 +130,8 @@ def test_on_how_many_steps_phases_were_measured_comes_back(tmp_path: Path) -> No
     root = session.spans[0].id
 
     assert opened.polling.limited == session.polling.limited
-    said = "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
-    assert said in opened.polling.limited
+    sentence = "on 26 of 100 steps, one peak for about 2 steps at a time; measuring takes 3.1 %"
+    assert sentence in opened.polling.limited
     steps = [phase.steps for phase in session.phases(root)]
     assert [phase.steps for phase in opened.phases(root)] == steps
     assert any(phase.steps for phase in opened.phases(root))
@@ -211,15 +211,15 @@ def saved_within_a_cell(path: Path, *, killed: bool = False) -> Session:
         stage.session.save(path)
     if killed:
         path.write_bytes(path.read_bytes().rpartition(b'{"k":"end"')[0])
-    read: Session = hfmem_widget.open(path)
-    assert not read.running
-    return read
+    session: Session = hfmem_widget.open(path)
+    assert not session.running
+    return session
 
 
 @pytest.mark.parametrize(
-    ("killed", "said"), [(False, "not ended when it was saved"), (True, "not watched to its end")]
+    ("killed", "note"), [(False, "not ended when it was saved"), (True, "not watched to its end")]
 )
-def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, said: str) -> None:
+def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, note: str) -> None:
     """Note, line, card and report say that the cell was saved while it ran."""
     session = saved_within_a_cell(tmp_path / "fit.hfmem.jsonl", killed=killed)
     cell = session.spans[1]
@@ -227,9 +227,9 @@ def test_an_open_cell_does_not_run_any_more(tmp_path: Path, *, killed: bool, sai
     assert SO_FAR in session.notes
     assert session.open_spans == (cell,)
     for text in (line(session, cell), *card_bundle(session, cell, with_chart=False).values()):
-        assert said in text
+        assert note in text
         assert "running" not in text.replace("saved while it was running", "")
-    assert said in page(session, static=True)
+    assert note in page(session, static=True)
 
 
 def test_the_peak_of_an_open_cell_is_that_of_its_samples(tmp_path: Path) -> None:

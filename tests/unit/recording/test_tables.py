@@ -77,16 +77,16 @@ def test_parquet_has_the_same_figures(table: str, empty: bool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "table", "said"),
+    ("name", "table", "text"),
     [
         ("x.csv", "rows", "table must be samples, steps or spans, not 'rows'"),
         ("x.hfmem.jsonl", "steps", "ends in .csv or .parquet for a table"),
         ("x.perfetto.json", "spans", "ends in .csv or .parquet for a table"),
     ],
 )
-def test_a_table_that_is_none_is_refused(name: str, table: str, said: str, tmp_path: Path) -> None:
+def test_a_table_that_is_none_is_refused(name: str, table: str, text: str, tmp_path: Path) -> None:
     """One sentence says which there are, and what a table is written to."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=text):
         scripted_run("short").save(tmp_path / name, table=table)
 
 
@@ -134,15 +134,15 @@ def test_the_programs_of_the_documentation_run(
     (tmp_path / name).write_bytes(lines)
     (tmp_path / f"{name}.gz").write_bytes(gzip.compress(lines))
     monkeypatch.chdir(tmp_path)
-    own = [program for program in FOLDS if f"import {library}" in program]
-    shown: list[Any] = []
-    known: dict[str, Any] = {"print": shown.append}
+    programs = [program for program in FOLDS if f"import {library}" in program]
+    printed: list[Any] = []
+    namespace: dict[str, Any] = {"print": printed.append}
 
-    for program in (WORST, SAMPLES, *own):
+    for program in (WORST, SAMPLES, *programs):
         replaced = reduce(lambda text, pair: text.replace(*pair), COMPRESSED, program)
-        exec(replaced if compressed else program, known)  # as a reader would run it
+        exec(replaced if compressed else program, namespace)  # as a reader would run it
 
-    steps, highest, *folds = shown
+    steps, highest, *folds = printed
     worst = max(session.steps, key=lambda group: group.devices["cuda:0"].peak)
     assert steps.iloc[0]["first"] == worst.first
     assert highest == round(max(session.timeline.high[:, session.index("cuda:0/allocated")]))

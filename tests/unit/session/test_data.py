@@ -87,13 +87,13 @@ def rebuilt(session: Session) -> Session:
 def test_a_session_built_from_data_is_the_same(run: str) -> None:
     """A session built from another's data equals it, and gives the same figures."""
     session = scripted_run(run)
-    built = rebuilt(session)
+    copied = rebuilt(session)
     key = session.series[0].key
 
-    assert built == session
-    assert (built.peak(key), built.latest(key)) == (session.peak(key), session.latest(key))
-    assert built.to_pandas().equals(session.to_pandas())
-    assert np.array_equal(built.folded_steps(20), session.folded_steps(20), equal_nan=True)
+    assert copied == session
+    assert (copied.peak(key), copied.latest(key)) == (session.peak(key), session.latest(key))
+    assert copied.to_pandas().equals(session.to_pandas())
+    assert np.array_equal(copied.folded_steps(20), session.folded_steps(20), equal_nan=True)
 
 
 CHANGES: dict[str, Callable[[Session], object]] = {
@@ -135,16 +135,16 @@ def test_a_copy_has_the_state_of_its_moment(way: str) -> None:
     session = writer.session
     writer.open_span("cell", "run", session.last_sample)
     writer.append(Sample(1.0, (5.0,)))
-    made = COPIES[way](session)
-    assert made == session
+    twin = COPIES[way](session)
+    assert twin == session
 
     writer.append(Sample(2.0, (9.0,)))
     writer.open_span("step", "1", session.last_sample)
     writer.note("later")
 
-    assert made != session
-    assert (len(made.spans), made.timeline.samples, made.peak(KEY), made.notes) == (1, 2, 5.0, [])
-    assert made.highest_in(1, KEY) == 5.0
+    assert twin != session
+    assert (len(twin.spans), twin.timeline.samples, twin.peak(KEY), twin.notes) == (1, 2, 5.0, [])
+    assert twin.highest_in(1, KEY) == 5.0
     assert session.highest_in(1, KEY) == 9.0
 
 
@@ -155,10 +155,10 @@ def test_an_ended_session_does_not_keep_its_recorder() -> None:
     session = writer.session
     writer.open_span("cell", "run", session.last_sample)
     writer.stop(8.0)
-    known = weakref.ref(writer)
+    reference = weakref.ref(writer)
     del writer
 
-    assert known() is None
+    assert reference() is None
     assert len(session.spans) == 1
 
 
@@ -267,8 +267,8 @@ CHANGING = {
 def dataclasses_of_the_package() -> Iterator[type]:
     """Yield each dataclass once, with its module."""
     for module in pkgutil.walk_packages(hfmem_widget.__path__, "hfmem_widget."):
-        found = importlib.import_module(module.name)
-        for _, one in inspect.getmembers(found, inspect.isclass):
+        imported = importlib.import_module(module.name)
+        for _, one in inspect.getmembers(imported, inspect.isclass):
             if one.__module__ == module.name and dataclasses.is_dataclass(one):
                 yield one
 

@@ -27,8 +27,8 @@ def read(recorder: Recorder, time: float) -> Sample:
 
 def test_subscribers_get_every_sample_once(recorder: Recorder) -> None:
     """Subscribers get the samples of a tick together with those of edges since the last tick."""
-    came: list[list[float]] = []
-    recorder.subscribe(lambda _, samples: came.append([one.time for one in samples]))
+    received: list[list[float]] = []
+    recorder.subscribe(lambda _, samples: received.append([one.time for one in samples]))
     read(recorder, 0.0)
     recorder.publish()
     for time in (0.03, 0.07, 0.1):
@@ -36,30 +36,30 @@ def test_subscribers_get_every_sample_once(recorder: Recorder) -> None:
     recorder.publish()
     recorder.publish()
 
-    assert came == [[0.0], [0.03, 0.07, 0.1], []]
+    assert received == [[0.0], [0.03, 0.07, 0.1], []]
 
 
 def test_samples_kept_for_subscribers_are_bounded(recorder: Recorder) -> None:
     """Without ticks, the newest samples are delivered."""
-    came: list[Sample] = []
-    recorder.subscribe(lambda _, samples: came.extend(samples))
+    received: list[Sample] = []
+    recorder.subscribe(lambda _, samples: received.extend(samples))
     for time in range(2 * MOST_UNPUBLISHED):
         read(recorder, float(time))
     recorder.publish()
 
-    assert [one.time for one in came] == list(range(MOST_UNPUBLISHED, 2 * MOST_UNPUBLISHED))
+    assert [one.time for one in received] == list(range(MOST_UNPUBLISHED, 2 * MOST_UNPUBLISHED))
 
 
 def test_a_failing_subscriber_is_removed_and_the_others_are_called(recorder: Recorder) -> None:
     """A subscriber that fails is not called again, and a note says so."""
-    came: list[int] = []
+    received: list[int] = []
     recorder.subscribe(Mock(side_effect=OSError("gone")))
-    recorder.subscribe(lambda _, samples: came.append(len(samples)))
+    recorder.subscribe(lambda _, samples: received.append(len(samples)))
     for time in (0.0, 1.0):
         read(recorder, time)
         recorder.publish()
 
-    assert came == [1, 1]
+    assert received == [1, 1]
     assert len(recorder.subscribers) == 1
     assert ["gone" in note for note in recorder.session.notes] == [True]
 
@@ -111,13 +111,13 @@ def switching_often() -> Iterator[None]:
         sys.setswitchinterval(usual)
 
 
-def of_spans(session: Session) -> None:
+def check_spans(session: Session) -> None:
     ids = [one.id for one in session.spans]
     assert ids == sorted(set(ids))
     assert [one.kind for one in session.open_spans][:1] == ["cell"]
 
 
-def of_rows(session: Session) -> None:
+def check_rows(session: Session) -> None:
     part = session.between(0.0, 1e9)
     assert len(part.time) == len(part.low) == len(part.high)
     # Each sample's value is its time, and a row's highest is not above the next row's lowest.
@@ -125,27 +125,27 @@ def of_rows(session: Session) -> None:
     assert (part.high[:-1, 0] < part.low[1:, 0]).all()
 
 
-def of_highs(session: Session) -> None:
+def check_highs(session: Session) -> None:
     newest = session.last_sample.time
     assert session.peak(KEY) >= newest
     assert session.highest_in(1, KEY) >= newest
 
 
-def of_steps(session: Session) -> None:
+def check_steps(session: Session) -> None:
     table, count = session.folded_steps(10_000), session.steps.count
     assert table[:, 1].tolist() == sorted(table[:, 1].tolist())
     assert len(table) <= count
     assert sum(one.count for one in session.phases(1)) <= session.steps.count
 
 
-def of_copies(session: Session) -> None:
-    again = session.__getstate__()
-    assert again["timeline"].samples >= len(again["timeline"])
-    assert again["last_sample"].time >= again["timeline"].time[-1]
+def check_copies(session: Session) -> None:
+    state = session.__getstate__()
+    assert state["timeline"].samples >= len(state["timeline"])
+    assert state["last_sample"].time >= state["timeline"].time[-1]
 
 
-@pytest.mark.parametrize("look", [of_spans, of_rows, of_highs, of_steps, of_copies])
-def test_reads_are_whole_amid_writes(recorder: Recorder, look: Callable[[Session], None]) -> None:
+@pytest.mark.parametrize("check", [check_spans, check_rows, check_highs, check_steps, check_copies])
+def test_reads_are_whole_amid_writes(recorder: Recorder, check: Callable[[Session], None]) -> None:
     """Every read is of one moment, never of half a fold or of a span that is just ending."""
     faults: list[BaseException] = []
     recorder.open_span("cell", "a", read(recorder, 0.0))
@@ -153,7 +153,7 @@ def test_reads_are_whole_amid_writes(recorder: Recorder, look: Callable[[Session
     def keep_looking() -> None:
         try:
             while recorder.session.running:
-                look(recorder.session)
+                check(recorder.session)
         except BaseException as error:  # noqa: BLE001  (it is what this is about)
             faults.append(error)
 

@@ -40,14 +40,14 @@ def session(recorder: Recorder) -> Session:
     ],
 )
 def test_while_it_runs_a_series_without_data_is_not_available(session: Session, key: str) -> None:
-    """A GPU before CUDA is initialised, or a device that a slow driver has not named yet."""
+    """Before CUDA is up, or a slow driver has named its device, a series is NaN and no error."""
     for one in (session, Recorder().session):
         assert math.isnan(one.latest(key))
         assert math.isnan(one.peak(key))
 
 
 @pytest.mark.parametrize(
-    ("key", "says"),
+    ("key", "text"),
     [
         ("cuda:7/allocated", "no device 'cuda:7'; it has cuda:0; did you mean 'cuda:0/allocated'?"),
         (
@@ -62,13 +62,13 @@ def test_while_it_runs_a_series_without_data_is_not_available(session: Session, 
         ),
     ],
 )
-def test_an_impossible_series_lists_the_present_ones(session: Session, key: str, says: str) -> None:
+def test_an_impossible_series_lists_the_present_ones(session: Session, key: str, text: str) -> None:
     """A typo, or a device instead of a series, is an error that lists what there is."""
     session.stopped_at = 1.0
     for ask in (session.latest, session.peak):
         with pytest.raises(OptionError) as raised:
             ask(key)
-        assert str(raised.value).removeprefix("this session has ") == says
+        assert str(raised.value).removeprefix("this session has ") == text
 
 
 @pytest.mark.parametrize("key", ["cuda:1/alocated", "cuda/allocated", "gpu:0/allocated"])
@@ -93,17 +93,17 @@ def test_time_never_runs_backwards(recorder: Recorder) -> None:
 def test_a_series_added_later_pads_older_samples(recorder: Recorder, session: Session) -> None:
     """A row read before a series existed gets NaN for it."""
     recorder.adopt(session.devices, [*session.series, Series("cpu", "allocated")])
-    kept = recorder.append(Sample(0.0, (1.0, 2.0)))
+    sample = recorder.append(Sample(0.0, (1.0, 2.0)))
 
-    assert kept.values[:2] == (1.0, 2.0)
-    assert math.isnan(kept.values[2])
+    assert sample.values[:2] == (1.0, 2.0)
+    assert math.isnan(sample.values[2])
 
 
 def test_a_steps_peak_wins_over_the_samples() -> None:
     """A step's exact peak counts, also in the recording of a killed run, which has no spans."""
-    known = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
+    devices = {"cuda:0": DeviceSteps(9.0, "exact", 9.0, 1, math.nan, 1.0, {})}
     steps = Steps()
-    add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, known))
+    add_group(steps, StepGroup(1, 1, 1, 0.0, 1.0, 8.0, 1.0, 8.0, 8.0, devices))
     session = Session("x", devices=[Device("cuda:0", "x")], steps=steps)
 
     assert session.peak("cuda:0/allocated") == 9.0
@@ -175,12 +175,12 @@ def test_a_session_has_its_chart_as_a_figure() -> None:
 PATIENCE = 5.0
 
 
-@pytest.mark.parametrize("of_the_timeline", [True, False])
-def test_a_forked_child_reads_a_session_whose_lock_was_held(*, of_the_timeline: bool) -> None:
+@pytest.mark.parametrize("is_timelines", [True, False])
+def test_a_forked_child_reads_a_session_whose_lock_was_held(*, is_timelines: bool) -> None:
     """A forked child reads a session whose lock another thread of the parent held."""
     recorder = recorder_of(1.0, 2.0)
     session = recorder.session
-    lock: Any = session.timeline._lock if of_the_timeline else recorder.lock
+    lock: Any = session.timeline._lock if is_timelines else recorder.lock
     assert done_within(PATIENCE, lock.acquire)
     recorder.replace_lock()
 

@@ -46,17 +46,17 @@ NOTHING = Stacks((), StackRecording("allocator"))
 
 
 @pytest.mark.parametrize(
-    ("of", "asked", "message"),
+    ("of", "options", "message"),
     [
         (stacks(), {"device": "cuda:7"}, "cuda:0, cuda:1"),
         (NOTHING, {"device": "cuda:0"}, "recorded: none"),
         (stacks(), {"by": "colour"}, "'line', 'module' or 'operator'"),
     ],
 )
-def test_an_unknown_name_lists_the_known(of: Stacks, asked: dict[str, Any], message: str) -> None:
+def test_an_unknown_name_lists_the_known(of: Stacks, options: dict[str, Any], message: str) -> None:
     """An unknown device or grouping is an error with the known ones; without devices there are no rows."""
     with pytest.raises(OptionError, match=message):
-        of.rows(**asked)
+        of.rows(**options)
     assert NOTHING.rows() == ()
 
 
@@ -83,13 +83,13 @@ def test_a_saved_snapshot_is_the_recorded_one(tmp_path: Path) -> None:
 
 def test_an_existing_file_is_left_alone(tmp_path: Path) -> None:
     """A file or a broken link that exists is not written over."""
-    there, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
-    there.write_text("mine", encoding="utf-8")
+    existing, link = tmp_path / "peak.pickle", tmp_path / "link.pickle"
+    existing.write_text("mine", encoding="utf-8")
     link.symlink_to(tmp_path / "elsewhere")
-    for path in (there, link):
+    for path in (existing, link):
         with pytest.raises(OptionError, match="already exists"):
             stacks().save(path)
-    assert there.read_text(encoding="utf-8") == "mine"
+    assert existing.read_text(encoding="utf-8") == "mine"
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -124,12 +124,12 @@ def live(size: int, device: str = "cuda:0") -> LivePeak:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "shown"),
+    ("peaks", "text"),
     [((), "nothing"), ((live(2048), live(5, "cuda:1")), "cuda:0 2,048 bytes, cuda:1 5 bytes")],
 )
-def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], shown: str) -> None:
+def test_stacks_say_how_much_was_live(peaks: tuple[LivePeak, ...], text: str) -> None:
     """The repr has the live bytes at the peak; displayed, stacks look as below the card."""
     stacks = Stacks(peaks, StackRecording("allocator"))
 
-    assert repr(stacks) == f"<Stacks: live at the peak: {shown}>"
+    assert repr(stacks) == f"<Stacks: live at the peak: {text}>"
     assert set(stacks._repr_mimebundle_()) == {"text/html", "text/plain"}

@@ -118,7 +118,7 @@ def test_steps_say_how_many_they_are() -> None:
 
 
 def test_the_table_becomes_a_data_frame() -> None:
-    """One row for each group, one column for each figure."""
+    """The frame has a row for each group and a column for each figure."""
     frame = many([2.0, 5.0]).to_pandas()
 
     assert list(frame["cuda:0/peak_allocated"]) == [2.0, 5.0]
@@ -131,11 +131,11 @@ def test_a_data_frames_names_are_not_those_of_series() -> None:
     """No column of the steps' frame means something else in the session's frame."""
     metrics = (*ROLES, *HELD, "activations")
     session = recorder_of((1.0,) * 2 * len(metrics), keys=(GPU, "cpu"), metrics=metrics).session
-    of_session, of_steps = session.to_pandas(), many([2.0]).to_pandas()
+    session_frame, steps_frame = session.to_pandas(), many([2.0]).to_pandas()
 
-    assert not set(of_session.columns) & set(of_steps.columns)
-    assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(of_session.columns)
-    assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(of_steps.columns)
+    assert not set(session_frame.columns) & set(steps_frame.columns)
+    assert {"cpu/resident_peak", "cuda:0/allocator_peak"} < set(session_frame.columns)
+    assert {"cuda:0/peak_allocated", "cuda:0/optimizer_phase_peak"} < set(steps_frame.columns)
     assert session.peak("cuda:0/peak") == 1.0
 
 
@@ -215,28 +215,28 @@ def test_a_step_of_no_span_has_no_parent() -> None:
     assert all(map(math.isnan, (step.samples, step.longest, step.tokens, step.content_tokens)))
 
 
-@pytest.mark.parametrize(("heights", "there"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
-def test_a_step_has_figures_of_devices_it_used(heights: tuple[float, ...], *, there: bool) -> None:
+@pytest.mark.parametrize(("heights", "used"), [((0.0, 0.0), False), ((0.0, 0.5), True)])
+def test_a_step_has_figures_of_devices_it_used(heights: tuple[float, ...], *, used: bool) -> None:
     """A device without allocations has none; a single byte is enough."""
-    assert (GPU in stepped({}, *heights).devices) is there
+    assert (GPU in stepped({}, *heights).devices) is used
 
 
-def open_at(made: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
-    return made.open_span(kind, label, made.append(Sample(time, (1.0,)))).id
+def open_at(recorder: Recorder, kind: SpanKind, time: float, label: str = "") -> int:
+    return recorder.open_span(kind, label, recorder.append(Sample(time, (1.0,)))).id
 
 
-def close_at(made: Recorder, span_id: int, time: float, peak: float) -> None:
-    made.close_span(span_id, made.append(Sample(time, (1.0,))), {KEY: Peak(peak, "exact")})
+def close_at(recorder: Recorder, span_id: int, time: float, peak: float) -> None:
+    recorder.close_span(span_id, recorder.append(Sample(time, (1.0,))), {KEY: Peak(peak, "exact")})
 
 
 def test_phases_add_up_by_kind() -> None:
     """Count and seconds are summed, and the span with the highest peak is kept."""
-    made = recorder_of()
-    cell = open_at(made, "cell", 0)
+    recorder = recorder_of()
+    cell = open_at(recorder, "cell", 0)
     for number, peak in enumerate((5.0, 9.0, 7.0)):
-        close_at(made, open_at(made, "step", number, f"step {number}"), number + 0.5, peak)
-    close_at(made, cell, 4, 9.0)
-    steps, whole = made.session.phases(cell)
+        close_at(recorder, open_at(recorder, "step", number, f"step {number}"), number + 0.5, peak)
+    close_at(recorder, cell, 4, 9.0)
+    steps, whole = recorder.session.phases(cell)
 
     assert (steps.kind, steps.count, steps.seconds) == ("step", 3, 1.5)
     assert steps.highest[KEY].label == "step 1"
@@ -245,43 +245,43 @@ def test_phases_add_up_by_kind() -> None:
 
 def test_each_outermost_span_has_its_own_phases() -> None:
     """The phases of two cells in one session are separate."""
-    made = recorder_of()
+    recorder = recorder_of()
     for time in (0.0, 10.0):
-        cell = open_at(made, "cell", time)
-        close_at(made, open_at(made, "step", time + 1), time + 2, 3.0)
-        close_at(made, cell, time + 3, 3.0)
+        cell = open_at(recorder, "cell", time)
+        close_at(recorder, open_at(recorder, "step", time + 1), time + 2, 3.0)
+        close_at(recorder, cell, time + 3, 3.0)
 
-        assert [phase.count for phase in made.session.phases(cell)] == [1, 1]
+        assert [phase.count for phase in recorder.session.phases(cell)] == [1, 1]
 
 
 def test_phases_outlive_their_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """All steps are counted, even those whose spans were dropped."""
     monkeypatch.setattr("hfmem_widget.session.spans.MOST_READINGS", 400)
-    made = recorder_of()
-    cell = open_at(made, "cell", 0)
+    recorder = recorder_of()
+    cell = open_at(recorder, "cell", 0)
     for number in range(450):
-        close_at(made, open_at(made, "step", number), number, float(number == 123))
-    steps = made.session.phases(cell)[0]
+        close_at(recorder, open_at(recorder, "step", number), number, float(number == 123))
+    steps = recorder.session.phases(cell)[0]
 
     assert steps.count == 450
-    assert len(made.session.spans) < 410
-    assert made.session.spans[0].id == cell
+    assert len(recorder.session.spans) < 410
+    assert recorder.session.spans[0].id == cell
     assert steps.highest[KEY].id == 125
 
 
 def test_a_step_knows_the_peaks_of_its_phases() -> None:
     """Its row has forward, backward and optimizer, also with several batches."""
-    made = recorder_of()
-    step = open_at(made, "step", 0)
+    recorder = recorder_of()
+    step = open_at(recorder, "step", 0)
     for time in (1.0, 2.0):
-        batch = open_at(made, "substep", time)
-        close_at(made, open_at(made, "forward", time), time + 0.2, 10 * time)
-        close_at(made, open_at(made, "backward", time + 0.2), time + 0.4, 30.0)
-        close_at(made, batch, time + 0.5, 30.0)
-    close_at(made, open_at(made, "optimizer", 3), 4, 5.0)
-    made.count(step, {"step": 17.0, "tokens": 64.0, "largest_batch": 40.0})
-    close_at(made, step, 5, 30.0)
-    (group,) = made.session.steps
+        batch = open_at(recorder, "substep", time)
+        close_at(recorder, open_at(recorder, "forward", time), time + 0.2, 10 * time)
+        close_at(recorder, open_at(recorder, "backward", time + 0.2), time + 0.4, 30.0)
+        close_at(recorder, batch, time + 0.5, 30.0)
+    close_at(recorder, open_at(recorder, "optimizer", 3), 4, 5.0)
+    recorder.count(step, {"step": 17.0, "tokens": 64.0, "largest_batch": 40.0})
+    close_at(recorder, step, 5, 30.0)
+    (group,) = recorder.session.steps
 
     assert (group.first, group.tokens) == (17, 64.0)
     assert group.devices["cuda:0"].phases == {"forward": 20.0, "backward": 30.0, "optimizer": 5.0}
@@ -290,46 +290,46 @@ def test_a_step_knows_the_peaks_of_its_phases() -> None:
 
 def test_steps_without_a_number_are_counted() -> None:
     """The steps of a plain loop are numbered from 1, in the table and on their spans."""
-    made = recorder_of()
+    recorder = recorder_of()
     for time in range(3):
-        close_at(made, open_at(made, "step", time), time + 0.5, 2.0)
+        close_at(recorder, open_at(recorder, "step", time), time + 0.5, 2.0)
 
-    assert [group.first for group in made.session.steps] == [1, 2, 3]
-    assert [span.counts["step"] for span in made.session.spans] == [1, 2, 3]
+    assert [group.first for group in recorder.session.steps] == [1, 2, 3]
+    assert [span.counts["step"] for span in recorder.session.spans] == [1, 2, 3]
 
 
 def test_open_spans_within_a_span_are_known() -> None:
     """Open spans within a span are listed, innermost first."""
-    made = recorder_of()
-    outer = open_at(made, "cell", 0)
-    inner = open_at(made, "train", 1)
-    innermost = open_at(made, "step", 2)
+    recorder = recorder_of()
+    outer = open_at(recorder, "cell", 0)
+    inner = open_at(recorder, "train", 1)
+    innermost = open_at(recorder, "step", 2)
 
-    assert [span.id for span in made.session.open_within(outer)] == [innermost, inner]
-    assert made.session.open_within(innermost) == ()
+    assert [span.id for span in recorder.session.open_within(outer)] == [innermost, inner]
+    assert recorder.session.open_within(innermost) == ()
 
 
 def test_counting_in_a_span_that_has_ended_does_nothing() -> None:
     """A late count does not change an ended span."""
-    made = recorder_of()
-    span = open_at(made, "step", 0)
-    close_at(made, span, 1, 1.0)
-    made.count(span, {"tokens": 5.0})
+    recorder = recorder_of()
+    span = open_at(recorder, "step", 0)
+    close_at(recorder, span, 1, 1.0)
+    recorder.count(span, {"tokens": 5.0})
 
-    assert "tokens" not in made.session.span(span).counts
+    assert "tokens" not in recorder.session.span(span).counts
 
 
 def test_a_block_within_one_of_its_name_counts_its_seconds_once() -> None:
     """A block within a block of its name counts its seconds once; blocks of other names count apart."""
-    made = recorder_of()
-    cell = open_at(made, "cell", 0)
-    outer = open_at(made, "block", 0, "load")
-    close_at(made, open_at(made, "block", 1, "load"), 2, 3.0)
-    close_at(made, open_at(made, "block", 3, "warm up"), 5, 3.0)
-    close_at(made, outer, 6, 3.0)
-    close_at(made, cell, 7, 3.0)
+    recorder = recorder_of()
+    cell = open_at(recorder, "cell", 0)
+    outer = open_at(recorder, "block", 0, "load")
+    close_at(recorder, open_at(recorder, "block", 1, "load"), 2, 3.0)
+    close_at(recorder, open_at(recorder, "block", 3, "warm up"), 5, 3.0)
+    close_at(recorder, outer, 6, 3.0)
+    close_at(recorder, cell, 7, 3.0)
 
-    assert {(one.label, one.count, one.seconds) for one in made.session.phases(cell)} == {
+    assert {(one.label, one.count, one.seconds) for one in recorder.session.phases(cell)} == {
         ("load", 1, 6.0),
         ("warm up", 1, 2.0),
         ("", 1, 7.0),
@@ -346,11 +346,11 @@ def test_a_limited_number_of_block_names_is_kept() -> None:
     phases = Phases()
     for name in [*range(MOST_PHASES), "one too many", 0]:
         phases.add(1, block(f"block {name}"))
-    found = phases.within(1)
+    blocks = phases.within(1)
 
-    assert [one.label for one in found] == [f"block {at}" for at in range(MOST_PHASES)]
-    assert [one.count for one in found] == [2, *[1] * (MOST_PHASES - 1)]
-    assert (found[0].seconds, found[1].seconds) == (4.0, 2.0)
+    assert [one.label for one in blocks] == [f"block {at}" for at in range(MOST_PHASES)]
+    assert [one.count for one in blocks] == [2, *[1] * (MOST_PHASES - 1)]
+    assert (blocks[0].seconds, blocks[1].seconds) == (4.0, 2.0)
 
 
 def test_the_oldest_cells_lose_their_phases() -> None:

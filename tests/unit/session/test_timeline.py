@@ -110,11 +110,11 @@ def test_each_row_stands_for_the_same_number_of_samples(samples: int, look_every
             len(timeline)
     rows = len(timeline)
     starts = range(0, samples, timeline.bucket)
-    taken = [heights[at : at + timeline.bucket] for at in starts]
+    groups = [heights[at : at + timeline.bucket] for at in starts]
 
     assert timeline.time.tolist() == [float(at) for at in starts]
-    assert timeline.low[:, 0].tolist() == [min(one) for one in taken]
-    assert timeline.high[:, 0].tolist() == [max(one) for one in taken]
+    assert timeline.low[:, 0].tolist() == [min(one) for one in groups]
+    assert timeline.high[:, 0].tolist() == [max(one) for one in groups]
     assert rows == len(starts) <= 8
 
 

@@ -154,11 +154,11 @@ def test_psutil_finds_a_child_by_what_is_resident(child: subprocess.Popen[str]) 
     """With psutil, as on macOS and Windows, a child has its resident set, with a note, until it has ended."""
     processes = children.PsutilProcesses()
     source = ChildSource(processes)
-    read = by_metric(source, 0.0)
+    values = by_metric(source, 0.0)
 
     assert child.pid in processes.pids()
-    assert read["children"] > 60 * MB
-    assert read["child_processes"] >= 1
+    assert values["children"] > 60 * MB
+    assert values["child_processes"] >= 1
     assert source.series[0].label == "child processes (resident)"
     assert len(source.notes) == 1
     child.kill()
@@ -248,9 +248,9 @@ def test_what_a_fork_shares_with_this_process_does_not_count_with_it() -> None:
     common, (ready, tell) = bytearray(os.urandom(100 * MB)), os.pipe()
     child = os.fork()
     if child == 0:
-        own = bytearray(os.urandom(20 * MB))
+        block = bytearray(os.urandom(20 * MB))
         os.write(tell, b"x")
-        while own:
+        while block:
             os.read(0, 0)
     try:
         os.read(ready, 1)

@@ -37,7 +37,7 @@ def test_processes_are_asked_again_once_the_use_has_changed() -> None:
     """The processes of a device are listed when its use has changed, else every five seconds."""
     machine = Machine()
     machine.read(0.0)
-    asked = machine.smi.asked
+    listings = machine.smi.asked
     machine.read(1.0)
     unchanged = machine.smi.asked
     machine.memory.alloc(GIB)
@@ -45,7 +45,7 @@ def test_processes_are_asked_again_once_the_use_has_changed() -> None:
     changed = machine.smi.asked
     machine.read(105.0)
 
-    assert (unchanged, changed, machine.smi.asked) == (asked, asked + 1, asked + 2)
+    assert (unchanged, changed, machine.smi.asked) == (listings, listings + 1, listings + 2)
 
 
 @pytest.mark.parametrize("all_visible", [True, False])
@@ -95,12 +95,12 @@ def test_a_fault_leaves_the_sum(times: list[float]) -> None:
         machine.read(time)
     machine.smi.fault = RuntimeError("the GPU was reset")
     values = machine.read(100.0)
-    asked = machine.smi.asked
+    listings = machine.smi.asked
     machine.read(200.0)
 
     assert values["device_used"] > 0
     assert math.isnan(values.get("process", math.nan))
-    assert machine.smi.asked == asked
+    assert machine.smi.asked == listings
     (note,) = machine.source.notes
     assert "the GPU was reset" in note
 

@@ -86,7 +86,7 @@ def children_that_come_and_go() -> tuple[Source, list[Step]]:
 def test_the_contract_holds_throughout(scene: Callable[[], tuple[Source, list[Step]]]) -> None:
     """Values are floats aligned with the series, which only grow; nothing raises; notes are said once."""
     source, steps = scene()
-    seen: tuple[Series, ...] = ()
+    series: tuple[Series, ...] = ()
     now = 0.0
     for step in [lambda: None, *steps]:
         step()
@@ -95,18 +95,18 @@ def test_the_contract_holds_throughout(scene: Callable[[], tuple[Source, list[St
             values = source.read(now)
             assert len(values) == len(source.series)
             assert all(type(value) is float for value in values)
-            assert source.series[: len(seen)] == seen
-            seen = source.series
-            assert all(one.startswith(("cuda:", "cpu")) for one in (s.device for s in seen))
+            assert source.series[: len(series)] == series
+            series = source.series
+            assert all(one.startswith(("cuda:", "cpu")) for one in (s.device for s in series))
     assert len(set(source.notes)) == len(source.notes)
     source.close()
 
 
 def test_what_takes_long_may_block() -> None:
     """What is read on the user's thread never waits for a driver, nor for other processes' page tables."""
-    found = [source.name for source in open_sources({}, open_allocators()) if source.blocks]
+    names = [source.name for source in open_sources({}, open_allocators()) if source.blocks]
 
-    assert found == ["nvml", "driver", "child processes"]
+    assert names == ["nvml", "driver", "child processes"]
 
 
 def test_the_driver_learns_cudas_order_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ glibc = pytest.mark.skipif(
 
 
 class FakeMemory(PsutilMemory):
-    """A process and a machine that tell what they are told to."""
+    """A process and a machine whose figures a test sets."""
 
     what = LinuxMemory.what
     machine_total = 1000.0
@@ -67,7 +67,7 @@ class FakeMemory(PsutilMemory):
         return self.lacking
 
 
-def of_fake(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> HostSource:
+def source_of(memory: PsutilMemory, heap: Mallinfo | None = None, **more: Any) -> HostSource:
     """Return the source of an invented process, in which Python has no arenas of its own."""
     given = {"find_python": lambda: None, "find_heap": lambda: heap and (lambda: heap)}
     return HostSource(memory, **(given | more))
@@ -133,7 +133,7 @@ def test_where_the_mark_stays_the_window_has_no_peak(tmp_path: Path) -> None:
 def test_the_machine_is_read_once_a_second() -> None:
     """The machine's memory is read once a second."""
     memory = FakeMemory()
-    source = of_fake(memory)
+    source = source_of(memory)
     by_metric(source, 0.0)
     memory.now_machine = Machine(600.0)
 
@@ -146,7 +146,7 @@ def test_what_malloc_and_python_have_free_is_not_in_it() -> None:
     memory = FakeMemory()
     memory.now = Own(0.0, 0.0, 900.0 * MB)
     heap = Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
-    source = of_fake(memory, heap, find_python=lambda: lambda: Arenas(60.0 * MB, 40.0 * MB))
+    source = source_of(memory, heap, find_python=lambda: lambda: Arenas(60.0 * MB, 40.0 * MB))
 
     assert by_metric(source)["allocated"] == 660 * MB
     memory.lacking = 150.0 * MB
@@ -159,19 +159,19 @@ def test_what_malloc_hands_out_of_pages_that_were_not_in_memory_counts_once() ->
     """Bytes from pages that were absent count once, as do bytes from pages that were in memory."""
     memory, heap = FakeMemory(), Mallinfo(uordblks=300 * MB, fordblks=200 * MB)
     memory.now, memory.lacking = Own(0.0, 0.0, 900.0 * MB), 150.0 * MB
-    source = of_fake(memory, heap)
+    source = source_of(memory, heap)
     before = by_metric(source, 1.0)["allocated"]
     heap.uordblks, heap.fordblks, memory.now = 320 * MB, 180 * MB, Own(0.0, 0.0, 920.0 * MB)
     absent = by_metric(source, 1.0)["allocated"]
     heap.uordblks, heap.fordblks = 350 * MB, 150 * MB
-    there = by_metric(source, 1.0)["allocated"]
+    present = by_metric(source, 1.0)["allocated"]
 
-    assert (absent - before, there - absent) == (20 * MB, 30 * MB)
+    assert (absent - before, present - absent) == (20 * MB, 30 * MB)
 
 
 def test_without_a_known_heap_private_memory_has_what_is_free() -> None:
     """Without malloc's figures, private memory has its free bytes too, and one note says so."""
-    source = of_fake(FakeMemory())
+    source = source_of(FakeMemory())
     values = by_metric(source)
     by_metric(source, 5.0)
 
@@ -184,7 +184,7 @@ def test_without_private_memory_the_heap_stands_in() -> None:
     """Without RssAnon, as in gVisor, the figure is the heap in use, with its label and one note."""
     memory = FakeMemory()
     memory.now = Own(10.0, 20.0)
-    source = of_fake(memory, Mallinfo(uordblks=7))
+    source = source_of(memory, Mallinfo(uordblks=7))
 
     assert by_metric(source)["allocated"] == 7.0
     assert next(one.label for one in source.series if one.metric == "allocated") == "heap in use"
@@ -223,7 +223,7 @@ def test_page_cache_shared_pinned_memory_and_swap_have_series() -> None:
     memory = FakeMemory()
     memory.now_machine = Machine(500.0, 300.0, 25.0, 0.0)
     pinned = iter([0.0, 4096.0])
-    source = of_fake(memory, pinned=lambda: next(pinned))
+    source = source_of(memory, pinned=lambda: next(pinned))
     first = by_metric(source, 0.0)
     memory.now = memory.now._replace(swap=7.0)
     memory.now_machine = Machine(500.0, 0.0, 2.0, 9.0)
@@ -239,7 +239,7 @@ def test_what_a_ulimit_leaves_has_a_series(monkeypatch: pytest.MonkeyPatch) -> N
     """It is the limit less what is mapped, at every reading; without a limit there is no series."""
     limits = iter([(math.nan, math.nan, ""), (8.0, 3.0, "ulimit -v"), (8.0, 7.0, "ulimit -v")])
     monkeypatch.setattr("hfmem_widget.sources.procfs.address_space", lambda: next(limits))
-    source = of_fake(FakeMemory())
+    source = source_of(FakeMemory())
 
     assert [by_metric(source, at / 100).get("mappable") for at in range(3)] == [None, 5.0, 1.0]
 
@@ -247,7 +247,7 @@ def test_what_a_ulimit_leaves_has_a_series(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_heap_in_very_many_pieces_is_read_less_often() -> None:
     """A heap with very many free pieces, each of which a reading walks, is read less often, with a note."""
     heap = Mock(return_value=Mallinfo(uordblks=1, ordblks=4 * MANY_FREE_PIECES))
-    source = of_fake(FakeMemory(), find_heap=lambda: heap)
+    source = source_of(FakeMemory(), find_heap=lambda: heap)
     for now in (0.0, 0.1, 0.19, 0.21):
         source.read(now)
 
@@ -388,7 +388,7 @@ def test_beside_a_gpu_what_is_slow_is_read_seldom(
     """Beside a GPU, Python's arenas, which take 5 ms, are not read again while private memory is the same."""
     clock, look = count(0.0, 0.005), Mock(return_value=Arenas(2.0, 1.0))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    source = of_fake(FakeMemory(), find_python=lambda: look)
+    source = source_of(FakeMemory(), find_python=lambda: look)
     source.is_beside = is_beside
     source.read(0.0)
     look.reset_mock()
@@ -408,7 +408,7 @@ def test_memory_that_was_freed_is_not_memory_that_was_not_written() -> None:
         time.sleep(0.02)
         return now.pop(0)
 
-    source = of_fake(fake, heap, find_python=lambda: look)
+    source = source_of(fake, heap, find_python=lambda: look)
     before = by_metric(source)["untouched"]
     fake.now = fake.now._replace(private=3e9)
 

@@ -39,7 +39,7 @@ class FakeDdp(DistributedDataParallel):  # type: ignore[misc]  # torch has no ty
     ],
 )
 def test_a_reducer_tells_its_buckets_sizes(sizes: str, field: str, expected: list[int]) -> None:
-    """Buckets are on the model's device; of several devices, or of another type, none are told."""
+    """Buckets are on the model's device; of several devices, or of another type, there are none."""
     ddp = FakeDdp(sizes)
     if field:
         setattr(ddp, field, True)
@@ -89,7 +89,7 @@ def fake_torch(contexts: int = 1, *, initialised: bool = True) -> Any:
 
 
 def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each handle and stream has one workspace on this process' only device; on several nothing is told."""
+    """Each handle and stream has one workspace on this process' only device; on several it is not known."""
     monkeypatch.setattr(libraries, "_library", lambda _: Library(2, 1))
 
     assert libraries.workspaces(fake_torch()) == ("cuda:3", 96 * MIB)
@@ -101,6 +101,6 @@ def test_workspaces_are_as_many_as_the_tables_have(monkeypatch: pytest.MonkeyPat
 )
 def test_without_cuda_there_are_no_workspaces(torch: Any) -> None:
     """Without CUDA there are no workspaces, and nothing is loaded or initialised."""
-    found = libraries.workspaces(torch)
+    workspaces = libraries.workspaces(torch)
 
-    assert found is None or found[1] == 0
+    assert workspaces is None or workspaces[1] == 0

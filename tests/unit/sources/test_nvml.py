@@ -127,8 +127,8 @@ SHARES: dict[str, tuple[dict[str, list[tuple[int, float | None]]], str, str, flo
 def test_this_process_has_what_the_driver_lists_for_it(tmp_path: Path, name: str) -> None:
     """Others have the rest, and the context is what torch has not reserved; what is unknown is NaN."""
     processes, namespace, ids, share = SHARES[name]
-    known = {"nspid": ids} if ids else {}
-    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **known)
+    options = {"nspid": ids} if ids else {}
+    proc = make_proc(tmp_path, namespace or HOST_NAMESPACE, **options)
     gpu = FakeGpu(processes=processes)
     values = Watched([gpu], proc, reserved=lambda _uuid: 80.0 * MIB)(0.0)
 
@@ -220,18 +220,18 @@ def test_a_gpu_that_only_others_use_is_read_once_a_second(proc: Path) -> None:
     """A GPU that only others use is read once a second, once this process uses another."""
     gpus = two_cards()
     watched = Watched(gpus, proc, opened=[1])
-    of_others, own = [], []
+    others_used, devices_used = [], []
     for tick in range(25):
         if tick == 2:
             watched.cuda.known = [gpu.uuid for gpu in gpus]
         for gpu in gpus:
             gpu.used = tick * MIB
         values = watched(tick / 10)
-        of_others.append(round(values["cuda:0/device_used"] / MIB))
-        own.append(round(values["cuda:1/device_used"] / MIB))
+        others_used.append(round(values["cuda:0/device_used"] / MIB))
+        devices_used.append(round(values["cuda:1/device_used"] / MIB))
 
-    assert own == list(range(25))
-    assert of_others == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
+    assert devices_used == list(range(25))
+    assert others_used == [0, 1, *[2] * 10, *[12] * 10, *[22] * 3]
 
 
 def test_a_lost_gpu_ends_and_the_others_go_on(proc: Path) -> None:
@@ -315,7 +315,7 @@ def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "word"),
+    ("fault", "part"),
     [
         (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "No NVIDIA driver"),
         (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "not running"),
@@ -324,14 +324,14 @@ def test_missing_extras_are_quiet(proc: Path, call: str) -> None:
         (pynvml.NVML_ERROR_UNKNOWN, "nvidia-smi"),
     ],
 )
-def test_without_nvml_one_sentence_says_why(proc: Path, fault: int, word: str) -> None:
+def test_without_nvml_one_sentence_says_why(proc: Path, fault: int, part: str) -> None:
     """Each reason has one note with its remedy; trying again every half minute adds none."""
     watched = Watched([FakeGpu()], proc, init_fault=fault)
     for now in range(0, 100, 5):
         assert watched(float(now)) == {}
 
     assert len(watched.source.notes) == 1
-    assert word in watched.source.notes[0]
+    assert part in watched.source.notes[0]
     assert watched.nvml.calls["Init"] == 4
 
 
@@ -420,8 +420,8 @@ SHOWN: dict[tuple[int, ...], tuple[str | None, ...]] = {
 )
 def test_visible_devices_are_read_as_by_cuda(value: str | None, expected: tuple[int, ...]) -> None:
     """By ordinal as of strtoul or by unique prefix, up to an invalid one; of MIG instances the first."""
-    known = INSTANCES if (value or "").startswith("MIG-") else GPUS
-    assert visible(value, known) == expected
+    uuids = INSTANCES if (value or "").startswith("MIG-") else GPUS
+    assert visible(value, uuids) == expected
 
 
 @pytest.mark.parametrize("ordinal", [None, "0,1"])

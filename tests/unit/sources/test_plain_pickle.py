@@ -44,33 +44,33 @@ def test_plain_containers_are_what_python_makes_of_them(value: Any, protocol: in
     """Plain pickles of every protocol of torch's snapshots read as by Python, with shared objects once."""
     twice = [value, [value], (value, "x" * 300)]
 
-    read = load(pickle.dumps(twice, protocol=protocol))
+    loaded = load(pickle.dumps(twice, protocol=protocol))
 
-    assert read == twice
-    assert not isinstance(value, list) or read[0] is read[1][0]
+    assert loaded == twice
+    assert not isinstance(value, list) or loaded[0] is loaded[1][0]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_a_snapshot_is_what_python_makes_of_it(protocol: int, steps: int) -> None:
     """A snapshot reads as by Python, with its events as `Event`, in several frames and batches too."""
-    made = training(steps, layers=40)
-    expected = pickle.loads(made.dump(protocol))
-    read = load(made.dump(protocol))
-    traces = read.pop("device_traces"), expected.pop("device_traces")
+    allocations = training(steps, layers=40)
+    expected = pickle.loads(allocations.dump(protocol))
+    loaded = load(allocations.dump(protocol))
+    traces = loaded.pop("device_traces"), expected.pop("device_traces")
 
     assert [events_of(trace) for trace in traces[0]] == [events_of(trace) for trace in traces[1]]
-    assert read == expected
+    assert loaded == expected
 
 
 def test_stacks_that_are_alike_are_one_list() -> None:
     """A block's frames are listed anew for each: a file of 1 GB would take several."""
-    made = Allocations()
+    allocations = Allocations()
     for _ in range(3):
-        made.alloc(512, ("a.py", 1, "f"), ("b.py", 2, "g"))
-        made._stacks.clear()
+        allocations.alloc(512, ("a.py", 1, "f"), ("b.py", 2, "g"))
+        allocations._stacks.clear()
 
-    (trace,) = load(made.dump())["device_traces"]
+    (trace,) = load(allocations.dump())["device_traces"]
 
     assert trace[1].frames is trace[2].frames
 

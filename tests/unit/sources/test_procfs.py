@@ -184,18 +184,18 @@ MAPS = """\
 
 
 @pytest.mark.parametrize(
-    ("address", "found"),
+    ("address", "is_file"),
     [
         *((0xFFF, False), (0x1000, True), (0x1FFF, True), (0x2000, False)),
         *((0x3800, False), (0x4800, False), (0x5FFF, True), (0x6000, False)),
     ],
 )
-def test_what_has_a_path_is_a_file(tmp_path: Path, address: int, *, found: bool) -> None:
+def test_what_has_a_path_is_a_file(tmp_path: Path, address: int, *, is_file: bool) -> None:
     """An address lies in a file if its mapping names one: the heap and what has no name are none."""
     maps = tmp_path / "maps"
     maps.write_text(MAPS)
 
-    assert MappedFiles(maps).hold(address) is found
+    assert MappedFiles(maps).hold(address) is is_file
 
 
 def test_the_list_is_read_again(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ class Machine:
             (folder / name.replace("__", ".", 1)).write_text(f"{content}\n")
 
     def limit(self) -> float | None:
-        found = find_cgroup(self.proc, self.mount, MACHINE)
-        return None if found is None else found.limit
+        group = find_cgroup(self.proc, self.mount, MACHINE)
+        return None if group is None else group.limit
 
 
 @pytest.fixture
@@ -311,12 +311,12 @@ def test_what_is_in_use_is_without_page_cache(
     """Page cache, which the kernel gives back, is not in use; shared memory and swap are."""
     machine.member(member)
     machine.group(path, memory__stat=stat, **usage)
-    found = find_cgroup(machine.proc, machine.mount, MACHINE)
+    group = find_cgroup(machine.proc, machine.mount, MACHINE)
 
-    assert found is not None
-    assert found.now() == (500, 500, 50, 70)
+    assert group is not None
+    assert group.now() == (500, 500, 50, 70)
     (machine.mount / path / "memory.stat").unlink()
-    assert same(found.now(), (1000, math.nan, math.nan, math.nan))
+    assert same(group.now(), (1000, math.nan, math.nan, math.nan))
 
 
 def test_a_group_may_have_less_left_than_its_limit_allows(machine: Machine) -> None:
@@ -328,5 +328,5 @@ def test_a_group_may_have_less_left_than_its_limit_allows(machine: Machine) -> N
 
     assert LinuxMemory(machine.proc, machine.mount).machine().in_use == 500 * 1024
     machine.group("", memory__max="max")
-    found = LinuxMemory(machine.proc, machine.mount).machine()
-    assert found[:3] == (900 * 1024, 50 * 1024, 30 * 1024)
+    memory = LinuxMemory(machine.proc, machine.mount).machine()
+    assert memory[:3] == (900 * 1024, 50 * 1024, 30 * 1024)

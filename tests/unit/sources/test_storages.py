@@ -169,10 +169,10 @@ class TestWithoutBytes:
         """A fake tensor has no storage, whatever device it claims to be on."""
         with FakeTensorMode():
             layer = nn.Linear(4, 4)
-            there = torch.zeros(4, device="cuda:0")
+            fake = torch.zeros(4, device="cuda:0")
             inside = storages_of(layer.weight)
 
-        assert inside == storages_of(layer.weight) == storages_of(there) == ()
+        assert inside == storages_of(layer.weight) == storages_of(fake) == ()
 
     def test_a_storage_resized_to_nothing(self) -> None:
         """A flat parameter that FSDP has freed keeps nothing, and again all once it is gathered."""
@@ -302,12 +302,12 @@ class TestNothingIsDisturbed:
 
     def test_a_lazy_clone_stays_lazy(self) -> None:
         """A clone that is copied when it is written to is not copied by looking at it."""
-        plain = torch._lazy_clone(torch.zeros(100))
+        clone = torch._lazy_clone(torch.zeros(100))
         named = torch._lazy_clone(torch.zeros(100)).as_subclass(Named)
-        found = bytes_of(plain), bytes_of(named)
+        sizes = bytes_of(clone), bytes_of(named)
 
-        assert found == (400, 400)
-        assert torch._C._is_cow_tensor(plain)
+        assert sizes == (400, 400)
+        assert torch._C._is_cow_tensor(clone)
         assert torch._C._is_cow_tensor(named)
 
     def test_the_users_modes_and_subclasses_see_nothing(self) -> None:
@@ -350,21 +350,21 @@ class TestBesideMalloc:
         weights = [nn.Parameter(one) for one in load_file(file).values()]
         cast = load_file(file)["a"].to(torch.bfloat16)
         assert [device for _, device, *_ in storages_of(cast)] == ["cpu"]
-        found = {device for one in weights for _, device, *_ in storages_of(one)}
+        devices = {device for one in weights for _, device, *_ in storages_of(one)}
         with torch.no_grad():
             weights[0].mul_(2)
 
-        assert found == {device for _, device, *_ in storages_of(weights[0])} == {MANAGED}
+        assert devices == {device for _, device, *_ in storages_of(weights[0])} == {MANAGED}
         assert bytes_of(*weights) == 4040
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_devices() -> None:
-    """A tensor on a GPU is told by the GPU's key; pinned memory is the driver's, in no heap's count."""
-    there = torch.zeros(4, device="cuda")
+    """A tensor on a GPU counts for that GPU; pinned memory is the driver's, in no heap's count."""
+    on_gpu = torch.zeros(4, device="cuda")
     pinned = torch.zeros(4).pin_memory()
 
-    assert [storages_of(one)[0][1] for one in (there, pinned)] == ["cuda:0", MANAGED]
+    assert [storages_of(one)[0][1] for one in (on_gpu, pinned)] == ["cuda:0", MANAGED]
 
 
 class TestStates:
@@ -408,12 +408,12 @@ class TestStates:
         state: Any = defaultdict(dict)
         for number in range(3):
             state[number]["a"] = torch.zeros(1)
-        found = []
+        states = []
         for one in states_of(SimpleNamespace(state=state)):
-            found.append(one)
+            states.append(one)
             state[len(state)]["a"] = torch.zeros(1)
 
-        assert len(found) == 3
+        assert len(states) == 3
 
 
 class NotNow:

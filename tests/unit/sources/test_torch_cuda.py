@@ -173,7 +173,7 @@ def test_each_series_is_the_counter_of_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_said"),
+    ("error", "is_noted"),
     [
         (RecursionError("maximum recursion depth exceeded"), False),
         (MemoryError(), False),
@@ -183,17 +183,17 @@ def test_each_series_is_the_counter_of_its_name() -> None:
     ],
 )
 def test_a_limit_that_was_met_is_no_fault_of_torch(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, is_said: bool
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_noted: bool
 ) -> None:
     """A limit of the machine leaves no note, and the next reading is right; a fault of torch is noted."""
     cuda = Cuda()
-    known = cuda.source.read(0.0)
+    values = cuda.source.read(0.0)
     with monkeypatch.context() as patch:
         patch.setattr(cuda.allocator, "devices", Mock(side_effect=error))
         cuda.source.read(0.1)
 
-    assert bool(cuda.source.notes) is is_said
-    assert cuda.source.read(0.2) == known
+    assert bool(cuda.source.notes) is is_noted
+    assert cuda.source.read(0.2) == values
 
 
 def refuse(raw: Any, device: int) -> Any:

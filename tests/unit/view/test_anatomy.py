@@ -21,11 +21,11 @@ DEVICE = Device("cuda:0", "NVIDIA H200", total=100 * GIB)
 
 def made(moment: str = "at the peak", device: Device = DEVICE, **parts: float) -> Anatomy:
     """Return an anatomy of so many GiB in each part."""
-    known = tuple(Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if name in parts)
-    allocated = sum(part.bytes for part in known if part.name in OF_ALLOCATED)
+    listed = tuple(Part(name, LABELS[name], parts[name] * GIB) for name in LABELS if name in parts)
+    allocated = sum(part.bytes for part in listed if part.name in OF_ALLOCATED)
     reserved = allocated + parts.get("cache", 0.0) * GIB
     process = reserved + parts.get("context", NAN) * GIB
-    return Anatomy(device, moment, 1.0, allocated, reserved, process, known, "exact")
+    return Anatomy(device, moment, 1.0, allocated, reserved, process, listed, "exact")
 
 
 WHOLE = made(weights=2, optimizer=4, activations=3, cache=1, context=0.5, others=1, free=88.5)
@@ -46,7 +46,7 @@ def widths(html: str) -> list[list[float]]:
 
 
 def test_html_and_plain_text_say_the_same() -> None:
-    """But for the bars' own words, and the rule below the parts."""
+    """They differ in the bars' own words and the rule below the parts alone."""
     bundle = anatomy_bundle([training().anatomy(), training().anatomy("peak")], title="fine-tune")
     table = bundle["text/html"].split("</table>")[0].split("<table")[1]
     lines = bundle["text/plain"].splitlines()[2:]
@@ -65,16 +65,16 @@ def test_a_peak_that_is_a_lower_bound_is_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "cells"),
+    ("memory", "cells"),
     [
         (made(weights=1, buffers=1 / 1024), ["buffers", "1.00 MiB", "<0.1 %"]),
         (made(weights=1, buffers=3 / 1024), ["buffers", "3.00 MiB", "<0.1 %"]),
         (made(device=replace(DEVICE, total=NAN), buffers=2), ["buffers", "2.00 GiB"]),
     ],
 )
-def test_a_small_part_is_not_lost(told: Anatomy, cells: list[str]) -> None:
+def test_a_small_part_is_not_lost(memory: Anatomy, cells: list[str]) -> None:
     """It is in MiB among GiB, and its share is not "0.0 %"; without a known size there are no shares."""
-    assert row("buffers", told) == cells
+    assert row("buffers", memory) == cells
 
 
 def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:
@@ -85,7 +85,7 @@ def test_notes_are_sentences_below_the_table_and_name_their_moment() -> None:
 
 
 def test_a_parts_own_note_stands_beside_it() -> None:
-    """What is to be said of one part ends that part's row, in plain text and in HTML."""
+    """The note on a part ends that part's row, in plain text and in HTML."""
     noted = replace(WHOLE, parts=(replace(WHOLE.parts[0], note="on two devices"), *WHOLE.parts[1:]))
     assert row("weights", noted)[-1] == "on two devices"
     assert "on two devices" in anatomy_bundle([noted])["text/html"]
@@ -107,7 +107,7 @@ def test_the_host_has_its_own_words() -> None:
 
 
 def test_the_bars_of_a_device_have_one_scale() -> None:
-    """Of the longest, so that two moments can be compared."""
+    """All bars have the scale of the longest, so that two moments can be compared."""
     now = made("now", weights=2)
     first, second = widths(anatomy_bundle([now, WHOLE])["text/html"])
     assert first == pytest.approx([100 * 2 / 11.5], abs=0.01)
@@ -116,7 +116,7 @@ def test_the_bars_of_a_device_have_one_scale() -> None:
 
 
 def test_the_bar_shows_what_is_free_only_where_little_is() -> None:
-    """As the chart draws the capacity only when the data come near it."""
+    """Free memory is in the bar where little is free, as the chart draws a capacity near the data."""
     full = made(weights=60, free=40)
     assert "free" in drawn_parts([full])
     assert "free" not in drawn_parts([WHOLE])
@@ -158,11 +158,11 @@ def test_plotly_accepts_every_property_of_the_bars(name: str) -> None:
 
 def test_the_figures_bars_are_stacked_in_the_order_of_the_table() -> None:
     """The figure stacks the table's parts, in GiB, with a bar for each moment."""
-    drawn = anatomy_dict([made("now", weights=1), WHOLE])
-    names = [one["name"] for one in drawn["data"]]
+    figure = anatomy_dict([made("now", weights=1), WHOLE])
+    names = [one["name"] for one in figure["data"]]
     assert names == [part.label for part in WHOLE.parts if part.name != "free"]
-    assert drawn["data"][0]["x"] == [1.0, 2.0]
-    assert drawn["data"][0]["y"] == ["cuda:0 now", "cuda:0 at the peak (exact)"]
+    assert figure["data"][0]["x"] == [1.0, 2.0]
+    assert figure["data"][0]["y"] == ["cuda:0 now", "cuda:0 at the peak (exact)"]
 
 
 def test_an_anatomy_shows_itself_where_it_is_the_last_value_of_a_cell() -> None:
@@ -187,7 +187,7 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
 
 
 @pytest.mark.parametrize(
-    ("contents", "told"),
+    ("contents", "line"),
     [
         (Contents(), ""),
         (BERT, "BertModel, AdamW · 110 parameters, all trainable · float32"),
@@ -214,9 +214,9 @@ BERT = Contents(("BertModel",), ("AdamW",), 110, 110, {"float32": 440})
         (Contents(modules=("A", "B", "C")), "A, B, C"),
     ],
 )
-def test_what_the_models_consist_of_is_one_line(contents: Contents, told: str) -> None:
+def test_what_the_models_consist_of_is_one_line(contents: Contents, line: str) -> None:
     """Classes, parameters, how many are trainable, and the dtypes are on one line."""
-    assert contents_text(contents) == told
+    assert contents_text(contents) == line
 
 
 def test_the_line_on_the_models_stands_below_the_title() -> None:
@@ -227,10 +227,10 @@ def test_the_line_on_the_models_stands_below_the_title() -> None:
 
 
 def test_nothing_speaks_of_a_drawing_that_is_taken_out() -> None:
-    """Of a notebook that it does not trust JupyterLab takes the drawings; moment and scale go with them."""
+    """From an untrusted notebook JupyterLab removes the drawings; moment and scale go with them."""
     html = anatomy_bundle([WHOLE, made("now", weights=2)])["text/html"]
-    left = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
+    text = seen(re.sub(r'<div style="font-size:0">.*?</svg></div>', "", html))
     assert "full width" in seen(html)
-    assert "full width" not in left
-    assert left.count("at the peak (exact)") == 1
+    assert "full width" not in text
+    assert text.count("at the peak (exact)") == 1
     assert "svg" not in re.sub(r'<div style="font-size:0"><svg.*?</svg></div>', "", html)

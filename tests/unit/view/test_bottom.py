@@ -57,7 +57,7 @@ def terminal() -> Iterator[Terminal]:
 
 
 def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
-    """Reserved once, and written by going there and back; it is given back empty."""
+    """The last row is reserved once, written by going there and back, and given back empty."""
     line = terminal.line()
     first, second = terminal.drawn(line), terminal.drawn(line)
     line.close()
@@ -71,7 +71,7 @@ def test_the_last_row_is_kept_out_of_what_scrolls(terminal: Terminal) -> None:
 
 
 def test_it_is_as_long_as_the_terminal_is_wide(terminal: Terminal) -> None:
-    """What does not fit is cut: a line that wraps would scroll."""
+    """The line is cut to the terminal's width, since a line that wraps would scroll."""
     line = terminal.line()
     text = terminal.drawn(line)
     line.close()
@@ -88,7 +88,7 @@ def test_a_quick_cell_shows_no_live_line(terminal: Terminal) -> None:
 
 
 def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
-    """A tick may be under way when the cell ends."""
+    """A tick that is under way when the cell ends writes nothing."""
     line = terminal.line()
     terminal.drawn(line)
     line.close()
@@ -98,10 +98,10 @@ def test_after_its_end_nothing_is_written(terminal: Terminal) -> None:
 
 
 def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
-    """When it has ended, the other may have it."""
+    """The first watch has the row, and once it has ended the other may have it."""
     first, second = (terminal.line() for _ in range(2))
     terminal.drawn(first)
-    beside = terminal.drawn(second)
+    text = terminal.drawn(second)
     second.close()
     first.close()
     terminal.read()
@@ -109,7 +109,7 @@ def test_of_two_watches_the_first_has_the_row(terminal: Terminal) -> None:
     later = terminal.drawn(third)
     third.close()
 
-    assert beside == ""
+    assert text == ""
     assert RESERVED in later
 
 
@@ -128,7 +128,7 @@ def test_another_height_reserves_another_row(terminal: Terminal) -> None:
 def test_only_a_capable_terminal_has_a_live_line(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str, *, is_able: bool
 ) -> None:
-    """No file, no pipe, no dumb terminal."""
+    """A file, a pipe and a dumb terminal have no live line."""
     monkeypatch.setenv("TERM", term)
     with os.fdopen(os.dup(terminal.number), "w") as stream:
         assert (terminal_of(stream) == stream.fileno()) is is_able
@@ -142,9 +142,9 @@ def test_a_live_line_needs_a_terminal(terminal: Terminal, monkeypatch: pytest.Mo
         monkeypatch.setattr("sys.stdout", stream)
         in_terminal = Screen(SimpleNamespace(display_pub=SimpleNamespace()))
         kernels = Screen(SimpleNamespace(display_pub=SimpleNamespace(pub_socket=object())))
-        found = [each.terminal for each in (in_terminal, kernels, Screen())]
+        terminals = [each.terminal for each in (in_terminal, kernels, Screen())]
         monkeypatch.setenv("HFMEM_WIDGET", "static")
         turned_off = in_terminal.terminal
 
-        assert found == [stream.fileno(), None, None]
+        assert terminals == [stream.fileno(), None, None]
         assert turned_off is None

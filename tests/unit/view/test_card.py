@@ -29,15 +29,15 @@ def card(name: str, *, with_chart: bool = True) -> str:
 
 
 def test_what_is_measured_of_steps_stands_on_cards_with_steps() -> None:
-    """In a session of several cells, others have nothing to do with it."""
-    told = []
+    """Cards of cells without steps say nothing of how steps are measured."""
+    texts = []
     for name in ("training", "short"):
         session = scripted_run(name)
         session.polling.steps, session.polling.steps_with_phases = 100, 40
-        told.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
+        texts.append(seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"]))
 
-    assert "Phases on 40 of 100 steps, to stay below 1 %." in told[0]
-    assert "hases on" not in told[1]
+    assert "Phases on 40 of 100 steps, to stay below 1 %." in texts[0]
+    assert "hases on" not in texts[1]
 
 
 def test_the_facts_read_in_order_without_any_markup() -> None:
@@ -78,12 +78,12 @@ def headline_of(session: Session) -> str:
     ],
 )
 def test_a_card_begins_with_a_sentence(name: str, sentence: str) -> None:
-    """The peak of the capacity, how it is known, where it was, and what stays."""
+    """The sentence has the peak of the capacity, how it is known, where it was, and what stays."""
     assert headline_of(shared_run(name)).startswith(sentence)
 
 
 def test_the_sentence_names_the_parts_that_have_grown() -> None:
-    """Here gradients that the step left behind; the weights were there before."""
+    """The sentence names gradients that a step left behind, and no weights that were there before."""
     script = Script()
     script.read(allocated=2 * GIB, reserved=9 * GIB, weights=2 * GIB, gradients=0.0)
     with script.span("cell", gradients=GIB, allocated=3 * GIB):
@@ -98,7 +98,7 @@ def test_the_sentence_names_the_parts_that_have_grown() -> None:
     [(2 * GIB, "Nothing stays."), (GIB, "1.00 GiB were freed."), (2 * GIB + 9, "nothing stays.")],
 )
 def test_a_cell_that_leaves_nothing_behind_says_so(after: float, end: str) -> None:
-    """Also where it freed what was there before, and where a few bytes are left."""
+    """A cell that freed earlier memory says so, too, and one that left a few bytes."""
     script = Script()
     script.read(allocated=2 * GIB, reserved=9 * GIB)
     with script.span("cell", allocated=after, peak=9 * GIB):
@@ -124,7 +124,7 @@ def test_the_sentence_names_no_parts_where_no_model_was_found(name: str) -> None
     ],
 )  # fmt: skip
 def test_a_card_names_devices_certainty_and_outcome(name: str, words: tuple[str, ...]) -> None:
-    """Private memory and machine on the CPU; exact, at least or sampled; done, or what it raised."""
+    """A card names private memory and machine on the CPU, the certainty of a peak, and how the cell ended."""
     assert [one for one in words if one not in seen(card(name))] == []
 
 
@@ -143,7 +143,7 @@ def test_without_a_chart_of_its_own_the_card_has_a_picture() -> None:
 
 
 def test_a_cell_too_short_to_chart_says_so() -> None:
-    """A line through two points would be made up."""
+    """A cell too short to chart has a sentence, and no line through two points."""
     html = card("short", with_chart=False)
     assert "Too short to chart: 2 samples in 10 ms." in html
     assert "polyline" not in html
@@ -153,22 +153,22 @@ def test_at_most_three_notes_are_shown() -> None:
     """Of many notes the first three are on the card."""
     session = scripted_run("training")
     session.notes += [f"note {number}" for number in range(5)]
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
-    assert re.findall(r"note \d", shown) == ["note 0", "note 1", "note 2"]
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    assert re.findall(r"note \d", text) == ["note 0", "note 1", "note 2"]
 
 
 def test_the_plain_line_names_the_worst_step_where_it_fits() -> None:
-    """It is left out where it would make the line too long."""
+    """The worst step is left out where it would make the line too long."""
     session = scripted_run("steps")
     cell = session.spans[0]
-    told, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
-    assert " · worst step 37 (1,152 tokens) · " in told
+    text, *_ = card_bundle(session, cell, with_chart=True)["text/plain"].splitlines()
+    assert " · worst step 37 (1,152 tokens) · " in text
     longer = card_bundle(session, replace(cell, label="x" * 100), with_chart=True)["text/plain"]
     assert "worst" not in longer
 
 
 def test_a_running_cell_has_one_calm_line() -> None:
-    """Who is watched, and since when: in a notebook that was saved meanwhile it explains itself."""
+    """The line says who is watched and since when, also in a notebook that was saved meanwhile."""
     began = datetime(2026, 11, 26, 12, 41, tzinfo=UTC).timestamp()
     bundle = running_bundle("fine-tune", began)
     since = datetime.fromtimestamp(began).astimezone().strftime("%H:%M %Z, %d %b %Y")
@@ -220,7 +220,7 @@ def test_the_reason_why_memory_ran_out_is_on_a_card_once() -> None:
 
 
 def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
-    """As a GPU before CUDA is up, whose allocator has no figures yet."""
+    """A GPU whose allocator has no figures before CUDA is up is not shown."""
     session, span = cell_of((0.0, 1.0), (5.0, 1.0), keys=("cuda:0", "cpu"))
     session.devices = (*session.devices, Device("cuda:1", "H200"))
 
@@ -229,7 +229,7 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("polling", "told"),
+    ("polling", "sentence"),
     [
         ({"missed": 5, "longest_gap": 0.9}, ""),
         ({"missed": 10}, "10 of 110 samples were missed."),
@@ -238,29 +238,29 @@ def test_a_device_that_nothing_is_read_of_is_not_shown() -> None:
         ({"stopped": "it failed"}, "Sampling stopped early: it failed."),
     ],
 )
-def test_the_card_reports_bad_sampling(polling: dict[str, Any], told: str) -> None:
-    """More than one in twenty missed, a pause of more than a second and five intervals, an early end."""
+def test_the_card_reports_bad_sampling(polling: dict[str, Any], sentence: str) -> None:
+    """A card names more than 5 % missed samples, a pause over a second and five intervals, an early end."""
     session = scripted_run("training")
     for name, value in ({"ticks": 100} | polling).items():
         setattr(session.polling, name, value)
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
-    assert told in shown
-    assert bool(told) is ("ampl" in shown)
+    assert sentence in text
+    assert bool(sentence) is ("ampl" in text)
 
 
 def test_unknown_figures_are_left_out() -> None:
     """Without the driver the card has no figures of other processes."""
     session = training(nvml=False)
-    shown = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
+    text = seen(card_bundle(session, session.spans[0], with_chart=True)["text/html"])
 
-    assert "nan" not in shown
-    assert "in use" not in shown
-    assert "other processes" not in shown
+    assert "nan" not in text
+    assert "in use" not in text
+    assert "other processes" not in text
 
 
 def test_an_unknown_peak_has_no_certainty() -> None:
-    """It is shown like any missing figure."""
+    """An unknown peak is shown like any missing figure."""
     assert peak_text(Peak(math.nan, "exact")) == peak_text(Peak(math.nan, "at least"))
     assert "exact" not in peak_text(Peak(math.nan, "exact"))
 
@@ -280,12 +280,12 @@ def test_what_a_name_keeps_is_a_part_of_the_unattributed(grown: float, labels: l
     (at,) = (at for at, one in enumerate(session.findings) if one.kind == "leak")
     finding = session.findings[at]
     kept = kept_since(session, session.spans[0], str(finding.evidence["device"]), grown)
-    found = {"holder": "<losses>[0..59]", "holder_grown": grown, "kept": kept}
-    session.findings[at] = replace(finding, evidence={**finding.evidence, **found})
+    evidence = {"holder": "<losses>[0..59]", "holder_grown": grown, "kept": kept}
+    session.findings[at] = replace(finding, evidence={**finding.evidence, **evidence})
     html = card_bundle(session, session.spans[0], with_chart=False)["text/html"]
-    shown = re.findall(r"(?:kept by|not attributed)[^<,]* [GM]iB", html.split("<details")[0])
+    phrases = re.findall(r"(?:kept by|not attributed)[^<,]* [GM]iB", html.split("<details")[0])
 
-    assert [*dict.fromkeys(shown)] == labels
+    assert [*dict.fromkeys(phrases)] == labels
     for label in labels:
         colour = palette.PARTS["kept" if "kept" in label else "unattributed"]
         assert f'fill="{colour}"><title>{label}</title>' in html
@@ -308,7 +308,7 @@ def test_a_holder_is_named_at_a_peak_of_as_much(peak: float, *, is_named: bool) 
 
 
 def test_the_sizes_of_what_stays_add_up() -> None:
-    """Of more than three parts the others are one more."""
+    """Three parts have rows, and all others are one more."""
     script = Script()
     parts: dict[str, Any] = dict.fromkeys(("weights", "gradients", "buffers", "optimizer"), 0.0)
     script.read(allocated=0.0, reserved=9 * GIB, **parts)

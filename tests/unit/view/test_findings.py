@@ -59,17 +59,17 @@ def test_the_gravest_comes_first() -> None:
 
 @pytest.mark.parametrize(("severity", "word"), SEVERITIES)
 def test_a_severity_has_a_word_and_a_form(severity: str, word: str) -> None:
-    """Never by the colour alone; a screen reader says the word for the form."""
+    """A severity is never a colour alone: it has a form, and a word for screen readers."""
     html = findings_html([finding(0, severity)])
     assert re.search(rf'<span role="img" aria-label="{word}:"[^>]*>.</span>Number 0', html)
     forms = {re.search(r">(.)</span>", findings_html([finding(0, one)])) for one, _ in SEVERITIES}
     assert len(forms) == len(SEVERITIES)
 
 
-@pytest.mark.parametrize(("title", "told"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
-def test_a_title_reads_as_a_sentence(title: str, told: str) -> None:
+@pytest.mark.parametrize(("title", "text"), [("A", "A."), ("A.", "A."), ("A?", "A?"), ("", "")])
+def test_a_title_reads_as_a_sentence(title: str, text: str) -> None:
     """A title without a full stop gets one, and no second one."""
-    assert sentence(title) == told
+    assert sentence(title) == text
 
 
 def test_the_most_useful_advice_is_in_sight_and_the_rest_folded() -> None:
@@ -107,14 +107,14 @@ def test_a_quick_cells_line_has_the_gravest_below_it() -> None:
 
 
 def test_a_hundred_findings_leave_the_card_small() -> None:
-    """However long each of them is."""
+    """A hundred findings leave the card small, however long each of them is."""
     long = Finding("x", "warn", "word " * 4000, {}, ("word " * 4000,) * 50)
     session, span = with_findings(*[long] * 100)
     assert len(json.dumps(card_bundle(session, span, with_chart=False))) < 60_000
 
 
 def test_a_card_names_its_budget_once() -> None:
-    """The chart draws it only where the data come near it."""
+    """A card names its budget once; the chart draws it only where the data come near it."""
     session = scripted_run("leak")
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     assert seen(html).split("allocated, start")[0].count("budget 6.00 GiB") == 1
@@ -124,7 +124,7 @@ def test_commands_in_advice_are_code() -> None:
     """A magic with its option and its word, and an option; other words and what looks like markup are not."""
     advice = "%memholders --free errors frees it; --budget warns, well-known <b>--x</b>; %memholders --all."
     html = findings_html([finding(1, "warn", advice)])
-    typed = re.findall(r"<code[^>]*>(.*?)</code>", html)
+    commands = re.findall(r"<code[^>]*>(.*?)</code>", html)
 
-    assert typed == ["%memholders --free errors", "--budget", "%memholders --all"]
+    assert commands == ["%memholders --free errors", "--budget", "%memholders --all"]
     assert "<b>" not in html

@@ -85,7 +85,7 @@ def test_a_host_is_recognised(monkeypatch: pytest.MonkeyPatch, place: str, host:
 
 
 def test_vs_code_is_known_on_a_remote_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells every Python kernel where the notebook is."""
+    """VS Code is known by what it tells every kernel: where the notebook is."""
     shell = SimpleNamespace(user_ns={"__vsc_ipynb_file__": "/notebook.ipynb"})
     monkeypatch.setattr(front_end, "running_shell", lambda: shell)
 
@@ -113,7 +113,7 @@ def test_whether_a_page_finds_anywidget_is_seen_in_jupyters_folders(
     assert finds_anywidget() is is_there
 
 
-def a_widget(**more: Any) -> widget.MemoryWidget:
+def make_widget(**more: Any) -> widget.MemoryWidget:
     return widget.MemoryWidget(
         scripted_run("training"), "run", on_seen=lambda: None, on_resync=lambda: None, **more
     )
@@ -123,34 +123,34 @@ def a_widget(**more: Any) -> widget.MemoryWidget:
 def test_a_widget_carries_the_loader_or_all(
     monkeypatch: pytest.MonkeyPatch, served: bool, name: str
 ) -> None:
-    """A kilobyte where the page can fetch the rest, everything where it cannot."""
+    """A widget has a kilobyte where the page can fetch the rest, and everything where it cannot."""
     monkeypatch.setattr(widget, "serves_labextensions", lambda: served)
-    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
-    made = a_widget()
+    monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
+    view = make_widget()
 
-    assert made._esm == f"// {name}"
-    made.close()
+    assert view._esm == f"// {name}"
+    view.close()
 
 
 def test_the_code_is_sent_when_a_page_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What could not be fetched comes over the comm, whole."""
     sent: list[tuple[object, list[bytes]]] = []
-    made = a_widget()
-    monkeypatch.setattr(widget, "built", lambda asked: f"// {asked}")
-    monkeypatch.setattr(made, "publish", lambda message, buffers: sent.append((message, buffers)))
-    made._receive(made, {"kind": "bundle"}, [])
+    view = make_widget()
+    monkeypatch.setattr(widget, "built", lambda file: f"// {file}")
+    monkeypatch.setattr(view, "publish", lambda message, buffers: sent.append((message, buffers)))
+    view._receive(view, {"kind": "bundle"}, [])
 
     assert sent == [({"kind": "bundle"}, [b"// chart.js"])]
-    made.close()
+    view.close()
 
 
-@pytest.mark.parametrize("said", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
-def test_an_interval_that_a_person_has_set_is_passed_on(said: object) -> None:
-    """A number of seconds that a watch may have; nothing else, whoever sent it."""
-    heard: list[float] = []
-    made = a_widget(on_interval=heard.append)
-    for message in ({"kind": "interval", "seconds": said}, {"kind": "interval"}, [said], said):
-        made._receive(made, message, [])
+@pytest.mark.parametrize("data", [0.5, 0, 5000, "1", None, True, float("nan"), [1], {"seconds": 1}])
+def test_an_interval_that_a_person_has_set_is_passed_on(data: object) -> None:
+    """A number of seconds that a watch may have is passed on, and nothing else, whoever sent it."""
+    intervals: list[float] = []
+    view = make_widget(on_interval=intervals.append)
+    for message in ({"kind": "interval", "seconds": data}, {"kind": "interval"}, [data], data):
+        view._receive(view, message, [])
 
-    assert heard == ([0.5] if said == 0.5 else [])
-    made.close()
+    assert intervals == ([0.5] if data == 0.5 else [])
+    view.close()

@@ -157,31 +157,31 @@ def hostile(text: str, devices: int = 1) -> tuple[Session, Span]:
 
 
 def anatomy_of(text: str) -> Anatomy:
-    told = anatomy(hostile(text)[0], "peak")
-    parts = tuple(replace(part, label=text, note=text) for part in told.parts)
-    return replace(told, moment=text, notes=(text,), parts=parts)
+    peak = anatomy(hostile(text)[0], "peak")
+    parts = tuple(replace(part, label=text, note=text) for part in peak.parts)
+    return replace(peak, moment=text, notes=(text,), parts=parts)
 
 
 @cache
 def sinks(text: str) -> Sequence[dict[str, Any]]:
     from tests.data.drawn_scenes import FIT  # which has cards that are tested by this
 
-    told = anatomy_of(text)
-    made: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([told], title=text)]
-    found = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
-    made.append(anatomy_bundle([told], contents=found))
+    peak = anatomy_of(text)
+    bundles: list[dict[str, Any]] = [running_bundle(text, 0.0), anatomy_bundle([peak], title=text)]
+    contents = contents_text(Contents((text,), (text,), 2, 1, {text: 1, f"{text}2": 2}))
+    bundles.append(anatomy_bundle([peak], contents=contents))
     for devices in (1, 2):
         session, span = hostile(text, devices)
         chart = chart_bundle(session, span)
         assert chart is not None
-        made += [chart, compact_bundle(session, span)]
-        made += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
+        bundles += [chart, compact_bundle(session, span)]
+        bundles += [card_bundle(session, span, with_chart=shown) for shown in (True, False)]
     row = Holder(
         f"cache[{text}]", "tensors", text, 3, 2, (1,), text, 0, 0, (text,), parts=((text, 5),)
     )
     forecast = replace(FIT.forecast, model=text)
-    rooms = tuple(replace(one, room=replace(one.room, name=text)) for one in FIT.verdicts)
-    fit = replace(FIT, name=text, stored=text, forecast=forecast, verdicts=rooms)
+    verdicts = tuple(replace(one, room=replace(one.room, name=text)) for one in FIT.verdicts)
+    fit = replace(FIT, name=text, stored=text, forecast=forecast, verdicts=verdicts)
     incident = next(one.incident for one in CASES if "float32 on a card that has" in one.name)
     assert incident.blocks is not None
     ran_out = replace(
@@ -191,8 +191,8 @@ def sinks(text: str) -> Sequence[dict[str, Any]]:
         blocks=replace(incident.blocks, biggest=(LiveBlocks(GIB, 1, text),)),
     )
     moments = ((text, MemoryMap(("cuda:0",), (), 0.0, {"cuda:0": text})),)
-    made += [holders_bundle(Holders((row,)), detail=True), fit_bundle(fit), error(ran_out)]
-    return [*made, moments_bundle(moments)]
+    bundles += [holders_bundle(Holders((row,)), detail=True), fit_bundle(fit), error(ran_out)]
+    return [*bundles, moments_bundle(moments)]
 
 
 def error(incident: Incident) -> dict[str, str]:
@@ -249,8 +249,8 @@ def test_no_sink_has_control_or_bidi_characters(text: str) -> None:
     assert bundles
     for bundle in bundles:
         for one in strings(bundle):
-            kept = one.replace("\n", "")
-            assert not {unicodedata.category(char) for char in kept} & {"Cc", "Cf", "Cs"}
+            line = one.replace("\n", "")
+            assert not {unicodedata.category(char) for char in line} & {"Cc", "Cf", "Cs"}
 
 
 def test_a_text_without_end_does_not_swell_the_notebook() -> None:
@@ -272,28 +272,28 @@ def test_a_name_is_no_template(name: str) -> None:
 
 def test_nothing_is_read_as_a_formula() -> None:
     """All text stands within an element that MathJax ignores, in whichever output."""
-    around = [
+    element_classes = [
         [attributes.get("class") for _, attributes in elements]
         for bundle in (*sinks(CORPUS["mathjax"]), *errors())
         for elements in Strict(bundle["text/html"]).within
     ]
 
-    assert len(around) > 100
-    assert all(AS_TEXT in classes for classes in around)
+    assert len(element_classes) > 100
+    assert all(AS_TEXT in classes for classes in element_classes)
 
 
 def test_whatever_makes_html_has_it_from_the_kit() -> None:
-    """Each module that fills ``text/html``, or draws what fills it; and none escapes text by itself."""
+    """Each module that makes or draws ``text/html`` uses the kit, and none escapes text by itself."""
     package = Path(hfmem_widget.__file__).parent
     rooms = [*package.glob("view/**/*.py"), *package.glob("features/**/*.py")]
     makers = {str(one.relative_to(package)): one.read_text() for one in rooms}
-    made = re.compile(r'"text/html": (?!"")|kit\.bundle\(')  # what is empty needs no kit
-    found = {name for name, text in makers.items() if made.search(text)}
+    makes_html = re.compile(r'"text/html": (?!"")|kit\.bundle\(')  # what is empty needs no kit
+    names = {name for name, text in makers.items() if makes_html.search(text)}
     features = {f"features/{name}/html.py" for name in ("holders", "fit", "compare", "stacks")}
-    assert {"view/card.py"} | features <= found
+    assert {"view/card.py"} | features <= names
     kit, drawn_by = "view/html.py", {"view/chart/figure.py": "view/chart/svg.py"}
     import_of = re.compile(r"hfmem_widget\.view(\.html import| import html as kit)")
-    without = {one for one in found - {kit} if not import_of.search(makers[drawn_by.get(one, one)])}
+    without = {one for one in names - {kit} if not import_of.search(makers[drawn_by.get(one, one)])}
     assert not without
     assert [one for one, text in makers.items() if "import escape" in text] == [kit]
 
@@ -302,15 +302,15 @@ def test_where_drawings_are_taken_out_their_words_are_not_seen() -> None:
     """JupyterLab takes the drawings of an untrusted notebook, and leaves their words: these have no size."""
     bundles = (*sinks("model"), *errors())
     pages = [Strict(bundle["text/html"]) for bundle in bundles if PLOTLY_MIME not in bundle]
-    drawn = [
+    style_lists = [
         [attributes.get("style") for _, attributes in elements]
         for page in pages
         for text, elements in zip(page.seen, page.within, strict=True)
         if text.strip() and SVG_TAGS & {tag for tag, _ in elements}
     ]
 
-    assert len(drawn) > 10
-    assert all("font-size:0" in styles for styles in drawn)
+    assert len(style_lists) > 10
+    assert all("font-size:0" in styles for styles in style_lists)
 
 
 def seen(fragment: kit.Fragment) -> str:
@@ -341,9 +341,9 @@ def everything(text: str) -> list[kit.Fragment]:
 @pytest.mark.parametrize("text", CORPUS.values(), ids=CORPUS)
 def test_no_place_of_the_kit_lets_a_text_become_markup(text: str) -> None:
     """Whatever the text is, the tags are the kit's, all closed, and nothing steers a terminal."""
-    found = everything(text)
-    assert found
-    for one in found:
+    html = everything(text)
+    assert html
+    for one in html:
         Strict(one.html)
         assert all(char.isprintable() or char in "\n\u00a0" for char in one.html + one.text)
 
@@ -355,14 +355,14 @@ def test_a_table_says_the_same_in_both_forms(*, names_last: bool) -> None:
         TableRow((kit.code("a.b"), "1", "10 %"), facts="two tensors", below=("also c",)),
         TableRow(("sum", "3"), is_sum=True, is_ruled=True),
     ]
-    made = table((Column(""), Column(""), Column("")), rows, names_last=names_last)
-    told = set(re.sub(r"[()]", " ", made.text).replace("\u2500", " ").split())
+    drawn_table = table((Column(""), Column(""), Column("")), rows, names_last=names_last)
+    words = set(re.sub(r"[()]", " ", drawn_table.text).replace("\u2500", " ").split())
 
-    assert told == set(seen(made).split())
+    assert words == set(seen(drawn_table).split())
 
 
 def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
-    """Aligned with its figure; where nobody has any there is no line."""
+    """The line is aligned with its figure; where no figure has any there is no line."""
     rows = [TableRow(("a", ("5", "", "+4"), ("55", "1-2", ""))), TableRow(("bb", "6", "7"))]
 
     assert table((Column("n"), Column("x"), Column("y")), rows).text.splitlines() == [
@@ -375,13 +375,13 @@ def test_what_stands_small_below_figures_has_a_line_of_its_own() -> None:
 
 
 def test_a_table_without_rows_is_nothing() -> None:
-    """Neither heads nor an empty frame."""
+    """A table without rows has neither heads nor an empty frame."""
     assert not table((Column("n"),), [])
     assert not kit.note("")
 
 
 def test_sections_are_apart_in_plain_text() -> None:
-    """A blank line stands between two of them, and none before what follows both."""
+    """A blank line stands between two sections, and none before what follows both."""
     parts = (
         kit.section("a", "", kit.note("x")),
         kit.section("b", "", kit.note("y")),
@@ -392,22 +392,22 @@ def test_sections_are_apart_in_plain_text() -> None:
 
 
 def test_parts_of_a_bar_are_kept_apart_by_a_line() -> None:
-    """In grey print some of them are alike."""
+    """A line separates the parts, some of which are alike in grey print."""
     assert '<g stroke="#000' in kit.bar([("#111", 1.0, "a"), ("#222", 1.0, "b")], 2.0, "both")
 
 
 def test_words_beside_figures_keep_a_width_where_there_is_little_room() -> None:
     """They break in a few lines, not in one for each word; a name of one word needs none."""
     columns = [Column("phase"), Column("peak"), Column(is_words=True)]
-    drawn = table(columns, [TableRow(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
-    (width,) = re.findall(r"min-width:(\d+)px", drawn)
+    html = table(columns, [TableRow(("step", "7.00 GiB", "worst: step 15 (5,056 tokens)"))]).html
+    (width,) = re.findall(r"min-width:(\d+)px", html)
     assert int(width) > 100
 
 
 def test_a_figure_is_not_broken_where_styles_are_removed() -> None:
-    """Nor is its head, unless that is longer; names and words break."""
+    """Neither a figure nor its head is broken, unless the head is longer; names and words break."""
     heads = (Column("a name"), Column("a peak"), Column("a long head"), Column("so", is_words=True))
-    drawn = table(heads, [TableRow(("of two", "7.00 GiB", "1 %", "two words"))]).html
-    found = re.findall(r"<t[hd] [^>]*>([^<]*)<", drawn)
-    assert found[:4] == ["a name", "a\u00a0peak", "a long head", "so"]
-    assert found[4:] == ["of two", "7.00\u00a0GiB", "1\u00a0%", "two words"]
+    html = table(heads, [TableRow(("of two", "7.00 GiB", "1 %", "two words"))]).html
+    cells = re.findall(r"<t[hd] [^>]*>([^<]*)<", html)
+    assert cells[:4] == ["a name", "a\u00a0peak", "a long head", "so"]
+    assert cells[4:] == ["of two", "7.00\u00a0GiB", "1\u00a0%", "two words"]

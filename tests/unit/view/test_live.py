@@ -142,7 +142,7 @@ def widgets(monkeypatch: pytest.MonkeyPatch) -> list[Widget]:
 def test_the_panel_gets_a_cell_too_short_for_a_chart_at_its_end(
     options: dict[str, bool], messages: int, widgets: list[Widget], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one message, which no widget sends: a saved notebook has nothing of it."""
+    """The panel gets it in one message, which no widget sends: a saved notebook has nothing of it."""
     sent: list[tuple[str, dict[str, Any]]] = []
 
     class Comm:
@@ -253,16 +253,16 @@ def test_the_ranks_that_a_cell_starts_are_drawn_in_its_charts_place(widgets: lis
     closed: list[Widget] = []
     for widget in widgets:
         widget.close = partial(closed.append, widget)  # type: ignore[method-assign]
-    drawn = stage.publisher.order[before:]
+    shown = stage.publisher.order[before:]
     stage.finish()
 
-    assert drawn == [(chart, True)]
+    assert shown == [(chart, True)]
     assert len(widgets) == 2
     assert closed == widgets
 
 
 def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
-    """And the still chart is theirs."""
+    """The ranks' card comes first, then a line for the cell, and the still chart is the ranks'."""
     stage = Stage()
     overview = with_ranks(stage)
     stage.view.begin("a")
@@ -274,15 +274,15 @@ def test_the_card_of_the_ranks_stands_above_one_line_of_their_cell() -> None:
     assert chart == chart_bundle(overview)
 
 
-@pytest.mark.parametrize(("ticks", "asked"), [(1, 0), (10, 1)])
-def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, asked: int) -> None:
-    """And no more while it is loaded: before, nothing is loaded and no place is filled."""
+@pytest.mark.parametrize(("ticks", "requests"), [(1, 0), (10, 1)])
+def test_a_chart_is_asked_for_once_some_time_has_passed(ticks: int, requests: int) -> None:
+    """Before, nothing is loaded and no place is filled; while it is loaded, it is not asked for again."""
     stage = Stage()
     stage.view.begin("a")
     for _ in range(ticks):
         stage.tick(0.1)
 
-    assert len(stage.asides) == asked
+    assert len(stage.asides) == requests
 
 
 def test_a_chart_that_comes_too_late_does_not_appear() -> None:
@@ -331,7 +331,7 @@ def test_a_live_chart_that_cannot_be_made_costs_one_sentence(
 
 
 def test_a_note_stands_on_one_card_of_a_notebook() -> None:
-    """That of the first cell after it, however many cells the session has."""
+    """A note stands on the card of the first cell after it, however many cells the session has."""
     publisher, session = Publisher(), scripted_run("training")
     view = NotebookView(recorder_of(session), screen_of(publisher))
     session.notes = ["No driver was found.", "It is slow."]
@@ -369,10 +369,10 @@ def test_of_two_that_notice_a_clearing_either_may_end_first(first: int) -> None:
     stages = [Stage(publisher=publisher), Stage(publisher=publisher)]
     for stage in stages:
         stage.view.begin("a")
-    ended, left = stages[first], stages[1 - first]
+    ended, other = stages[first], stages[1 - first]
     ended.view.finish(ended.session.spans[0])
     publisher.clear_output()
-    left.view.finish(left.session.spans[0])
+    other.view.finish(other.session.spans[0])
 
     assert publisher.cleared == 1
     assert [update for _, update in publisher.order[-4:]] == [True, True, False, False]
@@ -402,24 +402,24 @@ def test_a_cell_that_did_nothing_leaves_one_line(note: str, charts: int) -> None
     stage.view.begin("run")
     stage.view.finish(session.spans[0])
 
-    shown = list(stage.publisher.shown.values())
-    assert sum(PLOTLY in one for one in shown) == charts
-    assert sum("left behind" in one.get("text/html", "") for one in shown) == charts
-    assert "(±0)" in shown[0]["text/plain"]
+    outputs = list(stage.publisher.shown.values())
+    assert sum(PLOTLY in one for one in outputs) == charts
+    assert sum("left behind" in one.get("text/html", "") for one in outputs) == charts
+    assert "(±0)" in outputs[0]["text/plain"]
 
 
 def test_a_chart_stands_in_an_outputs_place_until_it_is_closed() -> None:
-    """Then its output is for somebody else to fill."""
+    """Once the chart is closed, its output is free for something else."""
     publisher = Publisher()
     screen = screen_of(publisher)
     broadcast = live.Broadcast(scripted_run("training"), panel=False)
     broadcast.show(screen, "here")
-    shown = dict(publisher.shown)
+    outputs = dict(publisher.shown)
     broadcast.close()
     broadcast.show(screen, "there")
 
-    assert set(shown) == set(publisher.shown) == {"here"}
-    assert "application/vnd.jupyter.widget-view+json" in shown["here"]
+    assert set(outputs) == set(publisher.shown) == {"here"}
+    assert "application/vnd.jupyter.widget-view+json" in outputs["here"]
 
 
 def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Widget]) -> None:
@@ -427,22 +427,22 @@ def test_a_run_that_ends_while_its_chart_is_opened_has_its_card(widgets: list[Wi
     publisher = Publisher()
     recorder = recorder_of(scripted_run("training"))
     assert not recorder.session.running
-    kept = Layout()
-    gone = weakref.ref(kept)
-    view = RunView(recorder, screen_of(publisher), kept)
-    del kept
-    assert gone() is not None
+    layout = Layout()
+    reference = weakref.ref(layout)
+    view = RunView(recorder, screen_of(publisher), layout)
+    del layout
+    assert reference() is not None
     view.begin()
 
     card, chart = publisher.shown
     assert publisher.order[-2:] == [(card, True), (chart, True)]
     assert "running" not in publisher.shown[card]["text/plain"]
     assert recorder.subscribers == []
-    assert gone() is None
+    assert reference() is None
 
 
 def test_a_lost_card_of_an_opened_run_says_to_run_the_cell_again() -> None:
-    """It names no option of a watched cell."""
+    """The card says to run the cell again, and names no option of a watched cell."""
     publisher = Publisher()
     recorder = recorder_of(copy.copy(scripted_run("training")))
     recorder.session.stopped_at = None

@@ -16,7 +16,7 @@ from tests.scenes.stage import Stage
 
 
 class Cell:
-    """A cell on some GPUs, whose phases have the peaks they are told to have."""
+    """A cell on some GPUs, whose phases have the peaks that a test gives them."""
 
     def __init__(self, gpus: int = 1) -> None:
         self.recorder = recorder_of(keys=[f"cuda:{index}" for index in range(gpus)])
@@ -28,8 +28,8 @@ class Cell:
         start = self.session.last_sample.time
         span = self.recorder.open_span(kind, label or kind, self.sample(start))
         self.recorder.count(span.id, counts)
-        known = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
-        self.recorder.close_span(span.id, self.sample(start + 1.0), known)
+        by_key = {f"cuda:{index}/allocated": peak for index, peak in enumerate(peaks)}
+        self.recorder.close_span(span.id, self.sample(start + 1.0), by_key)
 
     def close(self) -> Span:
         return self.recorder.close_span(
@@ -174,8 +174,8 @@ def test_the_table_counts_steps_that_were_measured_in_groups() -> None:
     cell.phase("step", exact(3.0), first=3, step=6000)
     span = cell.close()
     rows = {row.name: row for row in phase_rows(cell.session, span)}
-    told = "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
-    assert told in phases_html(cell.session, span)
+    text = "5,998 measured in groups \u00b7 worst: in steps 3\u20136000"
+    assert text in phases_html(cell.session, span)
     assert where_text([rows["step"]], "cuda:0", rows["step"].peak) == "in steps 3\u20136000"
 
 
@@ -227,15 +227,15 @@ def text_of(session: Session) -> str:
 
 
 def test_the_card_has_the_cost_of_a_token() -> None:
-    """With the range that it was seen in, and what twice the longest would need."""
+    """The cost stands with the range it was seen in, and with what twice the longest would need."""
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB)
-    said = (
+    sentence = (
         "Each token adds 1.00 MiB to the peak of a step, from 512 to 2,048 tokens; if that goes on, 4,096 "
         "would need about 6.00 GiB, of 140.4 GiB."
     )
 
-    assert text_of(session) == said
-    assert said in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    assert text_of(session) == sentence
+    assert sentence in card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_the_card_has_the_cost_of_a_token() -> None:
     ],
 )
 def test_a_tokens_cost_needs_a_line(peak: Callable[[int], float], lengths: tuple[int, ...]) -> None:
-    """Something else counts as well, or too little was seen; nothing is drawn either."""
+    """Where peaks follow no line, or too little was seen, nothing is said and nothing is drawn."""
     session = trained(peak, lengths)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
 
@@ -259,7 +259,7 @@ def test_a_tokens_cost_needs_a_line(peak: Callable[[int], float], lengths: tuple
 
 @pytest.mark.parametrize("rounds", [1, 20])
 def test_the_steps_are_drawn_over_their_tokens(rounds: int) -> None:
-    """Below the steps and phases, few enough for a saved notebook; the longest is rightmost, and highest."""
+    """They stand below the phases, few enough for a saved notebook; the longest is rightmost and highest."""
     session = trained(lambda tokens: 2 * GIB + tokens * 1024 * KIB, LENGTHS * rounds)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     _, _, inside = html.partition("steps and phases")

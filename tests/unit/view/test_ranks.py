@@ -1,4 +1,4 @@
-"""How all ranks of a run are told: on the card, in its line, a table, the strip and the still chart."""
+"""How all ranks of a run are shown: on the card, in its line, a table, the strip and the still chart."""
 
 import math
 import re
@@ -33,15 +33,15 @@ def row(rank: int, peak: float, **more: object) -> RankRow:
 
 
 def ranks(*table: RankRow, **more: object) -> Ranks:
-    known = Ranks(len(table), reporting=len(table), median=5 * GIB, lowest=4 * GIB, table=table)
-    return replace(known, **more)  # type: ignore[arg-type]
+    overview = Ranks(len(table), reporting=len(table), median=5 * GIB, lowest=4 * GIB, table=table)
+    return replace(overview, **more)  # type: ignore[arg-type]
 
 
 def pixels(html: str) -> tuple[list[bytes], list[str]]:
     """Return the rows of the image in a strip as indices, and its colours."""
-    found = re.search(r"data:image/png;base64,([^\"]+)", html)
-    assert found is not None
-    data, chunks = b64decode(found[1])[8:], {}
+    match = re.search(r"data:image/png;base64,([^\"]+)", html)
+    assert match is not None
+    data, chunks = b64decode(match[1])[8:], {}
     while data:
         size, name = struct.unpack(">I4s", data[:8])
         chunks[name] = data[8 : 8 + size]
@@ -72,7 +72,7 @@ def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "phrases", "figures"),
+    ("overview", "phrases", "figures"),
     [
         (
             ranks(row(1, 7), row(0, 4)),
@@ -92,10 +92,10 @@ def test_the_line_has_the_number_of_ranks_and_the_worst() -> None:
     ],
     ids=["two", "one", "nobody"],
 )
-def test_two_ranks_have_no_median(known: Ranks, phrases: list[str], figures: list[str]) -> None:
+def test_two_ranks_have_no_median(overview: Ranks, phrases: list[str], figures: list[str]) -> None:
     """Two have no median, one is not the worst, and ranks that sent nothing are only counted."""
-    assert rank_phrases(known) == phrases
-    assert [label for label, _, _ in rank_figures(known)] == figures
+    assert rank_phrases(overview) == phrases
+    assert [label for label, _, _ in rank_figures(overview)] == figures
 
 
 @pytest.mark.parametrize(
@@ -115,17 +115,17 @@ def test_two_ranks_have_no_median(known: Ranks, phrases: list[str], figures: lis
 def test_the_skew_is_that_of_the_phase_in_which_it_is_largest(
     world: int, phases: list[tuple[Any, ...]], figure: tuple[str, str, str]
 ) -> None:
-    """Over the median, of two ranks over the other; without a phase that is known, of the peaks."""
-    known = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
+    """The skew is over the median, or over the other of two ranks; without known phases it is the peaks'."""
+    group = ranks(row(3, 7), row(0, 4), world=world, phases=[PhaseSkew(*phase) for phase in phases])
 
-    assert rank_figures(known)[-1] == figure
+    assert rank_figures(group)[-1] == figure
 
 
 def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
-    """In this order, below the sentence and the parts of the worst rank."""
+    """Below the sentence and the worst rank's parts come strip, table and phases, in this order."""
     session = shared_overview(MANY)
     html = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
-    wanted = [
+    expected = [
         "on rank 417",
         "activations and temporaries",
         "peaks at 68.8 GiB",
@@ -133,7 +133,7 @@ def test_the_card_has_the_strip_the_table_and_the_phases() -> None:
         ">activations<",
         ">phase, GiB<",
     ]
-    places = [html.index(text) for text in (*wanted, "worst peak")]
+    places = [html.index(text) for text in (*expected, "worst peak")]
 
     assert places == sorted(places)
 
@@ -148,7 +148,7 @@ def test_ranks_stand_below_each_other_marked_or_not() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_a_card_stays_small(plan: Plan) -> None:
-    """However many ranks there are."""
+    """A card stays small, however many ranks there are."""
     session = shared_overview(plan)
     card = card_bundle(session, session.spans[0], with_chart=False)
 
@@ -164,7 +164,7 @@ def test_a_run_of_ranks_is_no_block() -> None:
 
 
 def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
-    """It leaves out the median, the lowest and the headroom."""
+    """A card on one line leaves out the median, the lowest and the headroom."""
     session = shared_overview(EIGHT)
     text = compact_bundle(session, session.spans[0])["text/plain"]
 
@@ -173,7 +173,7 @@ def test_a_card_on_one_line_has_the_worst_and_the_number_of_ranks() -> None:
 
 
 def test_text_of_other_machines_is_escaped() -> None:
-    """Names of hosts and devices, phases and flags; on the card, in the line and in the figures."""
+    """Names of hosts, devices, phases and flags are escaped on the card, in the line and in the figures."""
     session = overview(replace(EIGHT, world=16, per_node=8, host=HOSTILE + "{}", device=HOSTILE))
     assert session.ranks is not None
     worst = replace(session.ranks.table[0], phase=HOSTILE, host=HOSTILE)
@@ -196,7 +196,7 @@ def test_a_cell_of_the_strip_has_its_place_in_time() -> None:
 
 
 def test_before_the_first_column_there_is_nothing() -> None:
-    """The page shines through."""
+    """Before the first column the strip is clear."""
     strip = RankStrip((0, 1), (60.0,), bytes([0, 100]))
     html = strip_html(ranks(row(0, 7), row(1, 4), strip=strip), 120.0).html
 
@@ -204,7 +204,7 @@ def test_before_the_first_column_there_is_nothing() -> None:
 
 
 def test_there_is_no_strip_of_nothing() -> None:
-    """Neither without rows, nor without columns, nor in no time."""
+    """Without rows, without columns or without a duration there is no strip."""
     strip = RankStrip((0, 1), (0.0,), bytes(2))
 
     assert not strip_html(ranks(row(0, 7)), 10.0)
@@ -214,7 +214,7 @@ def test_there_is_no_strip_of_nothing() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT], ids=lambda plan: str(plan.world))
 def test_a_few_ranks_have_a_line_each(plan: Plan) -> None:
-    """Told apart by colour and dash, and no band."""
+    """A few ranks have lines of different colours or dashes, and no band."""
     curves = scene_of(shared_overview(plan), columns=240).line_curves
 
     ranked = sorted(curves, key=lambda curve: curve.rank)
@@ -254,7 +254,7 @@ def test_a_gap_parts_the_band() -> None:
     ids=["2", "1024"],
 )
 def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
-    """In both forms of the chart."""
+    """Both forms of the chart name the worst rank at the peak."""
     session = shared_overview(plan)
 
     assert text in chart_html(session)
@@ -264,14 +264,14 @@ def test_the_peak_has_the_name_of_the_worst_rank(plan: Plan, text: str) -> None:
 
 
 def test_the_capacity_is_that_of_the_smallest_device() -> None:
-    """As the device of all ranks has it."""
+    """The capacity is that of the device that stands for all ranks."""
     session = shared_overview(replace(MANY, total=75 * GIB))
 
     assert scene_of(session, columns=240).capacity == 75 * GIB
 
 
 def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
-    """They have tabs in the live chart; here they would stand twice."""
+    """Single ranks have tabs in the live chart; in the still chart they would stand twice."""
     scene = scene_of(shared_overview(EIGHT), columns=240)
 
     assert scene.devices == ("ranks",)
@@ -279,7 +279,7 @@ def test_ranks_of_their_own_are_not_lines_of_the_chart() -> None:
 
 
 def test_a_silent_rank_has_no_line_while_it_is_silent() -> None:
-    """Its line ends."""
+    """A silent rank's line ends."""
     scene = scene_of(shared_overview(EIGHT), columns=240)
     silent = next(line.points for line in scene.lines if line.metric == "rank3")
 

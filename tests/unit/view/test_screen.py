@@ -53,7 +53,7 @@ def test_a_shell_in_a_terminal_gets_letters_that_its_terminal_can_print(
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         ("%memholders lists what holds it.", "hfmem_widget.holders() lists what holds it."),
         ("run %memholders --free errors first", "run hfmem_widget.free('errors') first"),
@@ -64,20 +64,20 @@ def test_a_shell_in_a_terminal_gets_letters_that_its_terminal_can_print(
     ],
 )
 def test_where_there_are_no_magics_calls_are_advised(
-    capsys: pytest.CaptureFixture[str], said: str, shown: str
+    capsys: pytest.CaptureFixture[str], text: str, shown: str
 ) -> None:
     """A script, a notebook that has not loaded the extension: what is advised can be done there."""
     published: list[dict[str, Any]] = []
     publisher = SimpleNamespace(publish=lambda **message: published.append(message["data"]))
-    Screen().show({"text/plain": said})
-    Screen(SimpleNamespace(display_pub=publisher)).show({"text/html": said})
+    Screen().show({"text/plain": text})
+    Screen(SimpleNamespace(display_pub=publisher)).show({"text/html": text})
     registry = SimpleNamespace(registry={"MemwatchMagics": object()})
     Screen(SimpleNamespace(display_pub=publisher, magics_manager=registry)).show(
-        {"text/html": said}
+        {"text/html": text}
     )
 
     assert capsys.readouterr().out == f"{shown}\n"
-    assert published == [{"text/html": shown}, {"text/html": said}]
+    assert published == [{"text/html": shown}, {"text/html": text}]
 
 
 CARD = {"text/html": "<b>card</b>", "text/plain": "card"}
@@ -132,7 +132,7 @@ def screen(cell: Cell) -> Screen:
 
 
 def test_an_output_is_replaced_in_its_place(cell: Cell, screen: Screen) -> None:
-    """Below it stands what was shown later."""
+    """The new output takes the place of the old one, above what was shown later."""
     first = screen.show({})
     screen.show({"text/html": "second"})
     screen.replace(first, CARD)
@@ -141,7 +141,7 @@ def test_an_output_is_replaced_in_its_place(cell: Cell, screen: Screen) -> None:
 
 
 def test_an_output_that_the_users_code_removed_is_shown_again(cell: Cell, screen: Screen) -> None:
-    """As `mo.output.replace` in the cell takes it away."""
+    """An output that `mo.output.replace` in the cell took away is shown again."""
     first = screen.show({})
     cell.outputs[:] = [Html("progress")]
     screen.replace(first, CARD)
@@ -195,7 +195,7 @@ def test_a_copy_belongs_to_another_cell(screen: Screen) -> None:
 
 
 def test_live_views_can_be_turned_off(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the environment, as elsewhere."""
+    """The environment turns live views off, as elsewhere."""
     assert screen.live
     monkeypatch.setenv("HFMEM_WIDGET", "static")
     assert not screen.live

@@ -19,7 +19,7 @@ from tests.scenes.stage import Stage
 
 
 def test_a_watched_cell_is_its_card_and_its_chart() -> None:
-    """In one output, which needs no script; as text it is the one line."""
+    """Card and chart are one output, which needs no script; as text it is the one line."""
     session = scripted_run("training")
     span = session.spans[0]
     card = card_bundle(session, span, with_chart=True)
@@ -31,19 +31,19 @@ def test_a_watched_cell_is_its_card_and_its_chart() -> None:
 
 
 def test_a_running_session_shows_its_peak_so_far() -> None:
-    """Its card says that it runs."""
+    """The card has the peak so far, and says that the session runs."""
     recorder = recorder_of((), keys=())
     recorder.open_span("cell", "now", recorder.session.last_sample)
     recorder.append(Sample(2.0, ()))
-    shown = recorder.session._repr_mimebundle_()
+    bundle = recorder.session._repr_mimebundle_()
 
-    assert "running" in shown["text/html"]
-    assert shown["text/plain"].startswith('memwatch "now" · 2.0 s · running')
+    assert "running" in bundle["text/html"]
+    assert bundle["text/plain"].startswith('memwatch "now" · 2.0 s · running')
 
 
 @pytest.mark.parametrize("count", [2, MOST_CELLS, MOST_CELLS + 3])
 def test_a_session_of_many_cells_lists_the_newest(count: int) -> None:
-    """A line for each, and how many are left out."""
+    """Each of the newest cells has a line, and one says how many are left out."""
     recorder = recorder_of((), keys=())
     for at in range(count):
         span = recorder.open_span("cell", f"[{at}]", recorder.session.last_sample)
@@ -64,32 +64,32 @@ def test_a_session_without_spans_is_a_line() -> None:
 
 
 def test_a_cell_that_started_ranks_shows_them() -> None:
-    """As it did when it ended: their card, the cell on a line, and their chart."""
+    """It shows the ranks' card, the cell on a line, and the ranks' chart, as it did when it ended."""
     session, ranks = scripted_run("training"), overview(EIGHT)
     session.run = SimpleNamespace(overview=ranks)
-    shown = session._repr_mimebundle_()
+    bundle = session._repr_mimebundle_()
 
-    lines = shown["text/plain"].splitlines()
+    lines = bundle["text/plain"].splitlines()
     assert "8 ranks" in lines[0]
     assert lines[-1].startswith("memwatch")
-    assert shown["text/html"].endswith(chart_html(ranks))
+    assert bundle["text/html"].endswith(chart_html(ranks))
 
 
 def test_spans_show_themselves_as_a_table() -> None:
-    """With the peak of each, those within another one indented; as text in IPython, too."""
+    """The table has the peak of each span, and indents inner ones; in IPython it is text."""
     spans = scripted_run("training").spans
-    shown = spans._repr_mimebundle_()
+    bundle = spans._repr_mimebundle_()
     text = pretty(spans)
 
-    assert shown["text/html"].count("<tr") > 3
-    assert text == shown["text/plain"]
+    assert bundle["text/html"].count("<tr") > 3
+    assert text == bundle["text/plain"]
     assert re.search(
         r"^fine-tune +1 +cell +0.0 ms +11.6 s +6.99 GiB exact +cuda:0$", text, re.MULTILINE
     )
 
 
 def test_very_many_spans_show_the_newest() -> None:
-    """And say how many there are."""
+    """Very many spans show the newest, and say how many there are."""
     spans = SpanTuple(scripted_run("training").spans * 100)
 
     assert spans._repr_mimebundle_()["text/html"].count("<tr") <= MOST_SPANS + 1
@@ -133,7 +133,7 @@ def test_an_explanation_is_short(name: str) -> None:
 
 
 def test_an_error_is_explained_by_its_cause() -> None:
-    """With the first advice, as a call where there are no magics; of very much the end is left out."""
+    """The cause has the first advice, as a call where there are no magics; a long text is cut at its end."""
     session = failed(moves=3)
     session.findings += [Finding("x", "info", "word " * 50, {}, ("more " * 50,), 1)] * 30
     text = repr(session.explain())
@@ -143,13 +143,13 @@ def test_an_error_is_explained_by_its_cause() -> None:
 
 
 def test_without_a_span_there_is_nothing_to_explain() -> None:
-    """That is said."""
+    """The text says that nothing was watched."""
     assert repr(Session("x").explain()) == "x: nothing was watched"
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_the_text_of_a_card_answers_by_itself(name: str) -> None:
-    """The peak, its parts, the findings with their first advice; at most 1,500 characters."""
+    """The text has the peak, its parts and the findings with advice, in at most 1,500 characters."""
     session = scripted_run(name)
     text = card_bundle(session, session.spans[0], with_chart=True)["text/plain"]
     assert len(text) <= MOST_TEXT
@@ -175,5 +175,5 @@ def test_a_long_text_keeps_its_end() -> None:
     ],
 )
 def test_the_next_commands_fit_the_findings(name: str, commands: list[str]) -> None:
-    """What would fit where batches are known, who holds memory after a leak, and else nothing."""
+    """A training suggests `%memanatomy`, a leak `%memholders` and `%memfit` too, and a short cell nothing."""
     assert [*scripted_run(name).explain().next] == commands

@@ -56,7 +56,7 @@ def test_a_screen_fits_the_terminal(run: str | Plan, width: int, height: int) ->
 
 
 def test_eight_devices_have_a_row_each() -> None:
-    """With a finding of three lines, all fit on 24 rows of 80 columns."""
+    """Eight devices and a finding of three lines fit on 24 rows of 80 columns."""
     lines = screen(at_work(8, finding=Finding("leak", "warn", "word " * 60)))
 
     assert [row.split()[0] for row in lines[4:12]] == [f"cuda:{number}" for number in range(8)]
@@ -64,7 +64,7 @@ def test_eight_devices_have_a_row_each() -> None:
 
 
 def test_of_many_devices_the_fullest_are_shown() -> None:
-    """The others are added up in one line."""
+    """The fullest devices have rows, and the others are added up in one line."""
     lines = screen(at_work(20), height=14)
 
     assert [row.split()[0] for row in lines[4:8]] == ["cuda:19", "cuda:18", "cuda:17", "cuda:16"]
@@ -90,7 +90,7 @@ def test_an_unknown_figure_is_not_available() -> None:
 
 
 def test_a_device_that_is_nearly_full_is_red() -> None:
-    """And nothing is coloured where that is not wanted."""
+    """A device that is nearly full is red, unless colour is not wanted."""
     now = at_work(devices=(device(0, 70.0), device(1, 5.0)))
 
     assert [row.startswith(RED) for row in screen(now, in_colour=True)[4:6]] == [True, False]
@@ -98,7 +98,7 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "train \u203a epoch 2 · step 40"),
         ({"step": 140}, "train \u203a epoch 2 · step 140 (40 steps so far)"),
@@ -106,13 +106,13 @@ def test_a_device_that_is_nearly_full_is_red() -> None:
         ({"steps": 0}, "train \u203a epoch 2"),
     ],
 )
-def test_phase_and_step_are_named(changes: dict[str, Any], said: str) -> None:
-    """The open spans, the newest step, and how many there were if that is another number."""
-    assert screen(at_work(**changes))[1] == said
+def test_phase_and_step_are_named(changes: dict[str, Any], expected: str) -> None:
+    """A row has the open spans, the newest step, and the count of steps if that is another number."""
+    assert screen(at_work(**changes))[1] == expected
 
 
 def test_open_spans_are_the_phase() -> None:
-    """Those that have not ended, without the run itself and its steps."""
+    """The phase is made of the open spans, without the run itself and its steps."""
     before = Sample(0.0, ())
     kinds = (("cell", "run"), ("train", "train"), ("epoch", "epoch 1"), ("step", "step 3"))
     spans = Spans(Span(at, kind, label, 0.0, before) for at, (kind, label) in enumerate(kinds))  # type: ignore[arg-type]
@@ -130,20 +130,20 @@ def test_a_session_without_anything_is_shown() -> None:
 
 
 def test_the_newest_finding_is_shown() -> None:
-    """As a sentence, with the word for how grave it is."""
+    """The newest finding is a sentence with the word for its severity."""
     session = scripted_run("leak")
 
     assert screen(glance(session))[-2].startswith("warning: Allocated memory grows by")
 
 
 def test_a_line_names_the_fullest_devices() -> None:
-    """Three of them, and how many more there are."""
-    said = line(at_work(5))
+    """A line names the three fullest devices, and how many more there are."""
+    text = line(at_work(5))
 
-    assert said.startswith(
+    assert text.startswith(
         "1 min 01 s · train \u203a epoch 2 · step 40 · cuda:4 9.00 GiB (peak 9.45 GiB)"
     )
-    assert said.endswith(" · 2 more")
+    assert text.endswith(" · 2 more")
 
 
 def test_wide_letters_count_twice() -> None:
@@ -158,15 +158,15 @@ def of_ranks(plan: Plan, width: int = 80, height: int = 24) -> list[str]:
 
 
 def test_the_worst_comes_first_then_the_course_what_was_found_and_the_table() -> None:
-    """On a usual screen all of it fits."""
+    """On a usual screen the worst rank, the course, the finding and the table fit, in this order."""
     text = "\n".join(of_ranks(MANY))
-    wanted = ("worst peak 68.8 GiB exact", "all ranks", "warning: Rank 417", "417   node0052")
+    expected = ("worst peak 68.8 GiB exact", "all ranks", "warning: Rank 417", "417   node0052")
 
-    assert [text.index(each) for each in wanted] == sorted(text.index(each) for each in wanted)
+    assert [text.index(each) for each in expected] == sorted(text.index(each) for each in expected)
 
 
 def test_where_rows_are_left_out_those_worth_a_look_stay() -> None:
-    """The worst, and who is silent."""
+    """The rows that stay are those of the worst rank and of the silent ones."""
     rows = [text for text in of_ranks(MANY) if "node0" in text and text[:1].isdigit()]
 
     assert rows[0].startswith("417")
@@ -181,7 +181,7 @@ def test_columns_go_where_there_is_no_room() -> None:
 
 
 def test_a_bar_stands_for_each_second() -> None:
-    """Dark up to the lowest rank, and lighter up to the highest."""
+    """Each bar is dark up to the lowest rank, and lighter up to the highest."""
     lines = of_ranks(EIGHT)
     key = next(at for at, text in enumerate(lines) if "all ranks" in text)
     column = [text.ljust(80)[20] for text in lines[key - 5 : key]]
@@ -191,9 +191,9 @@ def test_a_bar_stands_for_each_second() -> None:
 
 
 def test_the_line_and_the_data_have_all_ranks() -> None:
-    """In a line, and as data."""
+    """All ranks are in the line and in the data."""
     now = glance(shared_overview(EIGHT))
 
     assert "8 ranks · worst peak 63.5 GiB exact" in line(now)
-    told = data(now)["ranks"]
-    assert (told["world"], told["reporting"], told["table"][0]["rank"]) == (8, 7, 5)
+    ranks = data(now)["ranks"]
+    assert (ranks["world"], ranks["reporting"], ranks["table"][0]["rank"]) == (8, 7, 5)

@@ -32,8 +32,8 @@ EXAMPLE = WhatIf(8, 128, (1, 16), (64, 256), 700.0 * MIB, 0.0, 1.0, (OWN,))
 
 
 def data_of(html: str) -> dict[str, Any]:
-    (found,) = re.findall(r'data-hfmem-what-if="([^"]*)"', html)
-    data: dict[str, Any] = json.loads(unescape(found))
+    (attribute,) = re.findall(r'data-hfmem-what-if="([^"]*)"', html)
+    data: dict[str, Any] = json.loads(unescape(attribute))
     return data
 
 
@@ -42,13 +42,13 @@ def data_of(html: str) -> dict[str, Any]:
     [(8, 128, 566, 0), (1, 64, 410, 100), (16, 256, 1846, 0)],
 )
 def test_the_peak_is_the_highest_moment(rows: int, length: int, peak: int, gradients: int) -> None:
-    """As the page's script has it, for the same coefficients."""
+    """For the same coefficients the page's script has the same peak."""
     assert OWN.peak(rows, length) == peak * MIB
     assert OWN.parts(rows, length)["gradients"] == gradients * MIB
 
 
 def test_the_table_has_a_few_sizes_that_are_known() -> None:
-    """Half and double of the training's own; none beyond the dry runs."""
+    """The table has half and double of the training's own sizes, and none beyond the dry runs."""
     text = what_if_html(EXAMPLE).text
 
     assert re.findall(r"^\d+ \S \d+", text, re.MULTILINE) == [
@@ -70,10 +70,10 @@ def test_the_script_gets_plain_figures() -> None:
         replace(OWN, precision='"><script>', checkpointing=on, moments=OWN.moments * 3)
         for on in (False, True)
     ]
-    shown = what_if_html(replace(EXAMPLE, room=math.nan, variants=(*many, *many)), scripted=False)
+    control = what_if_html(replace(EXAMPLE, room=math.nan, variants=(*many, *many)), scripted=False)
 
-    assert "<script" not in shown.html
-    data = data_of(shown.html)
+    assert "<script" not in control.html
+    data = data_of(control.html)
     assert len(json.dumps(data)) < 5000
     assert data["room"] is None
     assert data["variants"][0]["precision"] == '"><script>'
@@ -86,12 +86,12 @@ def test_the_card_and_the_report_of_a_training_have_it_where_it_was_worked_out()
     from hfmem_widget.view.card import card_bundle
 
     session = scripted_run("training")
-    bare = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
+    plain_card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     session.what_if = EXAMPLE
     card = card_bundle(session, session.spans[0], with_chart=True)["text/html"]
     html = page(session, static=True)
 
-    assert "what-if" not in bare
+    assert "what-if" not in plain_card
     assert data_of(card)["rows"] == [1, 16]
     assert data_of(html)["batch"] == 8
     assert "<script" not in html

@@ -51,12 +51,12 @@ WHOLE_STEPS = st.lists(
 
 def script_of(steps: list[tuple[float, list[str]]]) -> list[str]:
     """Return whole steps of some length, with other things in the middle of them."""
-    made = []
+    actions = []
     for at, (seconds, between) in enumerate(steps):
-        made += ["step", "forward", f"alloc {1 + at % 7}", "backward", *between, "free"]
-        made += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
-        made += [f"wait {seconds}", "step_ended", "free"]
-    return made
+        actions += ["step", "forward", f"alloc {1 + at % 7}", "backward", *between, "free"]
+        actions += ["backward_ended", "optimizer", f"alloc {1 + at % 5}", "optimizer_ended"]
+        actions += [f"wait {seconds}", "step_ended", "free"]
+    return actions
 
 
 def trained(count: int, seconds: float, **options: Any) -> Training:
@@ -93,9 +93,9 @@ def test_every_peak_is_that_of_the_trace(
     for action in script_of([(1e-4, [])] * 12 + steps):
         training.act(action)
     session = training.ends()
-    made = of_kind(session, "step")
+    step_spans = of_kind(session, "step")
     numbers = [
-        (step.counts.get("first", step.counts["step"]), step.counts["step"]) for step in made
+        (step.counts.get("first", step.counts["step"]), step.counts["step"]) for step in step_spans
     ]
 
     for span in session.spans:
@@ -137,8 +137,8 @@ def test_what_each_step_of_a_group_takes_is_reported(monkeypatch: pytest.MonkeyP
 def test_groups_of_ranks_end_at_the_same_steps() -> None:
     """Groups of ranks mostly end at the same steps, though measuring takes more in one rank."""
     ends = []
-    for seconds, of_a_reading in ((5e-3, 1e-4), (5.1e-3, 1.1e-4), (5e-3, 1.2e-4)):
-        session = trained(2000, seconds, of_a_reading=of_a_reading).ends()
+    for seconds, reading_seconds in ((5e-3, 1e-4), (5.1e-3, 1.1e-4), (5e-3, 1.2e-4)):
+        session = trained(2000, seconds, of_a_reading=reading_seconds).ends()
         ends.append({step.counts["step"] for step in of_kind(session, "step")})
 
     assert len(set.intersection(*ends)) > 0.5 * max(map(len, ends))
@@ -175,13 +175,13 @@ def test_long_steps_have_spans_of_their_own() -> None:
     assert "at a time" not in session.polling.limited
 
 
-@pytest.mark.parametrize("what", ["evaluate 17", "log", "epoch", "block 17"])
-def test_what_lies_between_steps_is_in_no_group(what: str) -> None:
+@pytest.mark.parametrize("action", ["evaluate 17", "log", "epoch", "block 17"])
+def test_what_lies_between_steps_is_in_no_group(action: str) -> None:
     """An evaluation, a log of peaks, the end of an epoch and a block end the group that goes on."""
     training = Training()
     training.run.epoch_begins("epoch 1")
     training.short_steps()
-    training.act(what)
+    training.act(action)
     training.one_step(1e-4)
     last, newest = of_kind(training.ends(), "step")[-2:]
 
@@ -204,17 +204,17 @@ def test_an_error_in_a_group_is_that_of_its_newest_step() -> None:
     assert failed.counts["tokens"] == 16.0 * size_of(failed.counts)
 
 
-@pytest.mark.parametrize("what", ["step", "step_ended"])
-def test_an_interrupt_leaves_no_half_of_an_edge(what: str) -> None:
+@pytest.mark.parametrize("method", ["step", "step_ended"])
+def test_an_interrupt_leaves_no_half_of_an_edge(method: str) -> None:
     """An interrupt at any line of a step's begin or end leaves all peaks exact."""
     for begins in (0, 12):
         lines = 0
         while True:
             training = trained(begins, 0.02)
-            if what == "step_ended":
+            if method == "step_ended":
                 training.step()
             training.wait(0.3)
-            came = interrupted_at(lines, getattr(training, what))
+            was_interrupted = interrupted_at(lines, getattr(training, method))
             training.comes_and_goes(50)
             training.run.ended("interrupted")
             session = training.ends()
@@ -222,7 +222,7 @@ def test_an_interrupt_leaves_no_half_of_an_edge(what: str) -> None:
             assert not session.broken_off
             for span in session.spans:
                 assert span.peaks[KEY] == Peak(training.replayed(span), "exact"), (lines, span)
-            if not came:
+            if not was_interrupted:
                 break
             lines += 1
         assert lines > 3

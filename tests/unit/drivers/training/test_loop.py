@@ -45,12 +45,12 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_a_loop_has_its_steps_and_phases(loop: Callable[[], list[float]]) -> None:
     """A loop has steps and phases without a word from the user, and its losses are those of the bare loop."""
-    bare = loop()
+    losses = loop()
     with hfmem_widget.watch(quiet=True) as session:
         watched = loop()
 
     assert outlined(session) == LOOPS[loop].strip()
-    assert watched == bare
+    assert watched == losses
 
 
 def test_a_loop_whose_optimizer_was_there_has_its_first_step() -> None:
@@ -76,14 +76,14 @@ def test_after_the_watch_torch_and_the_model_are_as_before() -> None:
         usual(model, optimizer.step, optimizer.zero_grad, count=1)
         loss_of(model, batches(1)[0]).backward()
         assert model._forward_pre_hooks
-    kept = weakref.ref(model)
+    reference = weakref.ref(model)
 
     assert [getattr(owner, name, None) for owner, name in places] == before
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
     del model, optimizer
     gc.collect()
-    assert kept() is None
+    assert reference() is None
 
 
 def test_an_error_in_a_step_is_the_steps() -> None:
@@ -156,11 +156,11 @@ def grouped(
         monkeypatch.setattr(grouping, name, value)
     with hfmem_widget.watch(quiet=True) as session:
         models = [model_of(8, 1) for _ in range(optimizers)]
-        each_has = [adam(model) for model in models]
+        adams = [adam(model) for model in models]
         for at, batch in enumerate(batches(20)):
             torch.stack([loss_of(model, batch) for model in models]).sum().backward()
             meanwhile()
-            for place, optimizer in enumerate(each_has):
+            for place, optimizer in enumerate(adams):
                 if at % every**place == 0:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -196,7 +196,7 @@ def test_very_short_steps_are_counted_in_groups(
 
 
 def test_several_passes_of_a_batch_leave_its_samples_unknown() -> None:
-    """A gradient penalty's may have the same rows as the others, and so may a part's called by itself."""
+    """A step whose batch has several passes has no samples, since these may be of the same rows."""
     with hfmem_widget.watch(quiet=True) as session:
         model, optimizer = with_adam(8, 8, 1)
         for batch in batches(4):
@@ -243,7 +243,7 @@ def test_a_step_of_several_passes_is_the_first_one_too() -> None:
 def test_a_steps_optimizers_are_one_step_in_a_group_too(
     monkeypatch: pytest.MonkeyPatch, seconds: float, every: int
 ) -> None:
-    """Also where the first step alone had a span, which ended with the first of them, or some step rarely."""
+    """That holds where the first step alone had a span, ended by one of them, and where one steps rarely."""
     session = grouped(monkeypatch, seconds, seconds, optimizers=2, every=every)
 
     assert session.steps.count == [group.last for group in session.steps][-1] == 20
@@ -275,7 +275,7 @@ def test_models_that_are_trained_by_turns_have_their_forward_passes() -> None:
 
 
 def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
-    """As after an out-of-memory error: the step goes on with the next forward pass."""
+    """The step goes on with the next forward pass, as after an out-of-memory error."""
     with hfmem_widget.watch(quiet=True) as session:
         model, optimizer = with_adam(8, 1)
         for batch in batches(3):
@@ -289,7 +289,7 @@ def test_a_batch_that_failed_and_is_tried_again_belongs_to_the_step() -> None:
 
 
 def test_a_step_may_have_any_number_of_passes() -> None:
-    """As many as an episode has actions: known from the third step on."""
+    """A step has as many passes as an episode has actions, which is known from the third step on."""
     model, optimizer = with_adam(8, 1)
     with hfmem_widget.watch(model, optimizer, quiet=True) as session:
         for _ in range(4):

@@ -87,16 +87,16 @@ def model(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_a_copy_has_none_of_our_hooks(model: Any, way: Callable[[Any], Any]) -> None:
     """A copy has no hook of ours, however it is made, and the model keeps its hooks."""
     with_hooks = [hooks_of(one) for one in model.modules()]
-    made = way(model)
+    copied = way(model)
 
     # A shallow copy has the very same modules within it.
-    new = [one for one in made.modules() if all(one is not own for own in model.modules())]
+    new = [one for one in copied.modules() if all(one is not own for own in model.modules())]
 
     assert [hooks_of(one) for one in new] == [[0, 0, 0, 0]] * len(new)
     assert [hooks_of(one) for one in model.modules()] == with_hooks
     assert max(with_hooks) == [1, 1, 1, 1]
     # A class with a `__getstate__` of its own is asked as ever.
-    assert not isinstance(model, Averaged) or made.averaged
+    assert not isinstance(model, Averaged) or copied.averaged
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
@@ -106,10 +106,10 @@ def test_a_copy_has_the_users_hooks(way: Callable[[Any], Any]) -> None:
     model.register_forward_hook(noted, always_call=True)
     hooks = hooked(model)
     model.register_forward_pre_hook(noted, with_kwargs=True)
-    made = way(model)
+    copied = way(model)
     hooks.remove()
 
-    assert hooks_of(made) == hooks_of(model) == [1, 1, 1, 1]
+    assert hooks_of(copied) == hooks_of(model) == [1, 1, 1, 1]
 
 
 def test_a_pass_begins_before_what_other_hooks_do() -> None:
@@ -129,8 +129,8 @@ def test_a_class_that_copies_itself_gets_hooks_that_do_nothing() -> None:
     calls: list[str] = []
     model = Deep(2, 2)
     hooks = hooked(model, calls)
-    made = copy.deepcopy(model)
-    made(torch.ones(1, 2))
+    copied = copy.deepcopy(model)
+    copied(torch.ones(1, 2))
     hooks.remove()
 
     assert calls == []
@@ -160,9 +160,9 @@ def test_a_model_with_hooks_becomes_torchscript(*, script: bool) -> None:
     hooks = hooked(model, calls)
     batch = torch.ones(1, 2)
     for one in (model, whole):
-        made = torch.jit.script(one) if script else torch.jit.trace(one, batch)
+        scripted = torch.jit.script(one) if script else torch.jit.trace(one, batch)
         calls.clear()
-        assert torch.equal(made(batch), model.forward(batch))
+        assert torch.equal(scripted(batch), model.forward(batch))
         assert calls == []
     model(batch)
     hooks.remove()

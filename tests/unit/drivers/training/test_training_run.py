@@ -40,11 +40,11 @@ def one_step(run: TrainingRun, number: int = 1) -> None:
     run.step_ended()
 
 
-def tree(session: Session, of: Span | None = None) -> list[object]:
+def tree(session: Session, parent: Span | None = None) -> list[object]:
     """Return kinds as a nested list: each kind, followed by a list of what lies in it."""
     result: list[object] = []
     for span in session.spans:
-        if span.parent == (None if of is None else of.id):
+        if span.parent == (None if parent is None else parent.id):
             inside = tree(session, span)
             result += [span.kind, inside] if inside else [span.kind]
     return result
@@ -126,10 +126,10 @@ def test_an_ended_run_leaves_nothing(bench: Bench, session: Session, *, trains: 
     else:
         with run.aside("evaluate", "evaluate"):
             pass
-    left = weakref.ref(run)
+    reference = weakref.ref(run)
     del run
 
-    assert left() is None
+    assert reference() is None
 
 
 def test_a_log_leaves_out_inner_trainings(run: TrainingRun, bench: Bench, session: Session) -> None:
@@ -137,10 +137,10 @@ def test_a_log_leaves_out_inner_trainings(run: TrainingRun, bench: Bench, sessio
     run.train_begins("train", {})
     run.step_begins(1)
     run.forward_begins(SHAPE)
-    within = TrainingRun(bench.monitor, session)
-    within.train_begins("train", {})
-    one_step(within)
-    within.ended()
+    inner = TrainingRun(bench.monitor, session)
+    inner.train_begins("train", {})
+    one_step(inner)
+    inner.ended()
     run.step_ended()
 
     assert run.take_figures()["tokens"] == 16.0

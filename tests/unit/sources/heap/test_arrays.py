@@ -120,10 +120,10 @@ def test_an_array_is_named_with_its_bytes() -> None:
 def test_a_view_holds_what_it_is_a_view_of() -> None:
     """A view holds its whole array, which counts once for all views, also where the array has no name."""
     array = block()
-    found = rows(array=array, view=array[5:10], turned=array.reshape(2, -1).T)
+    by_path = rows(array=array, view=array[5:10], turned=array.reshape(2, -1).T)
 
-    assert {path: row.bytes for path, row in found.items()} == {"array": SIZE}
-    assert set(found["array"].also) == {"view", "turned"}
+    assert {path: row.bytes for path, row in by_path.items()} == {"array": SIZE}
+    assert set(by_path["array"].also) == {"view", "turned"}
     assert sizes(piece=block()[3:4]) == {"piece": SIZE}
 
 
@@ -198,13 +198,13 @@ def test_no_code_of_a_subclass_runs() -> None:
 def test_a_data_frame_is_one_row() -> None:
     """A frame has its columns and its index; a frame of some of its columns shares them."""
     frame = pd.DataFrame({"x": np.zeros(SIZE // 8), "n": np.arange(SIZE // 8)})
-    found = rows(frame=frame, some=frame[["x"]], column=frame["n"])
+    by_path = rows(frame=frame, some=frame[["x"]], column=frame["n"])
 
-    assert found["frame"].kind == "pandas"
-    assert found["frame"].bytes == pytest.approx(2 * SIZE, abs=1000)
-    assert set(found["frame"].also) == {"some", "column"}
+    assert by_path["frame"].kind == "pandas"
+    assert by_path["frame"].bytes == pytest.approx(2 * SIZE, abs=1000)
+    assert set(by_path["frame"].also) == {"some", "column"}
     # The names of its columns are its own.
-    assert sum(row.bytes for row in found.values()) == pytest.approx(2 * SIZE, abs=1000)
+    assert sum(row.bytes for row in by_path.values()) == pytest.approx(2 * SIZE, abs=1000)
 
 
 @pytest.mark.parametrize(
@@ -219,11 +219,11 @@ def test_a_data_frame_is_one_row() -> None:
 )
 def test_every_kind_of_column_counts(column: pd.Series[Any]) -> None:
     """A column has the bytes that it keeps, which may be an array within an array."""
-    found = sizes(column=column)
-    own = column.memory_usage(index=not isinstance(column.index, pd.RangeIndex))
+    by_path = sizes(column=column)
+    expected = column.memory_usage(index=not isinstance(column.index, pd.RangeIndex))
 
-    assert found.keys() == {"column"}
-    assert found["column"] == pytest.approx(own, rel=0.01)
+    assert by_path.keys() == {"column"}
+    assert by_path["column"] == pytest.approx(expected, rel=0.01)
 
 
 def test_arrays_in_the_cells_of_a_frame_count() -> None:
@@ -255,10 +255,10 @@ def test_arrow_counts_its_buffers(tmp_path: Path) -> None:
 def test_polars_tells_its_own_figure() -> None:
     """A frame of polars has the bytes that polars tells, and nothing within it is searched."""
     frame = pytest.importorskip("polars").DataFrame({"x": np.zeros(SIZE // 8)})
-    found = rows(frame=frame, column=frame["x"])
+    by_path = rows(frame=frame, column=frame["x"])
 
-    assert found["frame"].bytes == found["column"].bytes == SIZE
-    assert found["frame"].kind == "polars"
+    assert by_path["frame"].bytes == by_path["column"].bytes == SIZE
+    assert by_path["frame"].kind == "polars"
 
 
 def test_a_broken_table_is_taken_as_empty(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,15 +290,15 @@ def walked(value: Any) -> int:
     """Return the bytes of all objects below one, each once, as CPython takes them."""
     total, seen, waiting = 0, set(), [value]
     while waiting:
-        held = waiting.pop()
-        if id(held) in seen or isinstance(held, type):
+        thing = waiting.pop()
+        if id(thing) in seen or isinstance(thing, type):
             continue
-        seen.add(id(held))
-        size = sys.getsizeof(held)
+        seen.add(id(thing))
+        size = sys.getsizeof(thing)
         total += -(-size // 16) * 16 if size <= 512 else size
-        waiting += gc.get_referents(held)
-        if isinstance(held, dict):
-            waiting += held  # the collector does not know keys that are texts
+        waiting += gc.get_referents(thing)
+        if isinstance(thing, dict):
+            waiting += thing  # the collector does not know keys that are texts
     return total
 
 
@@ -314,10 +314,10 @@ def test_each_kind_has_a_row_with_its_bytes(kind: str) -> None:
 @pytest.mark.parametrize("make", NESTED)
 def test_what_is_nested_counts_with_the_name(make: Callable[[], Any]) -> None:
     """However deep objects are nested, the bytes are those of a walk over all of them, give or take 10 %."""
-    kept = make()
-    found = python_rows(kept=kept)
-    assert sum(row.bytes for row in found) == pytest.approx(walked(kept), rel=0.1)
-    assert all(row.path.startswith("kept") for row in found)
+    value = make()
+    found_rows = python_rows(kept=value)
+    assert sum(row.bytes for row in found_rows) == pytest.approx(walked(value), rel=0.1)
+    assert all(row.path.startswith("kept") for row in found_rows)
 
 
 def test_what_has_two_names_counts_once() -> None:
@@ -352,8 +352,8 @@ def test_a_field_with_much_has_a_row_of_its_own() -> None:
         raw: bytes
 
     corpus = Corpus([bytes(100_000) for _ in range(60)], torch.zeros(4), bytes(3 * MIB))
-    found = {row.path: row.bytes for row in python_rows(corpus=corpus)}
-    assert found == {
+    by_path = {row.path: row.bytes for row in python_rows(corpus=corpus)}
+    assert by_path == {
         "corpus.texts": pytest.approx(6_000_000, rel=0.03),
         "corpus": pytest.approx(3 * MIB, rel=0.03),
     }
@@ -365,8 +365,8 @@ def test_objects_in_an_array_count_beside_its_own_bytes() -> None:
     tensors = np.empty(2, object)
     tensors[1] = torch.zeros(SIZE)
 
-    found = {row.kind: row.bytes for row in scan({"texts": texts}).rows}
-    assert found == {"NumPy": 240_000, "Python objects": pytest.approx(30_000 * 160, rel=0.03)}
+    by_kind = {row.kind: row.bytes for row in scan({"texts": texts}).rows}
+    assert by_kind == {"NumPy": 240_000, "Python objects": pytest.approx(30_000 * 160, rel=0.03)}
     assert sizes(tensors=tensors) == {"tensors": 16, "tensors[1]": 4 * SIZE}
 
 
@@ -397,7 +397,7 @@ def test_what_has_no_size_of_its_own_takes_next_to_nothing() -> None:
 
 
 def test_texts_of_pandas_and_columns_of_arrow_have_their_type() -> None:
-    """As arrays have; their number alone would say nothing."""
+    """Such texts have a type as arrays have, since their number alone would say nothing."""
     arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
     texts = [f"{k:0100d}" for k in range(20_000)]
     series = pandas.Series(texts, dtype=pandas.ArrowDtype(arrow.large_string()))

@@ -48,7 +48,7 @@ def test_uncollected_cycles_have_a_row() -> None:
     """Uncollected cycles have a row, which says how to free them, though no name leads to them."""
     unnamed = "objects that no name leads to"
     # What other tests have left in C is nobody's, either.
-    left = {row.kind: row.bytes for row in rows(unnamed)}
+    sizes = {row.kind: row.bytes for row in rows(unnamed)}
     makes = (
         lambda: torch.ones(4 * MIB),
         lambda: torch.nn.Linear(2048, 2048, bias=False),
@@ -61,7 +61,7 @@ def test_uncollected_cycles_have_a_row() -> None:
     holders = found()
     cycles = [row for row in holders.rows if unnamed in row.path and row.bytes >= MIB]
 
-    more = {row.kind: row.bytes - left.get(row.kind, 0) for row in cycles}
+    more = {row.kind: row.bytes - sizes.get(row.kind, 0) for row in cycles}
     assert more["tensors"] == pytest.approx(32 * MIB, rel=0.1)
     assert more["NumPy"] == pytest.approx(16 * MIB, rel=0.1)
     assert all(

@@ -158,9 +158,9 @@ NOTHING_BEFORE = Before(Holders(()))
 def test_the_remedy_fits_the_holders_kind(path: str, kind: str, graphs: bool, advice: str) -> None:
     """Errors and outputs are freed by a word, the user's graphs by `.detach()`; the card says the same."""
     kept = holder(path, kind, graphs=graphs)
-    left = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(
+    left_behind = LeftBehind("cuda:0", 0.0, GIB, 80 * GIB, dict.fromkeys(
         ("weights", "buffers", "gradients", "optimizer"), 0.0))  # fmt: skip
-    finding = named(left, Holders((kept,)), Before(), 1)
+    finding = named(left_behind, Holders((kept,)), Before(), 1)
     assert finding is not None
     for text in (remedy(kept), " ".join(finding.advice)):
         assert [one for one in REMEDIES if one in text] == ([advice] if advice else [])

@@ -49,11 +49,11 @@ def test_what_others_reach_late_is_not_free_either() -> None:
 def test_what_an_array_has_the_memory_of_is_not_free() -> None:
     """A tensor whose memory an array outside of the group has is not free, whichever made it."""
     tensor, array = block(), np.ones(SIZE // 4, np.float32)
-    of_tensor, of_array = tensor.numpy()[10:], torch.from_numpy(array)
-    groups = [Group("tensor", [tensor]), Group("of array", [of_array])]
+    tensor_view, array_view = tensor.numpy()[10:], torch.from_numpy(array)
+    groups = [Group("tensor", [tensor]), Group("of array", [array_view])]
 
-    assert alone(groups, of_tensor, array[5:]) == {"tensor": 0, "of array": 0}
-    assert alone([Group("both", [tensor, of_tensor])]) == {"both": SIZE}
+    assert alone(groups, tensor_view, array[5:]) == {"tensor": 0, "of array": 0}
+    assert alone([Group("both", [tensor, tensor_view])]) == {"both": SIZE}
 
 
 def test_a_model_its_optimizer_and_its_gradients_are_told_apart() -> None:
@@ -94,10 +94,10 @@ def test_nothing_is_left_behind() -> None:
 
     kept: Any = Kept()
     kept.block = block()
-    seen = weakref.ref(kept)
+    reference = weakref.ref(kept)
     reach([Group("a", [[kept]])], [])
     del kept
-    assert seen() is None
+    assert reference() is None
 
 
 def test_no_code_of_an_object_is_run() -> None:

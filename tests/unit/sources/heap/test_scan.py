@@ -32,11 +32,11 @@ def paths(**namespace: Any) -> list[str]:
 def test_a_search_that_ended_early_says_so() -> None:
     """A search that stops at its limit of objects or of time says so, and so does a comparison with it."""
     many = {"many": [[block()] for _ in range(2000)]}
-    found, late = scan(many, most_objects=10), scan(many, most_seconds=0.0)
+    partial, late = scan(many, most_objects=10), scan(many, most_seconds=0.0)
     whole = scan(many)
-    assert whole.since(found).bound == found.since(whole).bound == found.bound
-    assert found.objects == 10
-    assert found.bound == "the search ended early, after 10 objects"
+    assert whole.since(partial).bound == partial.since(whole).bound == partial.bound
+    assert partial.objects == 10
+    assert partial.bound == "the search ended early, after 10 objects"
     assert late.objects < 2000
     assert "ran out of time" in late.bound
 
@@ -165,7 +165,7 @@ def test_nothing_is_left_behind() -> None:
 
     kept = Kept()
     kept.block = block()  # type: ignore[attr-defined]  # an object of the user's
-    seen = weakref.ref(kept)
+    reference = weakref.ref(kept)
     error = None
     try:
         fails(kept)
@@ -174,7 +174,7 @@ def test_nothing_is_left_behind() -> None:
     found = scan({"error": error, "kept": kept})
     assert found.rows[0].path == "kept.block"
     del error, kept
-    assert seen() is None
+    assert reference() is None
 
 
 def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
@@ -186,13 +186,13 @@ def test_a_generator_may_let_go_what_was_seen_in_it() -> None:
         yield 2
 
     first = block()
-    seen = weakref.ref(first)
+    reference = weakref.ref(first)
     running = batches(first)
     next(running)
     assert paths(running=running)[0] == "running \u2192 batch"
     del first
     next(running)
-    assert seen() is None
+    assert reference() is None
 
 
 def test_what_a_function_called_locals_for_stays_its_own() -> None:
@@ -382,31 +382,31 @@ def test_all_views_of_a_storage_are_its_holders(as_arrays: bool) -> None:
 
 
 def test_what_copies_of_views_would_hold_is_said_where_they_would_free_memory() -> None:
-    """Not where the views show all of the memory, or another name holds it, too."""
+    """Nothing is said where the views show all of the memory, or another name holds it, too."""
 
-    def made() -> torch.Tensor:
+    def block_of_rows() -> torch.Tensor:
         return torch.zeros(8, 2**17)
 
-    several = made()
+    several = block_of_rows()
     names = {
-        "rows": [made()[0], made()[1]],
-        "array": made().numpy()[0],
-        "all": [*made()],
+        "rows": [block_of_rows()[0], block_of_rows()[1]],
+        "array": block_of_rows().numpy()[0],
+        "all": [*block_of_rows()],
         "whole": [several, several[0]],
         "other": several[1],
     }
-    said = [said for row in scan(names).rows if (said := remedy(row))]
+    remedies = [text for row in scan(names).rows if (text := remedy(row))]
 
     copies = "Copies of the views in {} (.clone() of tensors, .copy() of arrays) "
     copies += "would hold {} MiB instead of {} MiB."
-    assert said == [
+    assert remedies == [
         copies.format("rows[0..1]", "1.00", "8.00"),
         copies.format("array", "0.50", "4.00"),
     ]
 
 
 def test_the_error_of_a_cancelled_task_holds_the_variables_of_its_functions() -> None:
-    """As any error does, although its class is asyncio's."""
+    """The error holds them as any other does, although its class is asyncio's."""
 
     async def work() -> None:
         held = block()

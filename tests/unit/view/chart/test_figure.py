@@ -58,13 +58,13 @@ def many_steps() -> Session:
 
 @pytest.mark.parametrize("name", ["training", "short"])
 def test_plotlys_tool_bar_is_off(name: str) -> None:
-    """Nothing stands over the chart that nobody asked for, and of a chart too short to draw neither."""
+    """No tool bar stands over a chart, nor over one that is too short to draw."""
     assert drawn(name)["config"]["displayModeBar"] is False
 
 
 @pytest.mark.parametrize("name", SCRIPTED_RUNS)
 def test_plotly_accepts_every_property(name: str) -> None:
-    """`go.Figure` raises on any that it does not know; of the whole session, and of its cell."""
+    """`go.Figure`, which raises on unknown properties, takes the chart of a session and of its cell."""
     session = shared_run(name)
     assert isinstance(figure(session), go.Figure)
     assert isinstance(figure(session, session.spans[0]), go.Figure)
@@ -75,7 +75,7 @@ SAVED = [*map(shared_run, SCRIPTED_RUNS), many_steps(), training(6), training(30
 
 @pytest.mark.parametrize("session", SAVED, ids=repr)
 def test_what_a_cell_leaves_in_a_saved_notebook_is_bounded(session: Session) -> None:
-    """The chart below 60 kB, and with its card below 80 kB as notebooks are saved, item by item on lines."""
+    """A chart is below 60 kB, and with its card below 80 kB as notebooks are saved."""
     span = session.spans[0]
     chart = chart_bundle(session, span) or {}
     card = card_bundle(session, span, with_chart=bool(chart))
@@ -128,7 +128,7 @@ def test_many_bars_fold_into_groups_that_keep_the_worst() -> None:
 
 
 def test_in_a_notebook_words_have_its_colour_but_not_at_the_pointer() -> None:
-    """The axes', the legend's and those in the plot; the box at the pointer is dark on every page."""
+    """Words of axes, legend and plot have the page's colour; the box at the pointer is dark on every page."""
     session = shared_run("training")
     bundle = chart_bundle(session, session.spans[0])
     assert bundle is not None
@@ -151,9 +151,9 @@ def test_text_reads_on_light_and_dark_pages_as_well_as_one_grey_can(page: str) -
 
 
 def test_the_legend_names_the_colours_of_lanes_and_the_hatching() -> None:
-    """What is done between steps, the worst step, and where nothing was sampled."""
-    shown = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
-    assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in shown}
+    """The legend has work between steps, the worst step, and the hatching where nothing was sampled."""
+    legend = [one for one in drawn("hour with gaps")["data"] if one.get("showlegend", True)]
+    assert {"saving", "worst step", "not sampled"} <= {one["name"] for one in legend}
 
 
 @pytest.mark.parametrize("size", [340, 640, 840])
@@ -170,15 +170,15 @@ def test_no_value_stands_in_the_room_above_the_vertical_axis(size: int) -> None:
 
 
 def test_the_figure_of_a_session_too_short_to_chart_says_so() -> None:
-    """It has no axes."""
+    """The figure says that the session is too short, and has no axes."""
     session = shared_run("short")
-    drawn = figure_dict(session, session.spans[0])
-    (word,) = drawn["layout"]["annotations"]
+    figure = figure_dict(session, session.spans[0])
+    (word,) = figure["layout"]["annotations"]
 
-    assert drawn["data"] == []
+    assert figure["data"] == []
     assert word["text"] == "too short to chart"
     assert (word["xref"], word["yref"], word["x"], word["y"]) == ("paper", "paper", 0.5, 0.5)
-    assert not any(drawn["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
+    assert not any(figure["layout"][axis]["visible"] for axis in ("xaxis", "yaxis"))
     assert word["showarrow"] is False
 
 
@@ -222,10 +222,10 @@ class Shown:
         times, values = x / self.second, y.astype(float) * self.scene.frame.unit[0]
         return list(zip(times.tolist(), values.tolist(), strict=True))
 
-    def draws(self, one: dict[str, Any], wanted: Points) -> bool:
+    def draws(self, one: dict[str, Any], expected: Points) -> bool:
         """Return whether a trace has these points and no other, as exactly as it can be written."""
         x, y = np.array(self.points(one)).T
-        time, value = np.array(wanted).T
+        time, value = np.array(expected).T
         return x.shape == time.shape and bool(
             np.allclose(x, time, rtol=1e-6, atol=self.fine)
             and np.allclose(y, value, rtol=1e-6, atol=1e-4, equal_nan=True)
@@ -247,15 +247,15 @@ def grounded(runs: list[Points]) -> Points:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_line_has_the_points_of_its_series(name: str) -> None:
-    """As many as were chosen, in the unit of the axis; a break is a missing value."""
+    """A line has the chosen points in the unit of the axis; a break is a missing value."""
     chart = Shown(name)
     checked = 0
     for line in chart.scene.lines:
-        drawn = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
+        traces = [one for one in chart.data if one.get("name") == chart.scene.name(line)]
         if line.metric == "device_used":
-            assert chart.draws(drawn[0], grounded(runs_of(line.points)))
+            assert chart.draws(traces[0], grounded(runs_of(line.points)))
         else:
-            assert chart.draws(drawn[-1], line.points)
+            assert chart.draws(traces[-1], line.points)
             checked += 1
     assert checked
 
@@ -265,22 +265,22 @@ def test_every_layer_has_its_upper_edge_and_its_own_size(name: str) -> None:
     """A layer goes down to zero at a break, and stands in the legend from the bottom up, before the lines."""
     chart = Shown(name)
     for rank, layer in enumerate(chart.scene.layers, start=1):
-        drawn = chart.named(layer.name)
+        trace = chart.named(layer.name)
         broken = len(layer.runs) > 1
         ends = [len(run) for run in layer.runs]
         parts = np.split(layer.heights, np.cumsum(ends)[:-1])
         sizes = [one for run in parts for one in ((run[0], *run, run[-1]) if broken else run)]
 
-        assert chart.draws(drawn, grounded([*layer.runs]) if broken else layer.runs[0])
-        assert unpacked(drawn["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
+        assert chart.draws(trace, grounded([*layer.runs]) if broken else layer.runs[0])
+        assert unpacked(trace["customdata"]) * chart.scene.frame.unit[0] == pytest.approx(
             sizes, rel=1e-5
         )
-        assert (drawn["fill"], drawn["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
-        assert drawn["line"]["color"] == "rgba(0,0,0,.3)"
+        assert (trace["fill"], trace["fillcolor"]) == ("tozeroy", palette.PARTS[NAMES[layer.tip]])
+        assert trace["line"]["color"] == "rgba(0,0,0,.3)"
         # Down the sides of a gap all of them run over each other.
-        assert (drawn["line"]["width"] == 1) is not broken
-        assert 0 < drawn["line"]["width"] <= 1
-        assert drawn["legendrank"] == rank
+        assert (trace["line"]["width"] == 1) is not broken
+        assert 0 < trace["line"]["width"] <= 1
+        assert trace["legendrank"] == rank
     first = [one["name"] for one in chart.data if one.get("legendrank", 1000) < 1000]
     last = [one for one in chart.data if one.get("legendrank", 1000) > 1000]
     assert first == [one.name for one in reversed(chart.scene.layers)]
@@ -330,7 +330,7 @@ def test_what_would_squeeze_the_process_on_the_host_waits_in_the_legend() -> Non
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_each_bar_has_its_time_its_colour_and_its_words(name: str) -> None:
-    """In order of drawing; as long as it took, or as little as can be seen."""
+    """Bars are in order of drawing, each as long as its span took, or as short as can be seen."""
     chart = Shown(name)
     scene, (boxes, _) = chart.scene, chart.lanes
     least = scene.duration / 400

@@ -71,7 +71,7 @@ def lines(session: Session) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("gib", [5.0, 6.9, 6.99, 7.0, 7.1, 7.3, 7.6, 8.0, 8.4, 9.0, 11.0])
 @pytest.mark.parametrize("name", ["training", "failed"])
 def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
-    """Of a budget near it, and of the capacity above that."""
+    """The label is clear of a budget near the peak, and of the capacity above that."""
     built = scene(run(budget(gib if name == "training" else gib * 20), name=name))
     levels = [one.last for one in built.budgets]
     levels += [] if built.capacity is None else [built.capacity]
@@ -91,9 +91,9 @@ def test_the_peaks_label_is_clear_of_every_line(gib: float, name: str) -> None:
     ],
 )
 def test_the_first_crossing_is_marked(findings: tuple[Finding, ...], marks: list[Any]) -> None:
-    """One at another time, on another device or at no known time is not."""
-    drawn = lines(run(budget(6.0), findings=findings))
-    assert [one["x"] for one in drawn if one["mode"] == "markers"] == marks
+    """A crossing at another time, on another device or at no known time is not marked."""
+    traces = lines(run(budget(6.0), findings=findings))
+    assert [one["x"] for one in traces if one["mode"] == "markers"] == marks
 
 
 def test_only_the_device_that_is_shown_has_guides() -> None:
@@ -104,7 +104,7 @@ def test_only_the_device_that_is_shown_has_guides() -> None:
 
 @pytest.mark.parametrize("with_chart", [True, False])
 def test_the_pictures_without_plotly_have_them(*, with_chart: bool) -> None:
-    """The SVG of the chart, with the budget's name and a mark's word; the card's small picture, without."""
+    """The chart's SVG has them with the names of budget and mark, the card's small picture without."""
     session = run(budget(6.0), trend(), oom(4.0), oom(5.0), findings=(crossing(4.0),))
     html = (
         chart(session)["text/html"]
@@ -127,13 +127,13 @@ def test_a_chart_with_guides_stays_small() -> None:
 
 
 def test_of_several_shortages_only_the_newest_has_a_word() -> None:
-    """A search for a batch size runs out again and again."""
+    """All shortages are marked, as of a search for a batch size, and the newest has a word."""
     times = (3.0, 1.0, 2.0)
     session = run(*(oom(time, label=f"out of memory: asked {time} GiB") for time in times))
-    drawn = chart(session)[PLOTLY_MIME]
-    (mark,) = [one for one in drawn["data"] if one.get("name") == "out of memory"]
+    figure = chart(session)[PLOTLY_MIME]
+    (mark,) = [one for one in figure["data"] if one.get("name") == "out of memory"]
     assert mark["x"] == [1.0, 2.0, 3.0]
-    words = [one["text"] for one in drawn["layout"]["annotations"] if "out of" in one["text"]]
+    words = [one["text"] for one in figure["layout"]["annotations"] if "out of" in one["text"]]
     assert words == ["out of memory: asked 3.0 GiB"]
 
 
@@ -158,7 +158,7 @@ def test_a_shortage_above_all_samples_is_within_the_picture() -> None:
 
 @pytest.mark.parametrize(("time", "side"), [(1.0, "left"), (6.0, "center"), (11.0, "right")])
 def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None:
-    """It turns inwards near a side, and upwards near the bottom."""
+    """The word turns inwards near a side, and upwards near the bottom."""
     (word,) = [
         one
         for one in chart(run(oom(time, gib=0.5)))[PLOTLY_MIME]["layout"]["annotations"]
@@ -171,7 +171,7 @@ def test_the_word_of_a_mark_stays_in_the_picture(time: float, side: str) -> None
     ("time", "at"), [(1.9, None), (2.0, 0.0), (5.0, 3.0), (9.0, 7.0), (9.1, None), (math.nan, None)]
 )
 def test_a_crossing_is_marked_within_what_is_drawn(time: float, at: float | None) -> None:
-    """Its edges among it; counted from where the drawing begins."""
+    """A crossing at an edge of the drawing is marked; times count from where the drawing begins."""
     session = run(budget(8.0), findings=(crossing(time),))
     (guide,) = guides_in(session, "cuda:0", (2.0, 9.0), 5 * GIB)
 

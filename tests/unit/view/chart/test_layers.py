@@ -37,7 +37,7 @@ from tests.scenes.groups import add_group
 
 
 @pytest.mark.parametrize(
-    ("share", "kind", "told"),
+    ("share", "kind", "label"),
     [
         (1.0, "cell", "tokenizers"),
         (0.2032, "cell", "tokenizers"),
@@ -49,12 +49,12 @@ from tests.scenes.groups import add_group
         (0.2030, "step", ""),
     ],
 )
-def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, told: str) -> None:
-    """In a plot of 320 pixels, eight letters and more; of a step all or nothing."""
+def test_a_label_is_written_where_enough_fits(share: float, kind: SpanKind, label: str) -> None:
+    """In a plot of 320 pixels a label has at least eight letters; a step's is whole or missing."""
     frame = Frame(0.0, 1.0, 1.0, (1.0, "B"), time_ticks(1.0), value_ticks(1.0, "B"))
     _, words, *_ = bar_traces([Bar(0, kind, "tokenizers", 0.0, share)], frame)
 
-    assert words["text"] == ([f"\N{NO-BREAK SPACE}{told}"] if told else [])
+    assert words["text"] == ([f"\N{NO-BREAK SPACE}{label}"] if label else [])
 
 
 def blocks(
@@ -65,9 +65,9 @@ def blocks(
     for at, peak in enumerate(peaks):
         label = f"block {at}" if at < named else ""
         span = recorder.open_span("block", label, recorder.append(Sample(float(at), (NAN,))))
-        known = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
+        exact_peaks = {} if math.isnan(peak) else {"cuda:0/allocated": Peak(peak * MIB, "exact")}
         after = recorder.append(Sample(at + 1.0, (NAN,)))
-        recorder.close_span(span.id, after, known, (outcomes or {}).get(at, "done"))
+        recorder.close_span(span.id, after, exact_peaks, (outcomes or {}).get(at, "done"))
     return recorder.session
 
 
@@ -82,7 +82,7 @@ def test_a_bar_of_many_has_the_highest_peak_that_is_known() -> None:
 
 
 def test_a_bar_says_how_it_ended_unless_it_is_done() -> None:
-    """And how long it took; one without a name says what it is."""
+    """A bar says how it ended and how long it took; one without a name says what it is."""
     bars = lay_lanes(blocks([1.0, 2.0, 3.0], outcomes={1: "failed"}, named=2), "cuda:0", 0.0, 3.0)
 
     assert [one.lines for one in bars] == [
@@ -122,7 +122,7 @@ def steps_of(peaks: Sequence[float], *, tokens: float = 8.0) -> Session:
     return session
 
 
-def laid(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
+def bars_of(session: Session, most: int = 100, view: tuple[float, float] = (0.0, 1e9)) -> list[Bar]:
     bars, _ = lay_steps(session, GPU, view, lambda parent: parent, most)
     return bars
 
@@ -142,22 +142,22 @@ def test_bars_are_cut_to_what_is_shown(
     view: tuple[float, float], labels: list[str], edges: tuple[float, float]
 ) -> None:
     """A step that has ended as the view begins is not in it."""
-    bars = laid(steps_of([1.0, 2.0, 3.0]), view=view)
+    bars = bars_of(steps_of([1.0, 2.0, 3.0]), view=view)
 
     assert [one.label for one in bars] == labels
     assert (bars[0].start, bars[-1].stop) == edges
 
 
 def test_the_worst_step_is_a_bar_of_its_own() -> None:
-    """It says that it is, first of all."""
+    """The bar of the worst step says so first of all."""
     _, (bar,) = lay_steps(steps_of([1.0, 2.0, 1.0]), GPU, (0.0, 1e9), lambda parent: parent, 100)
 
     assert (bar.label, bar.worst, bar.lines[0]) == ("step 2", True, "step 2 · 1.0 s · the worst")
 
 
 def test_a_bar_has_its_batch_and_its_peak() -> None:
-    """Its tokens, its peak, and the peaks of its phases."""
-    (bar,) = laid(steps_of([2.0]))
+    """A step's bar names its tokens, its peak, and the peaks of its phases."""
+    (bar,) = bars_of(steps_of([2.0]))
 
     assert bar.lines == (
         "step 1 · 1.0 s",
@@ -168,8 +168,8 @@ def test_a_bar_has_its_batch_and_its_peak() -> None:
 
 
 def test_a_bar_of_many_steps_names_the_worst() -> None:
-    """By its number, with its tokens and its peak."""
-    bars = laid(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
+    """The worst step is named by its number, with its tokens and its peak."""
+    bars = bars_of(steps_of([1.0, 3.0, 2.0, 1.0]), 2)
 
     assert [one.lines for one in bars] == [
         (f"steps 1{TO}2 · 2.0 s", "worst: step 2, 8 tokens, peak 3.00 MiB exact"),
@@ -177,19 +177,19 @@ def test_a_bar_of_many_steps_names_the_worst() -> None:
     ]
 
 
-@pytest.mark.parametrize(("tokens", "said"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
-def test_tokens_that_were_not_counted_are_not_shown(tokens: float, said: int) -> None:
-    """Neither of one step, nor of the worst of several."""
+@pytest.mark.parametrize(("tokens", "count"), [(0.0, 0), (math.nan, 0), (1.0, 1)])
+def test_tokens_that_were_not_counted_are_not_shown(tokens: float, count: int) -> None:
+    """Neither one step nor the worst of several shows tokens that were not counted."""
     session = steps_of([1.0, 2.0], tokens=tokens)
-    (one, _), (both,) = laid(session), laid(session, 1)
+    (one, _), (both,) = bars_of(session), bars_of(session, 1)
 
-    assert sum("token" in line for line in one.lines) == said
-    assert sum("token" in line for line in both.lines) == said
+    assert sum("token" in line for line in one.lines) == count
+    assert sum("token" in line for line in both.lines) == count
 
 
 def test_steps_without_memory_on_a_device_have_bars_with_their_times() -> None:
     """Their bars have no figures of the device."""
-    (bar,) = laid(steps_of([math.nan, math.nan]), 1)
+    (bar,) = bars_of(steps_of([math.nan, math.nan]), 1)
 
     assert bar.lines == (f"steps 1{TO}2 · 2.0 s",)
 
@@ -209,8 +209,8 @@ def session_of(
 def stack(session: Session, columns: int = 100) -> dict[str, Curve]:
     part = session.between(0.0, math.inf)
     view = (0.0, max(session.last_sample.time, 0.1))
-    found = layers(session, session.devices[0], part, view, columns=columns)
-    return {NAMES[one.tip]: one for one in found}
+    found_layers = layers(session, session.devices[0], part, view, columns=columns)
+    return {NAMES[one.tip]: one for one in found_layers}
 
 
 def instant(**values: float) -> dict[str, float]:
@@ -224,21 +224,21 @@ def test_layers_reach_the_line(rows: list[tuple[float, ...]], columns: int, capa
     """Known parts add up to the line at each of its points, folded or not; else nothing is drawn."""
     session = session_of(rows, capacity)
     view = (0.0, max(session.last_sample.time, 0.1))
-    found = list(stack(session, columns).values())
+    found_layers = list(stack(session, columns).values())
     line = curve(session.between(*view), 0, *view, columns=columns)
-    drawn = [point for point in line if not math.isnan(point[1])]
+    points = [point for point in line if not math.isnan(point[1])]
 
     known = any(value > 0 for row in rows for value in row[1 : 1 + len(HELD)])
-    assert bool(found) == (known and any(row[0] > 0 for row in rows))
-    for one in found:
-        assert [time for run in one.runs for time, _ in run] == [time for time, _ in drawn]
-    for lower, upper in pairwise(found):
+    assert bool(found_layers) == (known and any(row[0] > 0 for row in rows))
+    for one in found_layers:
+        assert [time for run in one.runs for time, _ in run] == [time for time, _ in points]
+    for lower, upper in pairwise(found_layers):
         for below, above in zip(lower.runs, upper.runs, strict=True):
             assert all(one <= two for (_, one), (_, two) in zip(below, above, strict=True))
-    if found:
-        heights = np.sum([one.heights for one in found], axis=0)
-        left_out = 0.002 * max(value for _, value in drawn) * len(STACK)
-        assert heights == pytest.approx([value for _, value in drawn], abs=left_out + 1e-9)
+    if found_layers:
+        heights = np.sum([one.heights for one in found_layers], axis=0)
+        left_out = 0.002 * max(value for _, value in points) * len(STACK)
+        assert heights == pytest.approx([value for _, value in points], abs=left_out + 1e-9)
 
 
 def test_parts_of_one_instant_stand_together() -> None:
@@ -249,9 +249,9 @@ def test_parts_of_one_instant_stand_together() -> None:
         return tuple(read.get(metric, 0.0) for metric in METRICS)
 
     quiet = [row(5.0)] * 20
-    found = stack(session_of([*quiet, row(6.0, gradients=2.0), row(9.0), *quiet]), columns=1)
-    assert "gradients" not in found
-    assert max(found["activations"].heights) == 5.0
+    found_layers = stack(session_of([*quiet, row(6.0, gradients=2.0), row(9.0), *quiet]), columns=1)
+    assert "gradients" not in found_layers
+    assert max(found_layers["activations"].heights) == 5.0
 
 
 def test_a_gap_breaks_every_layer() -> None:
@@ -273,7 +273,7 @@ def test_a_session_that_knows_no_parts_has_no_layers() -> None:
 
 
 def test_a_level_stretch_of_the_svg_is_written_as_two_points() -> None:
-    """Weights stay as they are for most of a run: up, along, down."""
+    """An area that stays level, as weights do, goes up, along and down."""
     html = chart_html(session_of([(5.0 * GIB, 4.0 * GIB, 0.0, 0.0, 0.0, 0.0)] * 200))
     path = re.search(rf'd="([^"]*)" fill="{palette.PARTS["weights"]}"', html)
     assert path is not None

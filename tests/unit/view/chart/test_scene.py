@@ -64,7 +64,7 @@ def budget_at(height: float) -> DrawnGuide:
     ],
 )
 def test_the_peaks_label_has_its_place(share: float | None, top: float, *, is_above: bool) -> None:
-    """Below a line that is far enough away, else above it; the axis reaches no higher than that takes."""
+    """It stands below a line that is far enough away, else above it; the axis is no higher than needed."""
     built = scene(run(*([] if share is None else [budget(share * HIGHEST)])))
     foot = share if is_above and share is not None else 1.0
 
@@ -74,7 +74,7 @@ def test_the_peaks_label_has_its_place(share: float | None, top: float, *, is_ab
 
 
 def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
-    """Not in a later cell that only stays as high, whose samples are higher by chance."""
+    """A later cell that only stays as high does not get the peak, though its samples are a little higher."""
     stage = Stage("notebook", gpus=1, interval=0.5)
     for label, size in (("model = load()", 1.0), ("time.sleep(2)", 1.004)):
         with stage.span("cell", label):
@@ -90,7 +90,7 @@ def test_on_a_plateau_the_peak_is_where_it_was_reached() -> None:
 
 @pytest.mark.parametrize(("time", "at_left"), [(49.0, False), (50.0, False), (51.0, True)])
 def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: bool) -> None:
-    """At the left where the peak is in the right half."""
+    """Names stand at the left where the peak is in the right half."""
     peak = PeakMark(time, Peak(90.0, "exact"), "peak 90 B", 93.0)
     (budget, _) = replace(EMPTY, peak=peak, guides=(budget_at(50.0),)).words
 
@@ -111,7 +111,7 @@ def test_lines_are_named_at_the_end_away_from_the_peak(time: float, *, at_left: 
     ],
 )
 def test_the_time_axis_has_the_largest_unit_of_which_two_fit(duration: float, unit: str) -> None:
-    """Hours from two hours on, and so forth; milliseconds for what is shorter than all."""
+    """The unit is hours from two hours on, and so forth down to milliseconds."""
     assert replace(EMPTY, duration=duration).frame.across[1] == unit
 
 
@@ -131,7 +131,7 @@ def test_the_time_axis_has_the_largest_unit_of_which_two_fit(duration: float, un
 def test_a_marks_word_is_clear_of_the_marks_near_it(
     marks: list[tuple[float, float]], at: float, *, is_above: bool
 ) -> None:
-    """Below the lowest that it may reach; above the highest where there is no room below."""
+    """A word stands below the lowest mark that it may reach, or above the highest where there is no room."""
     (word,) = marked(*marks).words
 
     assert (word.level, word.is_above) == (at, is_above)
@@ -203,7 +203,7 @@ def test_a_lines_runs_are_what_lies_between_its_breaks() -> None:
 
 @pytest.mark.parametrize("name", ["training", "hour with gaps", "eight gpus"])
 def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
-    """Fewer points, from the same first to the same last, with the extremes of every line and layer."""
+    """It has fewer points, from the same first to the same last, and the extremes of all lines and layers."""
     session = shared_run(name)
     fine, coarse = (scene_of(session, session.spans[0], columns=at) for at in (360, 60))
     assert fine.lines
@@ -214,14 +214,14 @@ def test_a_coarser_scene_keeps_all_that_is_highest(name: str) -> None:
         assert len(other.points) <= max(len(runs), 2 * 60 + 4 * len(runs))
         for whole, rest in zip(runs, fewer, strict=True):
             assert (whole[0], whole[-1]) == (rest[0], rest[-1])
-            heights, left = ([height for _, height in part] for part in (whole, rest))
-            assert (min(heights), max(heights)) == (min(left), max(left))
+            heights, rest_heights = ([height for _, height in part] for part in (whole, rest))
+            assert (min(heights), max(heights)) == (min(rest_heights), max(rest_heights))
     for layer in coarse.layers:
         assert sum(map(len, layer.runs)) == len(layer.heights)
 
 
 def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
-    """It ends at a MiB, and not at a byte."""
+    """The axis of an empty GPU ends at a MiB, and not at a byte."""
     stage = Stage("idle", gpus=1)
     with stage.span("cell", "idle"):
         stage.hold({}, 2.0)
@@ -231,15 +231,15 @@ def test_the_axis_of_a_gpu_that_holds_nothing_can_be_read() -> None:
     assert scene_of(session).frame.levels.texts[-1] == "1.0 MiB"
 
 
-@pytest.mark.parametrize(("samples", "there"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
-def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
-    """With fewer there is none, in any form; a chart of nothing else than missing readings is none either."""
+@pytest.mark.parametrize(("samples", "drawn"), [(LEAST_SAMPLES - 1, False), (LEAST_SAMPLES, True)])
+def test_a_chart_needs_some_samples(samples: int, *, drawn: bool) -> None:
+    """With too few samples, or missing readings alone, there is no chart in any form."""
     session = session_of([(float(at + 1),) for at in range(samples)], metrics=["allocated"])
     missing = session_of([(math.nan,)] * samples, metrics=["allocated"])
 
-    assert (build_scene(session, columns=100) is not None) is there
-    assert bool(chart_html(session)) is there
-    assert bool(figure_dict(session)["data"]) is there
+    assert (build_scene(session, columns=100) is not None) is drawn
+    assert bool(chart_html(session)) is drawn
+    assert bool(figure_dict(session)["data"]) is drawn
     assert build_scene(missing, columns=100) is None
 
 
@@ -247,7 +247,7 @@ def test_a_chart_needs_some_samples(samples: int, *, there: bool) -> None:
     ("used", "shown"), [(1.9, True), (DEVICE_USED_UP_TO, True), (2.1, False), (2.9, False)]
 )
 def test_what_the_device_uses_is_drawn_if_not_far_above(used: float, *, shown: bool) -> None:
-    """Up to twice what this process has; more of it would press the curves down."""
+    """It is drawn up to twice what this process has; more would press the curves down."""
     rows = [(10 * GIB, used * 10 * GIB)] * 5
     built = scene_of(session_of(rows, metrics=("allocated", "device_used")))
 
@@ -287,7 +287,7 @@ def test_cells_are_as_wide_as_they_are_long_and_what_is_between_them_is_narrow()
 
 
 def test_the_axis_has_the_time_of_day() -> None:
-    """Seconds since the session began are no measure there; each second is named once."""
+    """The axis of a notebook has the time of day, and names each second once."""
     session = notebook(*CELLS)
     named = [text for text in figure_dict(session)["layout"]["xaxis"]["ticktext"] if text]
 
@@ -302,7 +302,7 @@ def test_the_axis_has_the_time_of_day() -> None:
 
 @pytest.mark.parametrize("began", [-(2.0**59), 2.0**59])
 def test_a_recording_may_have_begun_in_any_year(began: float) -> None:
-    """The head of a file from outside may say so; the axis has a time of day all the same."""
+    """Whatever year a file from outside begins in, the axis has a time of day."""
     session = notebook(*CELLS)
     session.started_at = began
     first, *_ = figure_dict(session)["layout"]["xaxis"]["ticktext"]
@@ -311,7 +311,7 @@ def test_a_recording_may_have_begun_in_any_year(began: float) -> None:
 
 
 def test_a_budget_is_crossed_where_that_is_drawn() -> None:
-    """In the second cell, an hour after the session began."""
+    """The crossing is drawn in the second cell, an hour after the session began."""
     session = notebook(*CELLS)
     session.guides.append(Guide("cuda:0", "budget", "budget", 0.0, math.inf, 8 * GIB, 8 * GIB))
     evidence = {"device": "cuda:0", "time": 3620.0}
@@ -324,7 +324,7 @@ def test_a_budget_is_crossed_where_that_is_drawn() -> None:
 
 @pytest.mark.parametrize("cells", [CELLS[:1], ((0.0, 10.0, 4.0), (14.0, 20.0, 9.0))])
 def test_short_pauses_are_drawn_over_seconds(cells: tuple[tuple[float, float, float], ...]) -> None:
-    """As the chart of a single cell is."""
+    """Cells with short pauses are drawn over seconds, as a single cell is."""
     drawn = scene_of(notebook(*cells), columns=700)
 
     assert drawn.times is None

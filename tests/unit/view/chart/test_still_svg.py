@@ -57,19 +57,19 @@ def shown(session: Session | str) -> Shown:
     return drawn_once(session) if isinstance(session, str) else Shown(session)
 
 
-def off(point: Point, start: Point, stop: Point) -> float:
+def distance(point: Point, start: Point, stop: Point) -> float:
     """Return how far a point is from a straight line between two others."""
     wide, high = stop[0] - start[0], stop[1] - start[1]
-    along = (point[0] - start[0]) * wide + (point[1] - start[1]) * high
-    share = min(max(along / (wide**2 + high**2 or 1), 0.0), 1.0)
+    projection = (point[0] - start[0]) * wide + (point[1] - start[1]) * high
+    share = min(max(projection / (wide**2 + high**2 or 1), 0.0), 1.0)
     return math.dist(point, (start[0] + share * wide, start[1] + share * high))
 
 
-def check_run(wanted: list[Point], drawn: tuple[Point, ...]) -> None:
-    """Check that what is drawn has corners at points wanted alone, and goes through all of them."""
-    assert [one for one in drawn if min(math.dist(one, each) for each in wanted) > 3 * FINE] == []
+def check_run(points: list[Point], drawn: tuple[Point, ...]) -> None:
+    """Check that what is drawn has corners at these points alone, and goes through all of them."""
+    assert [one for one in drawn if min(math.dist(one, each) for each in points) > 3 * FINE] == []
     sides = list(pairwise([drawn[0], *drawn]))
-    assert [one for one in wanted if min(off(one, *ends) for ends in sides) >= 4 * FINE] == []
+    assert [one for one in points if min(distance(one, *ends) for ends in sides) >= 4 * FINE] == []
 
 
 def strokes(shown: Shown) -> list[Path]:
@@ -99,7 +99,7 @@ def test_every_line_goes_through_its_readings(name: str) -> None:
 
 @pytest.mark.parametrize("name", CHARTED)
 def test_every_area_stands_on_the_axis(name: str) -> None:
-    """What is in use, what is allocated or the parts of it: from the axis up to the readings and back."""
+    """Used, allocated or the parts of it: each area goes from the axis up to the readings and back."""
     chart = shown(name)
     areas = [one for one in chart.paths if one.stroke == "none" and one.fill != palette.PEAK]
     used = [runs_of(one.points) for one in chart.scene.lines if one.metric == "device_used"]
@@ -109,10 +109,10 @@ def test_every_area_stands_on_the_axis(name: str) -> None:
         for one in chart.scene.lines
         if (one.metric, one.device) == ("allocated", chart.scene.device.key)
     ]
-    wanted = [*used, *(parts or own)]
+    expected = [*used, *(parts or own)]
 
-    assert len(areas) == len(wanted) > 0
-    for area, runs in zip(areas, wanted, strict=True):
+    assert len(areas) == len(expected) > 0
+    for area, runs in zip(areas, expected, strict=True):
         assert area.closed
         assert len(area.runs) == len(runs)
         for points, corners in zip(runs, area.runs, strict=True):
@@ -133,21 +133,21 @@ def test_no_two_lines_look_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "label"),
     [
         ("training", "cuda:0 memory over 11.6 s, peak 6.99 GiB exact"),
         ("at least", "cuda:0 memory over 11.6 s, peak ≥ 6.99 GiB"),
     ],
 )
-def test_the_picture_has_a_label_for_screen_readers(name: str, said: str) -> None:
-    """Device, time and peak; and the budgets and shortages in it."""
-    assert shown(name).drawing.label == said
-    told = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label
-    assert told.endswith(", budget 6.0 GiB, second")
+def test_the_picture_has_a_label_for_screen_readers(name: str, label: str) -> None:
+    """The label has device, time and peak, and the budgets and shortages in the picture."""
+    assert shown(name).drawing.label == label
+    full_label = shown(run(budget(6.0), oom(4.0), oom(5.0, label="second"))).drawing.label
+    assert full_label.endswith(", budget 6.0 GiB, second")
 
 
 def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
-    """The budget dashed and level; the trend with its casing, and its band about it."""
+    """The budget is dashed and level; the trend has its casing, and its band about it."""
     chart = shown(run(budget(6.0), trend()))
     level = chart.y(6 * GIB)
     dashed = [one for one in chart.paths if one.dash == "6 4" and one.stroke == palette.PEAK]
@@ -166,7 +166,7 @@ def test_a_budget_lies_at_its_bytes_and_a_trend_along_its_ends() -> None:
 
 
 def test_the_peak_is_marked_at_a_reading_where_some_are_missing() -> None:
-    """At the highest of those there are."""
+    """The mark stands at the highest reading that there is."""
     heights = [1.0, 2.0, NAN, 5.0, NAN, 3.0, 1.0]
     session = session_of([(one * GIB, *[NAN] * 5) for one in heights])
     ((x, _),) = Drawing(chart_html(session)).dots()

@@ -40,14 +40,14 @@ def make_recorder(gpus: int = 1, samples: int = 5, *, parts: bool = False) -> Re
 
 
 def test_parts_travel_from_the_moment_they_are_known() -> None:
-    """Columns at the end, which the page names by itself; before, they cost no byte."""
+    """Parts are columns at the end, which the page names by itself; before, they cost no byte."""
     recorder = make_recorder()
     session = recorder.session
-    (_, values), known = (
+    (_, values), series = (
         protocol.rows(session, "run", 1, [(0.5, (1.0,) * 4)], [])[1],
         [*session.series],
     )
-    recorder.adopt(session.devices, [*known, *(Series("cuda:0", one) for one in PARTS)])
+    recorder.adopt(session.devices, [*series, *(Series("cuda:0", one) for one in PARTS)])
     wider = protocol.rows(session, "run", 2, [(0.6, tuple(range(4 + len(PARTS))))], [])[1][1]
     described = protocol.describe(session)["series"]
 
@@ -138,13 +138,13 @@ def test_decimation_keeps_both_extremes(values: list[float], most: int) -> None:
     for index, value in enumerate(values):
         timeline.append(index / 10, (value,))
     time, rows = protocol.decimate(timeline, most)
-    known = [value for value in values if not math.isnan(value)]
+    values_known = [value for value in values if not math.isnan(value)]
 
     assert len(time) <= most
     assert (np.diff(time) >= 0).all()
-    if known:
-        assert np.nanmax(rows) == max(known)
-        assert np.nanmin(rows) == min(known)
+    if values_known:
+        assert np.nanmax(rows) == max(values_known)
+        assert np.nanmin(rows) == min(values_known)
 
 
 def add_steps(recorder: Recorder, count: int, *, first: int = 1, duration: float = 1.0) -> None:
@@ -169,7 +169,7 @@ def test_a_path_names_six_spans_at_most() -> None:
 
 
 def test_the_status_says_what_is_measured_on_some_steps_only() -> None:
-    """As a person reads it; where nothing is left out, nothing is sent."""
+    """The status has it as a sentence; where nothing is left out, nothing is sent."""
     session = make_recorder(samples=1).session
     before = protocol.describe_status(session)
     session.polling.steps, session.polling.steps_with_phases, session.polling.groups = 90, 10, 20
@@ -192,7 +192,7 @@ def test_the_counts_of_a_span_are_sent_with_it() -> None:
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_steps_in_a_message_are_bounded(gpus: int) -> None:
-    """At a hundred steps a second on eight devices as for one step on one: some kilobytes."""
+    """A message has some kilobytes, for a hundred steps a second on eight devices as for one on one."""
     recorder = make_recorder(gpus, samples=1)
     session = recorder.session
     add_steps(recorder, 2500, duration=0.01)
@@ -263,7 +263,7 @@ def test_timelines_fold_only_as_needed(samples: int, capacity: int, most: int, r
 
 
 def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
-    """An eighth of the rows at most; each stands in the middle of its gap."""
+    """Breaks take an eighth of the rows at most, and each stands in the middle of its gap."""
     timeline = timeline_of(10)
     for at, length in ((1, 0.1), (2, 0.5), (3, 0.2), (4, 0.9), (5, 0.3)):
         timeline.add_gap(at + 0.05, at + 0.05 + length)
@@ -275,7 +275,7 @@ def test_of_many_gaps_the_longest_are_sent_in_their_order() -> None:
 
 
 def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
-    """Milliseconds of the watch, tenths of them at the ends of a span."""
+    """Times are milliseconds of the watch, and tenths of them at the ends of a span."""
     recorder = make_recorder(samples=0)
     session = recorder.session
     values = tuple(1.0 for _ in session.series)
@@ -283,9 +283,9 @@ def test_times_on_the_wire_have_the_digits_that_a_screen_can_show() -> None:
     span = recorder.open_span("cell", "a", session.last_sample)
     recorder.append(Sample(1.98765432, values))
     closed = recorder.close_span(span.id, session.last_sample, {})
-    told = protocol.describe_span(session, closed)
+    message = protocol.describe_span(session, closed)
 
-    assert (told["start"], told["stop"]) == (0.1235, 1.9877)
+    assert (message["start"], message["stop"]) == (0.1235, 1.9877)
     assert protocol.describe_status(session)["elapsed"] == 1.988
 
 
@@ -306,7 +306,7 @@ class Run(Wire):
 
 
 def test_there_are_never_more_than_a_message_has_room_for() -> None:
-    """However many are found, and however long they are: the gravest and the newest."""
+    """However many and long they are, a message has the gravest findings and the newest guides."""
     run = Run()
     run.session.findings += [
         Finding("x", "info" if number % 2 else "critical", f"{number} {'é' * 9000}")
@@ -314,13 +314,13 @@ def test_there_are_never_more_than_a_message_has_room_for() -> None:
     ]
     run.session.guides += [BUDGET] * 500 + [Guide("cuda:0", "trend", "ü" * 9000, 0, 1, 1, 2)] * 500
     run.session.guides += [Guide("cuda:0", "oom", "o" * 9000, at, at, 1, 1) for at in range(500)]
-    told = judged(run.session)
-    assert len(told["findings"]) == 8
-    assert {one["severity"] for one in told["findings"]} == {"critical"}
+    message = judged(run.session)
+    assert len(message["findings"]) == 8
+    assert {one["severity"] for one in message["findings"]} == {"critical"}
     kinds = ["budget"] * 10 + ["trend"] * 10 + ["oom"] * 10
-    assert [one["kind"] for one in told["guides"]] == kinds
-    assert told["guides"][-1]["start"] == 499
-    assert len(json.dumps(told, ensure_ascii=False).encode()) < 13_000
+    assert [one["kind"] for one in message["guides"]] == kinds
+    assert message["guides"][-1]["start"] == 499
+    assert len(json.dumps(message, ensure_ascii=False).encode()) < 13_000
 
 
 def test_everything_is_strict_json() -> None:
@@ -328,9 +328,9 @@ def test_everything_is_strict_json() -> None:
     run = Run()
     run.session.findings.append(Finding("x", "warn", "x", {"time": math.nan, "device": 7}))
     run.session.guides += [BUDGET, Guide("cuda:0", "trend", "x", 0.0, 1.0, math.nan, 1.0)]
-    told = judged(run.session)
-    json.dumps(told, allow_nan=False)
-    assert [one["stop"] for one in told["guides"]] == [None]
+    message = judged(run.session)
+    json.dumps(message, allow_nan=False)
+    assert [one["stop"] for one in message["guides"]] == [None]
 
 
 def test_a_leak_in_the_data_is_sent_once_its_cell_has_ended() -> None:
@@ -355,7 +355,7 @@ def test_they_are_sent_when_they_change_and_not_again() -> None:
 
 
 def test_a_warning_comes_with_the_next_message() -> None:
-    """Not a second later: the run may be over by then."""
+    """A warning does not wait for a second, after which the run may be over."""
     run = Run()
     run.run(2.0)
     before = len(run.messages)
@@ -365,7 +365,7 @@ def test_a_warning_comes_with_the_next_message() -> None:
 
 
 def test_a_newer_warning_replaces_the_old_one() -> None:
-    """Such as with the exact peak, once the cell has ended."""
+    """The old warning is replaced, as by one with the exact peak once the cell has ended."""
     run = Run()
     run.session.findings.append(OVER)
     run.run(2.0)
@@ -390,7 +390,7 @@ def test_every_snapshot_has_them_and_a_page_that_opens_later() -> None:
 
 
 def test_nothing_is_sent_where_nothing_is_judged() -> None:
-    """Not an empty list either: the wire of a healthy run is what it was."""
+    """A healthy run sends no judgements, not even an empty list."""
     run = Run()
     run.run(40.0)
     assert not any("findings" in one or "guides" in one for one in run.messages)

@@ -50,9 +50,9 @@ def test_readings_between_two_ticks_are_sent_too(line: Line) -> None:
 
 def assert_not_flooded(line: Line) -> None:
     for start in range(12):
-        within = [one.size for one in line.sent if start <= one.at < start + 1]
-        assert len(within) <= 6
-        assert sum(within) <= 100_000
+        sizes = [one.size for one in line.sent if start <= one.at < start + 1]
+        assert len(sizes) <= 6
+        assert sum(sizes) <= 100_000
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def assert_not_flooded(line: Line) -> None:
     [(0.01, 1, True), (0.05, 8, True), (0.1, 4, False), (0.7, 8, True)],
 )
 def test_the_wire_is_never_flooded(interval: float, gpus: int, *, parts: bool) -> None:
-    """At most 6 messages and 100 kB in any second, whatever is sampled."""
+    """In any second there are at most 6 messages and 100 kB, whatever is sampled."""
     line = Line(make_recorder(gpus, samples=0, parts=parts))
     line.run(12.0, interval)
     assert_not_flooded(line)
@@ -126,9 +126,9 @@ def test_an_outline_is_as_far_from_a_whole_snapshot_as_from_another(line: Line) 
     line.publisher.resync()
     line.run(12.0)
     at = [number for number, one in enumerate(line.sent) if one.kind == "snapshot"]
-    apart = [(line.sent[last].message.get("coarse"), last - one) for one, last in pairwise(at)]
+    distances = [(line.sent[last].message.get("coarse"), last - one) for one, last in pairwise(at)]
 
-    assert [since for coarse, since in apart if coarse] == [20, 20]
+    assert [since for coarse, since in distances if coarse] == [20, 20]
     assert len(at) == 4
 
 
@@ -148,15 +148,15 @@ def test_the_first_step_brings_a_snapshot_and_further_ones_come_as_news(line: Li
         line.make_steps(1, first=number, duration=0.2)
         line.run(0.1)
     kinds = [one.kind for one in line.steps]
-    told = [
+    numbers = [
         int(number)
         for one in line.steps
         if one.kind == "rows" or one is line.steps[0]
         for number in one.steps[:, 1]
     ]
     assert kinds[0] == "snapshot"
-    assert told == sorted(set(told))
-    assert told[:7] == [1, 2, 3, 4, 5, 6, 7]
+    assert numbers == sorted(set(numbers))
+    assert numbers[:7] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
@@ -175,7 +175,7 @@ def test_steps_of_a_further_device_come_with_a_schema(line: Line) -> None:
 
 
 def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> None:
-    """Else a page that missed nothing would put the snapshot's coarser rows in the place of its own."""
+    """So a page that missed nothing does not replace its own rows by the snapshot's coarser ones."""
     line.run(1.0)
     line.make_steps(300, duration=0.01)
     line.run(0.3)
@@ -188,7 +188,7 @@ def test_the_last_steps_come_as_news_before_the_last_snapshot(line: Line) -> Non
 
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, parts: bool) -> None:
-    """100 kB in any second, snapshots included."""
+    """All messages of any second have at most 100 kB, snapshots included."""
     line = Line(make_recorder(8, samples=0, parts=parts))
     for number in range(0, 1200, 5):
         line.make_steps(5, first=number + 1, duration=0.01)
@@ -197,7 +197,7 @@ def test_a_hundred_steps_a_second_on_eight_devices_stay_within_the_bound(*, part
 
 
 def test_a_gap_breaks_the_line_of_a_page_that_watches(line: Line) -> None:
-    """Each gap once, in its middle, between the readings around it."""
+    """Each gap is sent once, in its middle, between the readings around it."""
     line.run(1.0)
     middles = []
     for seconds in (2.0, 3.0):
@@ -231,7 +231,7 @@ class Page(Wire):
         cells = (strip.cells + strip.cells[-rows:])[-240 * rows :]
         self.session.ranks = replace(ranks, strip=RankStrip(strip.first, at, cells))
 
-    def told(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
+    def ranks_sent(self, kind: str) -> list[tuple[float, dict[str, Any], bytes]]:
         return [
             (one.at, one.message["ranks"], one.buffers[-1])
             for one in self.sent
@@ -240,10 +240,10 @@ class Page(Wire):
 
 
 def test_news_comes_at_most_once_a_second() -> None:
-    """However often samples do."""
+    """However often samples come, news comes at most once a second."""
     page = Page()
     page.follow(20)
-    times = [at for at, _, _ in page.told("rows")]
+    times = [at for at, _, _ in page.ranks_sent("rows")]
 
     assert len(times) > 10
     assert min(late - early for early, late in pairwise(times)) >= 1.0
@@ -254,14 +254,14 @@ def test_ranks_are_sent_only_when_they_change() -> None:
     page = Page()
     page.run(4.0, 0.25)
 
-    assert page.told("rows") == []
+    assert page.ranks_sent("rows") == []
 
 
 def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
-    """The last that was sent, which may have grown, and those after it."""
+    """The columns sent are the last one, which may have grown, and those after it."""
     page = Page()
     page.follow(10)
-    (_, first, _), (_, second, cells) = page.told("rows")[:2]
+    (_, first, _), (_, second, cells) = page.ranks_sent("rows")[:2]
 
     assert "first" not in first["strip"]
     assert second["strip"]["at"][0] == first["strip"]["at"][-1]
@@ -269,13 +269,13 @@ def test_between_snapshots_only_the_newest_columns_are_sent() -> None:
 
 
 def test_a_snapshot_has_the_whole_strip() -> None:
-    """And says whose its rows are."""
+    """A snapshot has the whole strip, and says whose its rows are."""
     page = Page()
     page.follow(1)
-    _, told, cells = page.told("snapshot")[0]
+    _, ranks, cells = page.ranks_sent("snapshot")[0]
 
-    assert told["strip"]["first"] == list(range(0, 1024, 16))
-    assert len(cells) == 64 * len(told["strip"]["at"]) > 10_000
+    assert ranks["strip"]["first"] == list(range(0, 1024, 16))
+    assert len(cells) == 64 * len(ranks["strip"]["at"]) > 10_000
 
 
 def test_an_outline_has_a_coarse_strip() -> None:
@@ -291,7 +291,7 @@ def test_an_outline_has_a_coarse_strip() -> None:
 
 @pytest.mark.parametrize("plan", [TWO, EIGHT, MANY], ids=lambda plan: str(plan.world))
 def test_news_takes_two_kilobytes_at_most(plan: Any) -> None:
-    """The table, the phases and two columns."""
+    """News with the table, the phases and two columns takes two kilobytes at most."""
     session = shared_overview(plan)
     assert session.ranks is not None
     ranks = replace(session.ranks, strip=newest(session.ranks.strip, 2))
@@ -312,10 +312,10 @@ def test_as_much_is_sent_of_sixteen_thousand_ranks() -> None:
 
 
 def test_figures_that_are_not_known_are_null() -> None:
-    """JSON has no NaN."""
-    told, cells = describe_ranks(Ranks(4))
+    """Figures that are not known are null, since JSON has no NaN."""
+    ranks, cells = describe_ranks(Ranks(4))
 
-    assert json.loads(json.dumps(told, allow_nan=False))["median"] is None
+    assert json.loads(json.dumps(ranks, allow_nan=False))["median"] is None
     assert cells == b""
 
 
