@@ -142,12 +142,13 @@ STAYS = ("weights", "buffers", "optimizer")
 CHANGE = "gradient checkpointing"
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Mapping[str, Any]:
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
     """Return what a real training keeps of its model; it says that it was on a GPU."""
+    folder = tmp_path_factory.mktemp("trained")
     ids = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 0}
     shape = {"vocab_size": 65536, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    session = session_of(make_trainer(tmp_path, model=made("GPT2LMHeadModel", **shape, **ids)))
+    session = session_of(make_trainer(folder, model=made("GPT2LMHeadModel", **shape, **ids)))
     return {**session.recipe, "available": {"cuda:0": 10_000.0 * MIB}}
 
 
@@ -179,21 +180,27 @@ def fitted(
     return hfmem_widget.fit(hfmem_widget.open(session.save(file)))
 
 
-def unmeasured(recipe: Mapping[str, Any], folder: Path) -> tuple[Fit, dict[str, float]]:
+Unmeasured = tuple[Fit, dict[str, float]]
+
+
+@pytest.fixture(scope="module")
+def unmeasured(recipe: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Unmeasured:
     """Return the fit of a training whose steps were another model's, and what stays in its forecast."""
+    folder = tmp_path_factory.mktemp("unmeasured")
     fit = fitted(recipe, folder, 10 * MIB, {"weights": 21440.0}, model="BertModel")
-    return fit, {
-        name: float(fit.forecast.bytes(name)) for name in STAYS if fit.forecast.bytes(name)
-    }
+    sizes = {name: float(fit.forecast.bytes(name)) for name in STAYS}
+    return fit, {name: size for name, size in sizes.items() if size}
 
 
 def peaks(fit: Fit) -> dict[str, float]:
     return {move.name: move.peak for move in fit.moves}
 
 
-def test_a_step_that_agrees_changes_nothing(recipe: Mapping[str, Any], tmp_path: Path) -> None:
+def test_a_step_that_agrees_changes_nothing(
+    recipe: Any, unmeasured: Unmeasured, tmp_path: Path
+) -> None:
     """A measured step within 2 % of its forecast changes no peak, nor does a step of another model."""
-    other, stays = unmeasured(recipe, tmp_path)
+    other, stays = unmeasured
     agreeing = fitted(recipe, tmp_path, 1.01 * other.forecast.total, stays)
 
     assert other.calibration == agreeing.calibration == ""
@@ -201,9 +208,11 @@ def test_a_step_that_agrees_changes_nothing(recipe: Mapping[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("times", [0.5, 1.5, 3.0])
-def test_a_steps_memory_is_scaled(recipe: Mapping[str, Any], tmp_path: Path, times: float) -> None:
+def test_a_steps_memory_is_scaled(
+    recipe: Any, unmeasured: Unmeasured, tmp_path: Path, times: float
+) -> None:
     """If a step took more or less than its forecast, each change is scaled by as much."""
-    first, stays = unmeasured(recipe, tmp_path)
+    first, stays = unmeasured
     certain = map(first.forecast.bytes, ("libraries", "gradients"))
     held = sum(stays.values()) + sum(certain)
     made = first.forecast.total - held
@@ -216,9 +225,9 @@ def test_a_steps_memory_is_scaled(recipe: Mapping[str, Any], tmp_path: Path, tim
     assert move.low < move.peak < move.high
 
 
-def test_a_part_is_scaled_by_its_own(recipe: Mapping[str, Any], tmp_path: Path) -> None:
+def test_a_part_is_scaled_by_its_own(recipe: Any, unmeasured: Unmeasured, tmp_path: Path) -> None:
     """States of twice the size are so in a change that keeps the optimizer, and in no other."""
-    first, stays = unmeasured(recipe, tmp_path)
+    first, stays = unmeasured
     more = stays | {"optimizer": 2 * stays["optimizer"]}
     scaled = fitted(recipe, tmp_path, first.forecast.total + stays["optimizer"], more)
 
@@ -228,9 +237,11 @@ def test_a_part_is_scaled_by_its_own(recipe: Mapping[str, Any], tmp_path: Path) 
     assert risen["Adafactor"] == pytest.approx(0, abs=0.01 * stays["optimizer"])
 
 
-def test_unmeasured_parts_scale_nothing(recipe: Mapping[str, Any], tmp_path: Path) -> None:
+def test_unmeasured_parts_scale_nothing(
+    recipe: Any, unmeasured: Unmeasured, tmp_path: Path
+) -> None:
     """If the parts of a step were not measured, the card says only that step and forecast differ."""
-    first, stays = unmeasured(recipe, tmp_path)
+    first, stays = unmeasured
     fit = fitted(recipe, tmp_path, 1.5 * first.forecast.total, {"weights": stays["weights"]})
 
     assert "50.0 % more than forecast; its parts were not measured" in fit.calibration
