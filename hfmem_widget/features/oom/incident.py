@@ -126,6 +126,7 @@ def incident_of(
     if error_text.origin not in ON_THE_HOST and free >= 0:
         readings["device_used"] = whole - free
     allocated, reserved = read("allocated"), read("reserved")
+    readings["others"] = others = _others(error_text, whole - free, reserved, read("others"))
     is_host = ":" not in device.key
     parts = parts_of(read, known_of(device.total, total), is_host=is_host, is_shared=is_shared)
     process = reserved if is_host else reserved + read("context")
@@ -160,7 +161,7 @@ def incident_of(
         allowed=allowed,
         allocated=allocated,
         reserved=reserved,
-        others=_others(error_text, whole - free, reserved, read("others")),
+        others=others,
         processes=_foreign(error_text, reserved),
         preemptive=error_text.preemptive,
         blocks=seen.blocks,
@@ -209,7 +210,11 @@ def _others(error_text: OutOfMemoryText, used: float, reserved: float, sampled: 
         return sum(size for _, size in foreign)
     if not math.isnan(sampled):
         # The limit of MPS is one on this process alone, whatever other processes use.
-        return NOT_AVAILABLE if error_text.origin == "mps" else sampled
+        if error_text.origin == "mps":
+            return NOT_AVAILABLE
+        # The sample may be from before this process returned its cached memory to the device.
+        beside = used - reserved
+        return sampled if math.isnan(beside) else min(sampled, max(0.0, beside))
     if not math.isnan(error_text.in_use):
         return max(0.0, used - error_text.in_use)
     if error_text.processes:

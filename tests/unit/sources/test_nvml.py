@@ -167,6 +167,20 @@ def test_a_context_needs_figures_of_one_instant(proc: Path) -> None:
     assert watched(2.0)["cuda:0/context"] == first == 620 * MIB
 
 
+def test_memory_that_is_freed_meanwhile_is_not_that_of_others(proc: Path) -> None:
+    """An allocator may return gigabytes between the readings of the device and of its processes."""
+    gpu = FakeGpu(used=50 * GIB)
+
+    def freed(_uuid: str) -> float:
+        gpu.used, gpu.processes["Compute"] = 1 * GIB, [(ME, 700 * MIB)]
+        return 80.0 * MIB
+
+    values = Watched([gpu], proc, reserved=freed)(0.0)
+
+    assert values["cuda:0/device_used"] == 50 * GIB
+    assert values["cuda:0/others"] == 1 * GIB - 700 * MIB
+
+
 def test_unlisted_in_a_container_is_not_guessed(tmp_path: Path) -> None:
     """In another namespace, one foreign process in the list is not taken for this one."""
     gpu = FakeGpu(processes={"Compute": [(1, 900 * MIB)]})
@@ -186,9 +200,9 @@ def test_what_costs_more_is_read_less_often(proc: Path) -> None:
     for tick in range(101):
         watched(tick / 10)
 
-    assert watched.nvml.calls["MemoryInfo"] == 101 + 1
     assert watched.nvml.calls["UtilizationRates"] == 11
     assert watched.nvml.calls["ComputeRunningProcesses"] == 3
+    assert watched.nvml.calls["MemoryInfo"] == 101 + 3 + 1
 
 
 def test_the_process_list_is_read_again_when_the_use_has_changed(proc: Path) -> None:

@@ -270,6 +270,7 @@ def test_the_limit_of_apples_allocator_is_its_capacity() -> None:
         ({1: 10, 2: 10}, NAN, NAN, [2], 10),
         ({2: 10}, NAN, NAN, [], 0),
         ({2: 10}, NAN, 5, [], 5),
+        ({2: 10}, NAN, 65, [], 61),
         ({1: 60}, 9, 5, [1], 60),
         ({2: 10}, 9, 5, [2], 10),
         ({}, 20, NAN, [], 50),
