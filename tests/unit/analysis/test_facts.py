@@ -46,8 +46,13 @@ def test_devices_with_allocations_are_shown(read: dict[str, float], keys: list[s
         ({"reserved": 3, "device_used": NAN}, NAN, 80, 77),
         ({"reserved": 1}, NAN, NAN, NAN),
         ({"reserved": 9}, NAN, 8, 0),
+        ({"reserved": 3, "device_used": 60, "context": 0.5, "others": 1.5}, 10, 80, 80 - 2 - 10),
+        ({"reserved": 3, "device_used": 5, "context": NAN, "others": 2}, 10, 80, 80 - 2 - 10),
     ],
-    ids=["all known", "without NVML", "of unknown size", "more than there is"],
+    ids=[
+        *("all known", "without NVML", "of unknown size", "more than there is"),
+        *("cache returned since the driver was read", "in a container"),
+    ],
 )
 def test_headroom_is_what_nobody_holds_at_the_peak(
     metrics: dict[str, float], reserved_peak: float, total: float, headroom: float
