@@ -163,7 +163,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
     reserved_peak = peak_of(session, span, f"{device.key}/reserved").value
     if math.isnan(reserved_peak):
         reserved_peak = reserved
-    # The driver is read before and after the allocator; what follows from a list of processes is of one instant.
+    # Driver and allocator are read at different instants; these two are of one.
     beside_us = NOT_AVAILABLE if device.shared else at_end("context") + at_end("others")
     beside_us = max(0.0, known_of(known_of(beside_us, used - reserved), 0.0))
     driver = driver if math.isfinite(driver) else 0.0
