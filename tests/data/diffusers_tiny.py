@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 WORDS = 64
+BLOCKS = {"block_out_channels": (8, 16), "norm_num_groups": 4}
 
 
 def library() -> Any:
@@ -21,13 +22,9 @@ def clip(kind: str = "CLIPTextModel") -> Any:
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 37, "projection_dim": 32, "vocab_size": WORDS}
+    special = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     config = transformers.CLIPTextConfig(
-        **sizes,
-        num_attention_heads=4,
-        num_hidden_layers=2,
-        bos_token_id=0,
-        eos_token_id=2,
-        pad_token_id=1,
+        **sizes, **special, num_attention_heads=4, num_hidden_layers=2
     )
     return getattr(transformers, kind)(config).eval()
 
@@ -58,129 +55,78 @@ def t5() -> Any:
 def vae(channels: int = 4) -> Any:
     diffusers = library()
     return diffusers.AutoencoderKL(
-        block_out_channels=(8, 16),
-        norm_num_groups=4,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        latent_channels=channels,
-        sample_size=32,
-        shift_factor=0.0,
-        scaling_factor=1.0,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-    ).eval()
+        **BLOCKS, down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
+        latent_channels=channels, sample_size=32, shift_factor=0.0, scaling_factor=1.0,
+        use_quant_conv=False, use_post_quant_conv=False,
+    ).eval()  # fmt: skip
 
 
 def unet(**more: Any) -> Any:
     diffusers = library()
-    usual = {
-        "block_out_channels": (8, 16),
-        "norm_num_groups": 4,
+    kinds = ("DownBlock2D", "CrossAttnDownBlock2D"), ("CrossAttnUpBlock2D", "UpBlock2D")
+    blocks = {**BLOCKS, "down_block_types": kinds[0], "up_block_types": kinds[1]}
+    sizes = {
         "layers_per_block": 1,
         "sample_size": 8,
-        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
-        "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
         "cross_attention_dim": 32,
         "attention_head_dim": 2,
     }
-    return diffusers.UNet2DConditionModel(**(usual | more)).eval()
+    return diffusers.UNet2DConditionModel(**(blocks | sizes | more)).eval()
 
 
 def stable_diffusion(kind: str = "StableDiffusionPipeline") -> Any:
     diffusers = library()
     return getattr(diffusers, kind)(
-        vae=vae(),
-        text_encoder=clip(),
-        tokenizer=words(),
-        unet=unet(),
-        scheduler=diffusers.DDIMScheduler(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
+        vae=vae(), text_encoder=clip(), tokenizer=words(), unet=unet(), scheduler=diffusers.DDIMScheduler(),
+        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    )  # fmt: skip
 
 
 def stable_diffusion_xl() -> Any:
     diffusers = library()
     more = {
-        "addition_embed_type": "text_time",
-        "addition_time_embed_dim": 8,
-        "cross_attention_dim": 64,
+        "addition_embed_type": "text_time", "addition_time_embed_dim": 8, "cross_attention_dim": 64,
         "projection_class_embeddings_input_dim": 32 + 6 * 8,
-    }
+    }  # fmt: skip
     return diffusers.StableDiffusionXLPipeline(
-        vae=vae(),
-        text_encoder=clip(),
-        text_encoder_2=clip("CLIPTextModelWithProjection"),
-        tokenizer=words(),
-        tokenizer_2=words(),
-        unet=unet(**more),
-        scheduler=diffusers.EulerDiscreteScheduler(),
-        add_watermarker=False,
-    )
+        vae=vae(), text_encoder=clip(), text_encoder_2=clip("CLIPTextModelWithProjection"),
+        tokenizer=words(), tokenizer_2=words(), unet=unet(**more),
+        scheduler=diffusers.EulerDiscreteScheduler(), add_watermarker=False,
+    )  # fmt: skip
 
 
 def stable_diffusion_3() -> Any:
     diffusers = library()
     transformer = diffusers.SD3Transformer2DModel(
-        sample_size=8,
-        patch_size=1,
-        in_channels=4,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        joint_attention_dim=64,
-        caption_projection_dim=32,
-        pooled_projection_dim=64,
-        out_channels=4,
-    )
+        sample_size=8, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
+        joint_attention_dim=64, caption_projection_dim=32, pooled_projection_dim=64, out_channels=4,
+    )  # fmt: skip
     return diffusers.StableDiffusion3Pipeline(
-        transformer=transformer.eval(),
-        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-        vae=vae(),
-        text_encoder=clip("CLIPTextModelWithProjection"),
-        tokenizer=words(),
-        text_encoder_2=clip("CLIPTextModelWithProjection"),
-        tokenizer_2=words(),
-        text_encoder_3=None,
-        tokenizer_3=None,
-    )
+        transformer=transformer.eval(), scheduler=diffusers.FlowMatchEulerDiscreteScheduler(), vae=vae(),
+        text_encoder=clip("CLIPTextModelWithProjection"), tokenizer=words(),
+        text_encoder_2=clip("CLIPTextModelWithProjection"), tokenizer_2=words(),
+        text_encoder_3=None, tokenizer_3=None,
+    )  # fmt: skip
 
 
 def flux() -> Any:
     diffusers = library()
     transformer = diffusers.FluxTransformer2DModel(
-        patch_size=1,
-        in_channels=4,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        pooled_projection_dim=32,
-        axes_dims_rope=[4, 4, 8],
-    )
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16,
+        num_attention_heads=2, joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=[4, 4, 8],
+    )  # fmt: skip
     return diffusers.FluxPipeline(
-        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-        vae=vae(1),
-        text_encoder=clip(),
-        tokenizer=words(),
-        text_encoder_2=t5(),
-        tokenizer_2=words(),
-        transformer=transformer.eval(),
-    )
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(), vae=vae(1), transformer=transformer.eval(),
+        text_encoder=clip(), tokenizer=words(), text_encoder_2=t5(), tokenizer_2=words(),
+    )  # fmt: skip
 
 
 def from_noise() -> Any:
     diffusers = library()
     model = diffusers.UNet2DModel(
-        block_out_channels=(8, 16),
-        norm_num_groups=4,
-        layers_per_block=1,
-        sample_size=8,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        **BLOCKS, layers_per_block=1, sample_size=8, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )
+    )  # fmt: skip
     return diffusers.DDPMPipeline(unet=model.eval(), scheduler=diffusers.DDPMScheduler())
 
 
