@@ -27,15 +27,7 @@ import numpy as np
 import torch
 from common import measure
 from common.blocks import ALLOWED, Block, finish, row_of
-from common.loops import (
-    FEWER_TENSORS,
-    TENSORS,
-    Loop,
-    chain,
-    described,
-    device_for,
-    llama,
-)
+from common.loops import FEWER_TENSORS, TENSORS, Loop, chain, described, device_for, llama
 from common.ways import CONTROL, Way, step_in_spans, watched
 
 from hfmem_widget.drivers.optimizers import leave_optimizers

@@ -53,10 +53,7 @@ SCRIPTS = {
     "1,024 ranks with faults, a write a second": replace(
         PLAIN,
         heavier={OUTLIER: 1.05},
-        killed=dict.fromkeys(
-            [*range(8 * NODE, 8 * NODE + 8), *range(3, 512, 8)],
-            KILLED_AT,
-        ),
+        killed=dict.fromkeys([*range(8 * NODE, 8 * NODE + 8), *range(3, 512, 8)], KILLED_AT),
         clocks={f"node{at:04d}": -5.0 + 10 * (at - 20) / 7 for at in range(20, 28)},
         garbage=0.01,
     ),

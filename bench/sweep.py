@@ -24,8 +24,7 @@ def row(name: str) -> tuple[str, ...]:
     begun = time.monotonic()
     try:
         forecast = predict(
-            transformers.CONFIG_MAPPING[name](),
-            Setting(length=length_of(name), precision="bf16"),
+            transformers.CONFIG_MAPPING[name](), Setting(length=length_of(name), precision="bf16")
         )
     except (OptionError, ValueError, ImportError) as error:
         return name, "", "", f"refused: {str(error).splitlines()[0][:110]}", ""

@@ -331,11 +331,7 @@ def main() -> None:
         where,
         HEAD,
         rows_of(edge_warm, edge_cold, EDGE_BASE),
-        raw={
-            "back to back": warm | edge_warm,
-            "every 10 ms": cold | edge_cold,
-            "lost": lost,
-        },
+        raw={"back to back": warm | edge_warm, "every 10 ms": cold | edge_cold, "lost": lost},
         json_to=arguments.json,
     )
 

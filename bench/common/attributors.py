@@ -180,11 +180,7 @@ def under_mem_tracker(training: Training) -> Look:
 def under_profiler(training: Training) -> Look:
     """Profile a step with no more than its categories need, and sort its memory into them."""
     from torch.profiler import ProfilerActivity, profile
-    from torch.profiler._memory_profiler import (
-        _CATEGORY_TO_INDEX,
-        Category,
-        MemoryProfileTimeline,
-    )
+    from torch.profiler._memory_profiler import _CATEGORY_TO_INDEX, Category, MemoryProfileTimeline
 
     with (
         profile(

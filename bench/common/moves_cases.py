@@ -26,18 +26,8 @@ STEADY_GPT2: Final = {
 STEADY_BERT: Final = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
 """Without dropout, each step of a model is the same."""
 
-GPT2: Final = {
-    "n_layer": 12,
-    "n_embd": 1024,
-    "n_head": 16,
-    "n_positions": 2048,
-    **STEADY_GPT2,
-}
-BERT: Final = {
-    **DEEP,
-    "max_position_embeddings": 514,
-    **STEADY_BERT,
-}
+GPT2: Final = {"n_layer": 12, "n_embd": 1024, "n_head": 16, "n_positions": 2048, **STEADY_GPT2}
+BERT: Final = {**DEEP, "max_position_embeddings": 514, **STEADY_BERT}
 SIDES: Final = {
     f"{side}_{name}": size
     for side in ("encoder", "decoder")

@@ -291,9 +291,7 @@ def _device_record(session: Session, span: Span, facts: Facts) -> DeviceRecord:
     )
 
 
-def _by_name(
-    anatomy_of: Callable[[], Anatomy],
-) -> tuple[Mapping[str, float], Mapping[str, float]]:
+def _by_name(anatomy_of: Callable[[], Anatomy]) -> tuple[Mapping[str, float], Mapping[str, float]]:
     """Return parts and `Anatomy.made` by name, if any tensors were found; a fault costs no more than them."""
     try:
         breakdown = anatomy_of()

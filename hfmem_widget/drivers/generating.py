@@ -58,11 +58,7 @@ class Generation:
     """One call of ``generate``: a context manager that is notified of every step."""
 
     def __init__(
-        self,
-        monitor: Monitor,
-        session: Session,
-        model: object,
-        prompt_counts: Mapping[str, float],
+        self, monitor: Monitor, session: Session, model: object, prompt_counts: Mapping[str, float]
     ) -> None:
         self.model = id(model)
         self._monitor = monitor

@@ -54,9 +54,7 @@ FEATURES = (
     ),
     Feature("shortage", companion=f"{_HERE}.shortage.companion:Shortage"),
     Feature(
-        "leaks",
-        check=f"{_HERE}.leaks.findings:growth",
-        companion=f"{_HERE}.leaks.companion:Leaks",
+        "leaks", check=f"{_HERE}.leaks.findings:growth", companion=f"{_HERE}.leaks.companion:Leaks"
     ),
     Feature("holders"),
     Feature("free"),

@@ -333,11 +333,7 @@ class Monitor:
         return span
 
     def _close(
-        self,
-        watched: Watched,
-        span_id: int,
-        outcome: str,
-        counts: Mapping[str, float] = NO_COUNTS,
+        self, watched: Watched, span_id: int, outcome: str, counts: Mapping[str, float] = NO_COUNTS
     ) -> Span:
         session = watched.session
         span = session.span(span_id)
@@ -421,10 +417,7 @@ class Monitor:
             )
 
     def _append(
-        self,
-        watched: Watched,
-        row: Row,
-        begins: tuple[int, SpanKind, str] | None = None,
+        self, watched: Watched, row: Row, begins: tuple[int, SpanKind, str] | None = None
     ) -> Sample:
         """Add a row to a session, at which a span may begin: its id, kind and label."""
         self.register.take_over(watched)

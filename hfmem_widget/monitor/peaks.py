@@ -260,12 +260,7 @@ class PeakLedger:
         self._windows = Highs()
 
     def _fold(
-        self,
-        readings: Readings,
-        closing: Window | None,
-        opening: Window | None,
-        *,
-        certified: bool,
+        self, readings: Readings, closing: Window | None, opening: Window | None, *, certified: bool
     ) -> None:
         """Turn the readings of an edge into peaks; `certified` if no reset has lost one."""
         peaks: list[float] = []

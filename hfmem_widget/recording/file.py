@@ -18,13 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hfmem_widget.errors import OptionError
 from hfmem_widget.options import expanded, path_of
-from hfmem_widget.recording.limits import (
-    ENDINGS,
-    LARGEST_MEMBER,
-    MEMBER,
-    MOST_RATIO,
-    SUFFIX,
-)
+from hfmem_widget.recording.limits import ENDINGS, LARGEST_MEMBER, MEMBER, MOST_RATIO, SUFFIX
 from hfmem_widget.session import Session
 from hfmem_widget.text import format_bytes, plain, readable, wrong_value
 

@@ -32,10 +32,7 @@ _FSDP1 = ("torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDat
 _FSDP2 = ("torch.distributed.fsdp._fully_shard._fully_shard", "FSDPModule")
 
 _TABLES = (
-    (
-        "_ZN2at4cuda33cublas_handle_stream_to_workspaceEv",
-        "_ZN2at4cuda22getChosenWorkspaceSizeEv",
-    ),
+    ("_ZN2at4cuda33cublas_handle_stream_to_workspaceEv", "_ZN2at4cuda22getChosenWorkspaceSizeEv"),
     (
         "_ZN2at4cuda35cublaslt_handle_stream_to_workspaceEv",
         "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv",

@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from hfmem_widget.analysis import anatomy as anatomies
-from hfmem_widget.analysis.facts import (
-    Facts,
-    end_of,
-    facts_of,
-    findings_of,
-    outcome_of,
-    ran_out,
-)
+from hfmem_widget.analysis.facts import Facts, end_of, facts_of, findings_of, outcome_of, ran_out
 from hfmem_widget.analysis.others import Movement, children_text, movement, untouched_text
 from hfmem_widget.session import Polling, Session, Span, outermost
 from hfmem_widget.text import (

@@ -270,10 +270,7 @@ def test_two_people_in_one_notebook(browser: Any, tmp_path: Path, shots: Path, c
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_marimo(browser: Any, tmp_path: Path, shots: Path, scheme: str) -> None:
     """Live in the cell, and after a reload; at the end the card and the chart, after an error the line."""
-    with (
-        Marimo(tmp_path, PROGRAM) as server,
-        opened(browser, shots, color_scheme=scheme) as page,
-    ):
+    with Marimo(tmp_path, PROGRAM) as server, opened(browser, shots, color_scheme=scheme) as page:
         page.goto(server.url)
         page.get_by_text("hfmem_widget.watch").first.wait_for()
         page.keyboard.press("Control+Shift+r")

@@ -33,9 +33,7 @@ class Trained:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[40, pytest.param(80, marks=pytest.mark.full)],
-    ids="{} steps".format,
+    scope="module", params=[40, pytest.param(80, marks=pytest.mark.full)], ids="{} steps".format
 )
 def trained(
     request: pytest.FixtureRequest,

@@ -82,10 +82,7 @@ def test_every_output_can_be_read_in_every_theme(page: Page, shots: Path) -> Non
 
 @pytest.mark.parametrize(
     ("theme", "later", "manager"),
-    [
-        ("Dark Modern", "Light Modern", 8),
-        ("Light High Contrast", "Dark High Contrast", 7),
-    ],
+    [("Dark Modern", "Light Modern", 8), ("Light High Contrast", "Dark High Contrast", 7)],
     ids=["8", "7"],
 )
 def test_it_is_live_while_the_kernel_answers_nothing(

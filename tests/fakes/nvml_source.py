@@ -48,12 +48,7 @@ class Watched:
         self.nvml = FakeNvml(gpus, init_fault=init_fault)
         self.cuda = FakeCuda(reserved, opened)
         self.environ = dict(environ or {})
-        self.source = NvmlSource(
-            self.cuda,
-            self.environ,
-            load=self.nvml.load,
-            proc=proc,
-        )
+        self.source = NvmlSource(self.cuda, self.environ, load=self.nvml.load, proc=proc)
 
     def __call__(self, now: float) -> dict[str, float]:
         values = self.source.read(now)

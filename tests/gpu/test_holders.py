@@ -7,14 +7,7 @@ import pytest
 
 pytest.importorskip("ipykernel", reason="notebooks need ipykernel")
 
-from tests.kernel.culprits import (
-    BLOCK,
-    CASES,
-    IN_C_PLUS_PLUS,
-    Case,
-    printed,
-    without_numbers,
-)
+from tests.kernel.culprits import BLOCK, CASES, IN_C_PLUS_PLUS, Case, printed, without_numbers
 from tests.kernel.drive import Kernel
 
 ASK = """

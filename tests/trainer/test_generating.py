@@ -11,12 +11,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from transformers import (
-    DynamicCache,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    TextIteratorStreamer,
-)
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
 import hfmem_widget
 from hfmem_widget.drivers import install as attaching

@@ -286,10 +286,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "its cache is quantised, many tokens at a time": {
         "cache": lambda: Cache(layers=[InBlocksLayer() for _ in range(3)])
     },
-    "what output_scores needs is unknown": {
-        "output_scores": True,
-        "return_dict_in_generate": True,
-    },
+    "what output_scores needs is unknown": {"output_scores": True, "return_dict_in_generate": True},
     "what guidance_scale needs is unknown": {"guidance_scale": 2.0},
     "what assistant_model needs is unknown": {"assistant_model": llama},
     "what prompt_lookup_num_tokens needs is unknown": {"prompt_lookup_num_tokens": 3},

@@ -15,11 +15,7 @@ from hfmem_widget.text import GIB
 from tests.fakes.ranks import Script, SimulatedRun
 from tests.trainer.tiny import make_trainer, of_kind, rows, session_of
 
-OF_AN_EVALUATION = {
-    "hfmem/peak_allocated_gib",
-    "hfmem/peak_reserved_gib",
-    "hfmem/allocated_gib",
-}
+OF_AN_EVALUATION = {"hfmem/peak_allocated_gib", "hfmem/peak_reserved_gib", "hfmem/allocated_gib"}
 STEP_KEYS = OF_AN_EVALUATION | {"hfmem/tokens"}
 EVERY_STEP: dict[str, Any] = {"logging_strategy": "steps", "logging_steps": 1}
 

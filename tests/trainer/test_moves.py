@@ -29,15 +29,7 @@ from tests.trainer.models import (
     vit,
     whisper,
 )
-from tests.trainer.tiny import (
-    InOrder,
-    Plain,
-    make_trainer,
-    rows,
-    running_out,
-    session_of,
-    watched,
-)
+from tests.trainer.tiny import InOrder, Plain, make_trainer, rows, running_out, session_of, watched
 
 
 def data_for(model: Any) -> list[dict[str, Any]]:

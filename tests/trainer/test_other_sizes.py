@@ -12,15 +12,7 @@ import torch
 from hfmem_widget.features.fit.moves import DryRuns, largest, moves_of
 from hfmem_widget.features.fit.setting import Setting
 from hfmem_widget.features.fit.what_if import what_if
-from tests.trainer.models import (
-    Make,
-    gpt2,
-    gpt2_of_two_layers,
-    llama,
-    moves,
-    real_peak,
-    training,
-)
+from tests.trainer.models import Make, gpt2, gpt2_of_two_layers, llama, moves, real_peak, training
 from tests.trainer.tiny import made
 
 

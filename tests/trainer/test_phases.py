@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    Trainer,
-    TrainerCallback,
-)
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 import hfmem_widget
 from hfmem_widget.session import Session

@@ -162,9 +162,7 @@ def test_every_way_in_goes_through_the_guard(one: Any) -> None:
 
 
 def test_what_a_fault_has_kept_from_being_watched_is_said(
-    fake_monitor: MakeBench,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    fake_monitor: MakeBench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The session ends where the fault was, says so, and goes by the figures that it has."""
     bench = fake_monitor()

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from hfmem_widget.analysis.facts import NEXT_TO_NOTHING
 from hfmem_widget.analysis.parts import OF_ALLOCATED
 from hfmem_widget.features.compare.by_line import sentence
-from hfmem_widget.features.compare.model import (
-    Change,
-    Compared,
-    Comparison,
-    Figure,
-    percent_of,
-)
+from hfmem_widget.features.compare.model import Change, Compared, Comparison, Figure, percent_of
 from hfmem_widget.session import Peak
 from hfmem_widget.session.series import OVERVIEW, PARTS
 from hfmem_widget.session.stacks import NO_NAMES

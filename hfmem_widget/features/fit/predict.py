@@ -198,10 +198,7 @@ def _forecast(
     fresh = allocator_of(setting.device)  # without the blocks of a failed run
     states = allocate_all(fresh, _needs(optimizer, model).sizes)
     gradients = allocate_all(fresh, map(_bytes, _trained(model))) if setting.training else 0
-    parts = (
-        _whole("optimizer", states, FROM_A_RULE),
-        _whole("gradients", gradients, FROM_SHAPES),
-    )
+    parts = (_whole("optimizer", states, FROM_A_RULE), _whole("gradients", gradients, FROM_SHAPES))
     total = held.total + states + gradients
     forecast = replace(_completed(held, parts, "", {"": total}, (why,)), left_out=("activations",))
     return sharded(forecast, _divisible(model, setting, weights)) if setting.shards else forecast

@@ -202,8 +202,7 @@ def limit(incident: Incident) -> OomDiagnosis | None:
     )
     free = f"{format_bytes(incident.free)} is free" if incident.free > 0 else "more is free"
     return OomDiagnosis(
-        "limit",
-        f"Limit reached: the memory fraction {limits} {incident.place}, although {free}.",
+        "limit", f"Limit reached: the memory fraction {limits} {incident.place}, although {free}."
     )
 
 

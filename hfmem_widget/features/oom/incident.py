@@ -267,11 +267,7 @@ class Report(NamedTuple):
 
 
 def report_on(
-    session: Session,
-    span: Span,
-    failure: Failure,
-    noted: Sequence[Noted],
-    observer: OomObserver,
+    session: Session, span: Span, failure: Failure, noted: Sequence[Noted], observer: OomObserver
 ) -> Report:
     """Judge the error that ended a watch's outermost span."""
     events = (entry for entry in reversed(noted) if belongs_to(failure.error_text, entry[0]))

@@ -42,10 +42,7 @@ class FollowedRanks(Companion):
     stands_above = True
 
     def __init__(
-        self,
-        options: WatchOptions,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, options: WatchOptions, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         named = options.ranks if isinstance(options.ranks, str) else ""
         self._is_named = bool(named)

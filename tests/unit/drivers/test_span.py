@@ -30,10 +30,7 @@ def test_a_known_name_is_a_kind_of_its_own(label: str, kind: str) -> None:
 
 def test_counts_may_be_given_first_or_found_out_later() -> None:
     """Counts from the beginning and later ones are in the span, and a step's in the table of steps."""
-    with (
-        hfmem_widget.watch(quiet=True) as session,
-        hfmem_widget.span("step", samples=4) as step,
-    ):
+    with hfmem_widget.watch(quiet=True) as session, hfmem_widget.span("step", samples=4) as step:
         step.count(tokens=64)
 
     assert session.spans[1].counts == {"samples": 4, "tokens": 64, "step": 1}

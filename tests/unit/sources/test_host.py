@@ -25,13 +25,7 @@ from hypothesis import strategies as st
 from hfmem_widget.session.model import same
 from hfmem_widget.sources.host import MANY_FREE_PIECES, DarwinMemory, HostSource, PsutilMemory
 from hfmem_widget.sources.malloc import Arenas, Mallinfo, find_glibc_heap
-from hfmem_widget.sources.procfs import (
-    LinuxMemory,
-    Machine,
-    Own,
-    ResidentPeak,
-    address_space,
-)
+from hfmem_widget.sources.procfs import LinuxMemory, Machine, Own, ResidentPeak, address_space
 from tests.data.modules import run_alone
 from tests.unit.sources.conftest import by_metric
 

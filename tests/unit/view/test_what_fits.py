@@ -19,10 +19,7 @@ OWN = Variant(
     checkpointing=False,
     precision="fp32",
     held={"weights": 100 * MIB, "optimizer": 200 * MIB},
-    moments=(
-        Moment(100 * MIB, 110 * MIB, 0.0, 0.0),
-        Moment(0.0, 10 * MIB, MIB / 8, MIB / 1024),
-    ),
+    moments=(Moment(100 * MIB, 110 * MIB, 0.0, 0.0), Moment(0.0, 10 * MIB, MIB / 8, MIB / 1024)),
     low=0.9,
     high=1.1,
     off=0.0,

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from hfmem_widget.drivers.training import loop as following
 from hfmem_widget.drivers.training import run as running
-from hfmem_widget.drivers.training.loop import (
-    end_loop,
-    in_group,
-    resume_steps,
-    yield_steps,
-)
+from hfmem_widget.drivers.training.loop import end_loop, in_group, resume_steps, yield_steps
 from hfmem_widget.drivers.training.run import TrainingRun
 from hfmem_widget.guard import is_deferring
 from hfmem_widget.monitor import grouping
@@ -44,8 +39,7 @@ ACTIONS = [
     *[f"wait {seconds}" for seconds in PAUSES],
 ]
 WHOLE_STEPS = st.lists(
-    st.tuples(st.sampled_from(PAUSES), st.lists(st.sampled_from(ACTIONS), max_size=6)),
-    max_size=12,
+    st.tuples(st.sampled_from(PAUSES), st.lists(st.sampled_from(ACTIONS), max_size=6)), max_size=12
 )
 
 

@@ -353,9 +353,7 @@ def test_a_row_that_lies_in_two_points_peaks_in_one() -> None:
 
 
 @given(
-    st.lists(st.floats(1, 1e9), min_size=1, max_size=300),
-    st.integers(2, 40),
-    st.integers(1, 50),
+    st.lists(st.floats(1, 1e9), min_size=1, max_size=300), st.integers(2, 40), st.integers(1, 50)
 )
 def test_folding_never_moves_a_peak(peaks: list[float], rows: int, most: int) -> None:
     """A point has the highest of its steps, or less if a group of steps has its peak elsewhere."""

@@ -82,10 +82,7 @@ KINDS: dict[str, tuple[Callable[[], Any], float]] = {
     "pandas, of texts": (lambda: pd.DataFrame({"a": pd.array(texts(), "str")}), FEW * (100 + 8)),
     "pandas, of objects": (lambda: pd.Series(texts(), dtype=object), FEW * (160 + 8)),
     "Arrow": (lambda: pa.table({"a": np.ones(COUNT)}), SIZE),
-    "Arrow, in slices": (
-        lambda: [part.slice(9) for part in [pa.array(np.ones(COUNT))] * 2],
-        SIZE,
-    ),
+    "Arrow, in slices": (lambda: [part.slice(9) for part in [pa.array(np.ones(COUNT))] * 2], SIZE),
     "bytes": (lambda: b"1" * SIZE, SIZE),
     "bytes in a list": (lambda: [b"1" * (SIZE // 8 + n) for n in range(8)], SIZE),
     "a bytearray": (lambda: bytearray(SIZE), SIZE),

@@ -7,22 +7,11 @@ from dataclasses import replace
 import pytest
 
 from hfmem_widget.analysis.curve import LEAST_SAMPLES, runs_of
-from hfmem_widget.session import (
-    Device,
-    Finding,
-    Guide,
-    Peak,
-    Session,
-)
+from hfmem_widget.session import Device, Finding, Guide, Peak, Session
 from hfmem_widget.text import GIB
 from hfmem_widget.view.chart.figure import chart_bundle, figure_dict
 from hfmem_widget.view.chart.guides import DrawnGuide
-from hfmem_widget.view.chart.scene import (
-    DEVICE_USED_UP_TO,
-    PeakMark,
-    Scene,
-    build_scene,
-)
+from hfmem_widget.view.chart.scene import DEVICE_USED_UP_TO, PeakMark, Scene, build_scene
 from hfmem_widget.view.chart.shapes import Curve
 from hfmem_widget.view.chart.svg import chart_html, curves_svg, word_svg
 from tests.data.recorders import KEY, read, recorder_of

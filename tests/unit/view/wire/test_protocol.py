@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hfmem_widget.session import (
-    HELD,
-    Finding,
-    Guide,
-    Peak,
-    Recorder,
-    Sample,
-    Series,
-    Timeline,
-)
+from hfmem_widget.session import HELD, Finding, Guide, Peak, Recorder, Sample, Series, Timeline
 from hfmem_widget.text import GIB
 from hfmem_widget.view.wire import protocol, widget
 from hfmem_widget.view.wire.protocol import Message, judged
