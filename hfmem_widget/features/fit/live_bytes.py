@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from hfmem_widget.features.fit.allocator import Event, Heap, Moment, Played, play, round_up
 from hfmem_widget.features.fit.workspaces import within
@@ -199,7 +199,14 @@ def _from_host(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -
 
 
 def _tensors(*values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    # As pytree's `tree_leaves`, which takes several times as long: every operation comes here.
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple | dict):
+            found += _tensors(*(value.values() if isinstance(value, dict) else value))
+    return found
 
 
 def device_in(kwargs: dict[str, Any]) -> str:
@@ -303,10 +310,15 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        # Kernels of the meta device are written in Python: their operations are not the program's.
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
+            return self._done(func, args, kwargs or {})
+
+    def _done(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_of_autograd = self.in_backward and func in _IN_PLACE and not torch.is_grad_enabled()
         if is_of_autograd and storage_id(args[0]) == self._zeros:
             func = _IN_PLACE[func]
-        out = self.known(func, args, kwargs or {})
+        out = self.known(func, args, kwargs)
         self._zeros = storage_id(out) if func is _ATEN.new_zeros.default else 0
         for tensor in _tensors(out):
             self._add(tensor)
