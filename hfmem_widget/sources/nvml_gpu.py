@@ -232,10 +232,9 @@ class Gpu:
     def _share_out(self, used: float) -> None:
         reserved = self._cuda.reserved(self.uuid)
         listed = self._unless_missing(self._list)
+        # Memory that was freed meanwhile would seem to be others'.
         if again := self._unless_missing(self._used_and_reserve):
-            used = min(
-                used, again[0]
-            )  # else memory that was freed meanwhile would seem to be others'
+            used = min(used, again[0])
         process = NOT_AVAILABLE
         if listed is not None:
             process = self._pids.bytes_in(listed)

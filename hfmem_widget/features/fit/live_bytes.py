@@ -312,9 +312,9 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[misc]  # torch is not follow
     ) -> Any:
         # Kernels of the meta device are written in Python: their operations are not the program's.
         with torch._C.DisableTorchFunction():  # noqa: SLF001  (no public way)
-            return self._done(func, args, kwargs or {})
+            return self._recorded(func, args, kwargs or {})
 
-    def _done(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _recorded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_of_autograd = self.in_backward and func in _IN_PLACE and not torch.is_grad_enabled()
         if is_of_autograd and storage_id(args[0]) == self._zeros:
             func = _IN_PLACE[func]

@@ -127,7 +127,7 @@ def test_cells_that_change_little_show_nothing(output: Output) -> None:
     assert output("x = 1") == ""
     text = output("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
     assert text.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
-    assert re.search(r"\(\+3[78]\.\d\)", text)  # what else was freed is less
+    assert re.search(r"\(\+3[5-8]\.\d\)", text)  # what else was freed is less
     assert "headroom" not in text
     assert "less than 10.0 MiB" in output("%memwatch")
 
