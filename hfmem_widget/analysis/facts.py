@@ -163,8 +163,9 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
     reserved_peak = peak_of(session, span, f"{device.key}/reserved").value
     if math.isnan(reserved_peak):
         reserved_peak = reserved
-    # Driver and allocator are read at different instants; these two are of one.
-    beside_us = NOT_AVAILABLE if device.shared else at_end("context") + at_end("others")
+    # The driver and the allocator are read at different instants; context and others at one.
+    others = at_end("others")
+    beside_us = NOT_AVAILABLE if device.shared else at_end("context") + others
     beside_us = max(0.0, known_of(known_of(beside_us, used - reserved), 0.0))
     driver = driver if math.isfinite(driver) else 0.0
     room = device.total - driver - beside_us - reserved_peak
@@ -185,7 +186,7 @@ def _facts(session: Session, span: Span, device: Device) -> Facts:
         reserved_peak=reserved_peak,
         used=used,
         process=at_end("process"),
-        others=at_end("others"),
+        others=others,
         headroom=room if math.isnan(room) else max(0.0, room),
     )
 

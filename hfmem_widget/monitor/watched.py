@@ -33,7 +33,7 @@ class _Keys:
     """The series of a device, by key: bytes in use, bytes with a known holder, and the rest."""
 
     in_use: tuple[str, ...]
-    unwritten: str
+    untouched: str
     held: tuple[str, ...]
     before: str  # empty if the session has no such series
     since: str
@@ -50,11 +50,11 @@ class _Keys:
     def used(self, row: Row) -> float:
         """Return the bytes in use, with those that are not written yet; 0 where they are not known.
 
-        A holder's tensors count whole, and are no news once they are written.
+        A tensor with a known holder counts whole from the beginning, so writing it adds nothing.
         """
         values = (row.get(key, NOT_AVAILABLE) for key in self.in_use)
         used = next((value for value in values if not math.isnan(value)), 0.0)
-        return used + max(0.0, row.get(self.unwritten, 0.0))
+        return used + max(0.0, row.get(self.untouched, 0.0))
 
 
 class Unexplained:

@@ -1,5 +1,6 @@
 """`%memwatch`: its texts, the watches that it begins and ends, and the first line of a cell."""
 
+import gc
 import os
 import re
 import sys
@@ -125,9 +126,10 @@ def test_cells_that_change_little_show_nothing(output: Output) -> None:
     """Others show a short line, with their code cut if it is long."""
     assert "less than 10.0 MiB" in output("%memwatch on")
     assert output("x = 1") == ""
+    gc.collect()  # what the cell frees beside it would be missing in its figure
     text = output("kept = bytearray(40_000_000), 'and so on, and so on, and so on'")
     assert text.startswith('memwatch "[1] kept = bytearray(40_000_000), \'and …" · ')
-    assert re.search(r"\(\+3[5-8]\.\d\)", text)  # what else was freed is less
+    assert re.search(r"\(\+3[78]\.\d\)", text)  # what else was freed is less
     assert "headroom" not in text
     assert "less than 10.0 MiB" in output("%memwatch")
 
