@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
-from torch import nn
 
-import hfmem_widget
 from hfmem_widget.monitor.attribution import Attribution
 from hfmem_widget.monitor.peaks import PeakLedger
 from hfmem_widget.monitor.sampler import Sampler
 from hfmem_widget.monitor.subjects import Subjects
+from hfmem_widget.monitor.watched import Unexplained
 from hfmem_widget.options import WatchOptions
 from hfmem_widget.session import Sample, Session, SpanKind
 from hfmem_widget.sources.counters import AllocatorSource, TensorSource
 from hfmem_widget.sources.torch_cuda import CudaAllocator
+from tests.data.recorders import recorder_of
 from tests.fakes.source import spanned
 from tests.fakes.torch_cuda import FakeAllocator, FakeTorch
 from tests.unit.monitor.conftest import Bench
@@ -240,13 +240,12 @@ def test_a_single_reading_has_no_memory_from_before(card: Card) -> None:
 
 def test_a_tensor_that_is_written_later_is_not_new_memory() -> None:
     """A holder's bytes count from the beginning, although their pages come when they are written."""
-    model = nn.utils.skip_init(nn.Linear, 4096, 4096)
-    with hfmem_widget.watch(model, quiet=True, interval=60.0) as session:
-        with hfmem_widget.span("step"):
-            nn.init.ones_(model.weight)
-        with hfmem_widget.span("step"):
-            pass
-    second = session.spans[-1].before
+    metrics = ("allocated", "weights", "untouched", "before", "unattributed")
+    unexplained = Unexplained()
+    unexplained.adopt(
+        recorder_of((math.nan,) * len(metrics), keys=("cpu",), metrics=metrics).session
+    )
+    unexplained.fill({"cpu/allocated": 100.0, "cpu/weights": 64.0, "cpu/untouched": 60.0})
+    unexplained.rebase({"cpu/allocated": 160.0, "cpu/weights": 64.0, "cpu/untouched": 0.0})
 
-    assert session.value(second, "cpu/weights") > 64 * MIB
-    assert session.value(second, "cpu/unattributed") < 32 * MIB
+    assert unexplained.bases == {"cpu/unattributed": 0.0}
